@@ -38,7 +38,10 @@ class Pair:
     @property
     def ratio(self) -> Spread:
         """How many times as fast per unit as the peer we are, round by round."""
-        times = [(ours.seconds / ours.units, theirs.seconds / theirs.units) for ours, theirs in self._rounds()]
+        times = [
+            (ours.seconds / ours.units, theirs.seconds / theirs.units)
+            for ours, theirs in self._rounds()
+        ]
         return Spread.of([theirs / ours for ours, theirs in times])
 
     def _rounds(self) -> Iterator[tuple[Sample, Sample]]:
@@ -77,7 +80,9 @@ class Case:
 
     def add(self, what: str, unit: str, value: float) -> None:
         """One more round of a figure."""
-        found = next((figure for figure in self.figures if (figure.what, figure.unit) == (what, unit)), None)
+        found = next(
+            (figure for figure in self.figures if (figure.what, figure.unit) == (what, unit)), None
+        )
         if found is None:
             self.figures.append(found := Figure(what, unit))
         found.values.append(value)
@@ -103,9 +108,20 @@ class Stage:
     """
 
     def __init__(
-        self, folder: Path, size: Size, count: int, progress: Progress, peers: frozenset[str] | None = None
+        self,
+        folder: Path,
+        size: Size,
+        count: int,
+        progress: Progress,
+        peers: frozenset[str] | None = None,
     ) -> None:
-        self.folder, self.size, self._count, self._progress, self._allowed = folder, size, count, progress, peers
+        self.folder, self.size, self._count, self._progress, self._allowed = (
+            folder,
+            size,
+            count,
+            progress,
+            peers,
+        )
         self._open = ExitStack()
         self._peers: dict[str, Peer] = {}
         self._lacking: dict[str, str] = {}
@@ -156,7 +172,9 @@ class Stage:
             most: at most so many rounds.
         """
         ready = [(name, command) for name, command in peers if self._has(name, case)]
-        pairs = {key: case.pair(what, " ".join(key)) for key in ready} or {("", ""): case.pair(what, "")}
+        pairs = {key: case.pair(what, " ".join(key)) for key in ready} or {
+            ("", ""): case.pair(what, "")
+        }
         for _ in self.rounds(most):
             sample = ours()
             for (name, command), pair in pairs.items():
@@ -174,7 +192,9 @@ class Stage:
             fleet.finish(fleet.client.submit(spec).id)
         sample.cpu["client"] = round(time.process_time() - client, 3)
         after = self.server.calls()
-        sample.extra["scripts"] = sum(after.get(name, 0) - before.get(name, 0) for name in SCRIPTS) / units
+        sample.extra["scripts"] = (
+            sum(after.get(name, 0) - before.get(name, 0) for name in SCRIPTS) / units
+        )
         return sample
 
     def _has(self, name: str, case: Case) -> bool:

@@ -52,7 +52,9 @@ class Fleet:
         }
         self.keys = Keys("unstuck")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self.client = Client(Settings(redis_url=server.url(), warehouse=str(folder / "warehouse"), **settings))
+        self.client = Client(
+            Settings(redis_url=server.url(), warehouse=str(folder / "warehouse"), **settings)
+        )
         try:
             for i in range(1, coordinators + 1):
                 self.start(f"coordinator {i}")
@@ -78,7 +80,12 @@ class Fleet:
         }[name.partition(" ")[0]]
         with (self.folder / f"{name.replace(' ', '-')}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [*CELERY, *arguments], env=self.env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+                [*CELERY, *arguments],
+                env=self.env,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     @property
@@ -129,7 +136,9 @@ class Fleet:
 
         self.await_that(ended, f"job {job} has ended", timeout, every=0.002)
 
-    def await_that(self, holds: Callable[[], object], what: str, timeout: float = 900.0, every: float = 0.01) -> None:
+    def await_that(
+        self, holds: Callable[[], object], what: str, timeout: float = 900.0, every: float = 0.01
+    ) -> None:
         """Wait until ``holds`` answers with something true.
 
         Raises:
@@ -142,10 +151,16 @@ class Fleet:
                 look = now
                 for name, process in self._running.items():
                     if process.poll() is not None:
-                        raise RuntimeError(f"{name} ended with {process.returncode}; see its log in {self.folder}")
+                        raise RuntimeError(
+                            f"{name} ended with {process.returncode}; see its log in {self.folder}"
+                        )
             if now > began + timeout:
-                raise RuntimeError(f"not within {timeout:.0f} s: {what}; see the logs in {self.folder}")
-            time.sleep(max(every, (now - began) / 500))  # whoever asks takes CPU time from what is measured
+                raise RuntimeError(
+                    f"not within {timeout:.0f} s: {what}; see the logs in {self.folder}"
+                )
+            time.sleep(
+                max(every, (now - began) / 500)
+            )  # whoever asks takes CPU time from what is measured
 
     def close(self) -> None:
         for name, process in self._running.items():

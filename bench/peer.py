@@ -41,7 +41,12 @@ class Peer:
         self._log = folder / f"{name}.log"
         self._process = subprocess.Popen(
             [str(environment(name)), str(HERE / "peers" / f"{name}_peer.py")],
-            env={**os.environ, "BENCH_REDIS_URL": url, "BENCH_SLOTS": str(slots), "PYTHONPATH": path},
+            env={
+                **os.environ,
+                "BENCH_REDIS_URL": url,
+                "BENCH_SLOTS": str(slots),
+                "PYTHONPATH": path,
+            },
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,10 +84,14 @@ class Peer:
         assert self._process.stdout is not None
         # It answers in whole lines, one for each command, so nothing waits in the buffer.
         if not select.select([self._process.stdout], [], [], ANSWERS_WITHIN)[0]:
-            raise RuntimeError(f"the peer {self.name} has not answered for {ANSWERS_WITHIN:g} s, see {self._log}")
+            raise RuntimeError(
+                f"the peer {self.name} has not answered for {ANSWERS_WITHIN:g} s, see {self._log}"
+            )
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the peer {self.name} ended with code {self._process.wait()}, see {self._log}")
+            raise RuntimeError(
+                f"the peer {self.name} ended with code {self._process.wait()}, see {self._log}"
+            )
         return dict(json.loads(line))
 
     def close(self) -> None:
@@ -112,8 +121,12 @@ def environment(name: str) -> Path:
     try:
         return installed(folder, "-r", str(requirements))
     except subprocess.CalledProcessError as failed:
-        error = next((line for line in failed.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
-        raise NotInstalled(f"{name} cannot be installed: {error.replace(f'{HERE}/', '')}") from failed
+        error = next(
+            (line for line in failed.stderr.splitlines() if line.startswith("ERROR")), "pip failed"
+        )
+        raise NotInstalled(
+            f"{name} cannot be installed: {error.replace(f'{HERE}/', '')}"
+        ) from failed
 
 
 def installed(folder: Path, *wanted: str) -> Path:

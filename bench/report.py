@@ -29,7 +29,9 @@ def tables(case: Case) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
     if case.pairs:
         yield PAIR_COLUMNS, [_pair_row(case, pair) for pair in case.pairs]
     if case.figures:
-        rows = [[figure.what, _text(Spread.of(figure.values)), figure.unit] for figure in case.figures]
+        rows = [
+            [figure.what, _text(Spread.of(figure.values)), figure.unit] for figure in case.figures
+        ]
         yield FIGURE_COLUMNS, rows
 
 
@@ -69,7 +71,9 @@ def _parts(samples: Sequence[Sample]) -> str:
     for sample in samples:
         total.update(sample.cpu)
     units = sum(sample.units for sample in samples)
-    return ", ".join(f"{role} {1000 * seconds / units:.2f}" for role, seconds in total.most_common())
+    return ", ".join(
+        f"{role} {1000 * seconds / units:.2f}" for role, seconds in total.most_common()
+    )
 
 
 def terminal(case: Case) -> Iterator[Table | str]:
@@ -89,7 +93,11 @@ def markdown(machine: Mapping[str, Any], cases: Sequence[Case]) -> str:
     for case in cases:
         lines += ["", f"### {title(case)}"]
         for columns, rows in tables(case):
-            lines += ["", _line(columns), _line(["---" if not column else "---:" for column in columns])]
+            lines += [
+                "",
+                _line(columns),
+                _line(["---" if not column else "---:" for column in columns]),
+            ]
             lines += [_line(row) for row in rows]
         lines += [f"\n{remark}" for remark in remarks(case)]
     return "\n".join(lines)
@@ -106,7 +114,11 @@ def _said(*command: str) -> str:
 def machine() -> dict[str, Any]:
     """What the figures are measured on, and with what."""
     info = Path("/proc/cpuinfo")
-    model = re.search(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else None
+    model = (
+        re.search(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE)
+        if info.exists()
+        else None
+    )
     commit = _said("git", "rev-parse", "--short", "HEAD")
     return {
         "cores": os.cpu_count(),

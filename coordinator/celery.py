@@ -118,13 +118,20 @@ def _spec(given: Any) -> JobSpec:
     return JobSpec.from_text(given)
 
 
-def _keep_refused(client: redis.Redis, task: Task, values: Mapping[str, Any], error: Exception) -> None:
+def _keep_refused(
+    client: redis.Redis, task: Task, values: Mapping[str, Any], error: Exception
+) -> None:
     """Make a dead letter of a submit in vain. The error is in the log of this coordinator as well."""
-    asked = {name: one if isinstance(one, str) else json.dumps(one, default=str) for name, one in values.items()}
+    asked = {
+        name: one if isinstance(one, str) else json.dumps(one, default=str)
+        for name, one in values.items()
+    }
     with suppress(redis.RedisError):  # the store is away
         code = f"{error.code}: " if isinstance(error, UnstuckError) else ""
         dead_letters = DeadLetters(client, Keys(_settings.prefix))
-        dead_letters.add_refused(task.name, f"{code}{error}", {**asked, "task_id": task.request.id or ""})
+        dead_letters.add_refused(
+            task.name, f"{code}{error}", {**asked, "task_id": task.request.id or ""}
+        )
 
 
 def _task(name: str, method: Callable[..., Any]) -> None:
@@ -138,12 +145,16 @@ def _task(name: str, method: Callable[..., Any]) -> None:
 
     def ask(self: Task, *positional: Any, **named: Any) -> str:
         if len(positional) > len(names):
-            raise TypeError(f"unstuck.{name} takes {', '.join(names)}; {len(positional)} values were given")
+            raise TypeError(
+                f"unstuck.{name} takes {', '.join(names)}; {len(positional)} values were given"
+            )
         values = {**dict(zip(names, positional, strict=False)), **named}
         # The process that sent the message asks, as Celery names it; never the user of this coordinator.
         origin = self.request.origin
         if "by" in names:
-            values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
+            values["by"] = values.get("by") or (
+                f"a Celery task from {origin}" if origin else "a Celery task"
+            )
         has_spec = name == "submit" or values.get("spec") is not None
         with connect_for_requests(_settings) as client:
             try:
@@ -161,7 +172,9 @@ def _request(client: redis.Redis, method: Callable[..., Any], values: Mapping[st
     """Raises: Unreachable, and as ``method``."""
     requests = JobRequests.at(_settings, client, _BREAKER)
     try:
-        room = requests if method.__qualname__.startswith(JobRequests.__name__) else requests.schedules
+        room = (
+            requests if method.__qualname__.startswith(JobRequests.__name__) else requests.schedules
+        )
         return method(room, **values)
     except redis.RedisError as error:
         raise unreachable(_settings.redis_url, error) from error
@@ -174,8 +187,20 @@ def _in_words(result: Submitted | Commanded | ScheduleResult | str) -> str:
 
 
 for _method in (
-    *(JobRequests.submit, JobRequests.retry, JobRequests.alter, JobRequests.skip, JobRequests.rerun),
-    *(JobRequests.pause, JobRequests.resume, JobRequests.stop, JobRequests.cancel, JobRequests.force_stop),
+    *(
+        JobRequests.submit,
+        JobRequests.retry,
+        JobRequests.alter,
+        JobRequests.skip,
+        JobRequests.rerun,
+    ),
+    *(
+        JobRequests.pause,
+        JobRequests.resume,
+        JobRequests.stop,
+        JobRequests.cancel,
+        JobRequests.force_stop,
+    ),
 ):
     _task(_method.__name__, _method)
 for _of_schedule in (

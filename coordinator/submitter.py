@@ -27,7 +27,13 @@ from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.published_names import published_names
 from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, LogSeen, earliest_package
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.store.answers import ScheduleChanged, Submission, Submitted, VacuumSince, new_job_id
+from unstuck.coordinator.store.answers import (
+    ScheduleChanged,
+    Submission,
+    Submitted,
+    VacuumSince,
+    new_job_id,
+)
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.identity import user_here
@@ -113,7 +119,9 @@ class Submitter:
             return Submitted(stored, new=False)
         job_spec.check_zone(self.settings.time_zone)
         place = Warehouse(warehouse)
-        refused = f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
+        refused = (
+            f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
+        )
         if old is not None and (expected := old.warehouse_id):
             self.breaker.call(warehouse, refused, lambda: place.check_id(expected))
         standing = self.breaker.call(warehouse, refused, place.tried_id)
@@ -121,7 +129,9 @@ class Submitter:
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
         # the job's own package above its base.
         oldest, base = self.breaker.call(warehouse, refused, place.readable, LISTING)
-        job_spec.check_versions(oldest if old is None else 0, base)  # what an ended job names may stay for its retry
+        job_spec.check_versions(
+            oldest if old is None else 0, base
+        )  # what an ended job names may stay for its retry
         # A call of its own: one that was given up above and goes on must not make a warehouse.
         warehouse_id = standing or self.breaker.call(warehouse, refused, place.ensure_id)
         known: dict[str, Any] = {
@@ -130,7 +140,9 @@ class Submitter:
             **(fields or {}),
         }
         if run is not None:
-            self._raise_if_it_stands(place, refused, warehouse_id, base, run.since, known["package_id"], known["id"])
+            self._raise_if_it_stands(
+                place, refused, warehouse_id, base, run.since, known["package_id"], known["id"]
+            )
         elif again is not None and known["package_id"]:
             since = again.job.ended_at - CLOCKS_DIFFER  # an earlier retry was submitted after that
             self._raise_if_it_stands(place, refused, warehouse_id, base, since, known["package_id"])
@@ -152,19 +164,31 @@ class Submitter:
             mixed=job_spec.mixed,
         )
         plan, late = compiled.plan, expecting(compiled.plan.notify)
-        expected = json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in late]) if late else ""
-        submission = Submission(job, job.group_plans(plan), plan.params, compiled.fingerprint, expected)
+        expected = (
+            json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in late])
+            if late
+            else ""
+        )
+        submission = Submission(
+            job, job.group_plans(plan), plan.params, compiled.fingerprint, expected
+        )
         summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
         while True:
             try:
-                job_id, new = self.submissions.submit(submission, summary, reason, vacuums, run.wanted() if run else "")
+                job_id, new = self.submissions.submit(
+                    submission, summary, reason, vacuums, run.wanted() if run else ""
+                )
                 break
             except ScheduleChanged:
                 continue
             except VacuumSince:
                 return self.store_job(job_spec, warehouse, key, by, reason, again, fields, run)
         if standing is None:
-            log.info("The warehouse %s was not there, and was made; job %s is its first.", warehouse, job_id)
+            log.info(
+                "The warehouse %s was not there, and was made; job %s is its first.",
+                warehouse,
+                job_id,
+            )
         self.make_durable(f"job {job_id}")
         return Submitted(job_id, new, standing is None)
 
@@ -182,7 +206,9 @@ class Submitter:
             version = self.breaker.call(warehouse, refused, place.head, LISTING)
             self._check_owners(job_spec, place, refused, identity, version)
 
-    def _check_owners(self, job_spec: JobSpec, place: Warehouse, refused: str, warehouse_id: str, version: int) -> None:
+    def _check_owners(
+        self, job_spec: JobSpec, place: Warehouse, refused: str, warehouse_id: str, version: int
+    ) -> None:
         if not version or not job_spec.published:
             return
         uri = place.storage.uri("")
@@ -214,10 +240,14 @@ class Submitter:
         def wanted(publish_id: str, of_package: str) -> bool:
             return of_package == package_id or (own_id != "" and publish_id == own_id)
 
-        found = self.breaker.call(uri, refused, lambda: place.find_since(wanted, base, since, known), LISTING)
+        found = self.breaker.call(
+            uri, refused, lambda: place.find_since(wanted, base, since, known), LISTING
+        )
         if found is not None:
             slot, job = found
-            request = PublishRequest(uri, warehouse_id, publish_id=job, job=job, job_name="", base=slot - 1, at=since)
+            request = PublishRequest(
+                uri, warehouse_id, publish_id=job, job=job, job_name="", base=slot - 1, at=since
+            )
             raise StandsAlready(job, publish(request))
 
     def log_seen(self, record: ScheduleRecord, first: float, schedules: ScheduleStore) -> LogSeen:
@@ -231,9 +261,13 @@ class Submitter:
         if warehouse_id is None:
             return LogSeen(first, {})
         known, since = self._known(warehouse_id), earliest_package(record, first)
-        runs = self.breaker.call(uri, refused, lambda: runs_since(place, name, since, known), LISTING)
+        runs = self.breaker.call(
+            uri, refused, lambda: runs_since(place, name, since, known), LISTING
+        )
         ticks = schedules.ticks(name, first) if runs else {}
-        return LogSeen(first, runs, [at for at, tick in ticks.items() if tick.outcome is TickOutcome.DONE])
+        return LogSeen(
+            first, runs, [at for at, tick in ticks.items() if tick.outcome is TickOutcome.DONE]
+        )
 
     def _known(self, warehouse_id: str) -> dict[int, tuple[float, str, str]]:
         """Return what is known of the entries of a warehouse."""

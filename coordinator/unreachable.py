@@ -23,16 +23,33 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT = 2.0  # seconds for the first answer
 REPEATS = 1  # of a request on a connection that has answered before
-ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
+ELSEWHERE = (
+    "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
+)
 # By the class of redis-py, or by the word of the server: there is no class where a script adds text around the answer.
 _ANSWERS = (
-    ("ReadOnlyError|READONLY", "is a read-only replica. Set UNSTUCK_REDIS_URL to the primary; nothing was changed."),
+    (
+        "ReadOnlyError|READONLY",
+        "is a read-only replica. Set UNSTUCK_REDIS_URL to the primary; nothing was changed.",
+    ),
     ("BusyLoadingError|LOADING", "is still loading its data. Try again in a moment."),
     ("OutOfMemoryError|OOM", "is full: {message}. Give it more memory; nothing was changed."),
-    ("MISCONF", "takes no writes, because it cannot save them: {message}. See its log and its disk."),
-    ("NOREPLICAS", "takes no writes while it has too few replicas: {message}. Nothing was changed."),
-    ("MasterDownError|MASTERDOWN", "is a replica that has lost its primary. Set UNSTUCK_REDIS_URL to the primary."),
-    ("max number of clients", "has no connection left: {message}. Raise its maxclients, or close other clients."),
+    (
+        "MISCONF",
+        "takes no writes, because it cannot save them: {message}. See its log and its disk.",
+    ),
+    (
+        "NOREPLICAS",
+        "takes no writes while it has too few replicas: {message}. Nothing was changed.",
+    ),
+    (
+        "MasterDownError|MASTERDOWN",
+        "is a replica that has lost its primary. Set UNSTUCK_REDIS_URL to the primary.",
+    ),
+    (
+        "max number of clients",
+        "has no connection left: {message}. Raise its maxclients, or close other clients.",
+    ),
     (
         "DB index is out of range|SELECT is not allowed in cluster",
         "has no such database: {message}. End UNSTUCK_REDIS_URL with the number of one that it has, such as /0.",
@@ -52,7 +69,9 @@ def unreachable(url: str, error: redis.RedisError, otherwise: str = "") -> Unrea
             return Unreachable(f"{place} {sentence.format(message=message)}")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
         helps = otherwise or _advice(url)
-        return Unreachable(f"No Redis answers at {without_password(url)}: {message}. {perhaps_tls(url, error)}{helps}")
+        return Unreachable(
+            f"No Redis answers at {without_password(url)}: {message}. {perhaps_tls(url, error)}{helps}"
+        )
     return Unreachable(f"{place} answered with an error: {message}")
 
 
@@ -104,11 +123,15 @@ def in_sentences(room: T, url: str) -> T:
     for name, method in inspect.getmembers(room, inspect.ismethod):
         if not name.startswith("_"):
             is_generator = inspect.isgeneratorfunction(method)
-            setattr(room, name, _telling_generator(method, url) if is_generator else _told(url)(method))
+            setattr(
+                room, name, _telling_generator(method, url) if is_generator else _told(url)(method)
+            )
     return room
 
 
-def _telling_generator(method: Callable[..., Iterator[Any]], url: str) -> Callable[..., Iterator[Any]]:
+def _telling_generator(
+    method: Callable[..., Iterator[Any]], url: str
+) -> Callable[..., Iterator[Any]]:
     @functools.wraps(method)
     def ask(*arguments: Any, **named: Any) -> Iterator[Any]:
         with _told(url):

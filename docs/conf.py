@@ -28,9 +28,23 @@ html_show_sphinx = False
 NAVIGATION = {
     "Start": ["docs/first-hour", "docs/tutorial", "docs/from-airflow-and-dbt", "docs/README"],
     "Write jobs": [
-        *("docs/run", "docs/write-jobs", "docs/test-your-jobs", "docs/spec", "docs/schedules", "docs/notices"),
+        *(
+            "docs/run",
+            "docs/write-jobs",
+            "docs/test-your-jobs",
+            "docs/spec",
+            "docs/schedules",
+            "docs/notices",
+        ),
     ],
-    "Operate": ["docs/operate", "docs/web", "docs/http-api", "docs/metrics", "docs/security", "docs/troubleshooting"],
+    "Operate": [
+        "docs/operate",
+        "docs/web",
+        "docs/http-api",
+        "docs/metrics",
+        "docs/security",
+        "docs/troubleshooting",
+    ],
     "How it works": [
         *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),
         *("docs/benchmarks", "docs/performance", "CONTRIBUTING"),
@@ -44,7 +58,10 @@ NAVIGATION = {
         "docs/glossary",
         "CHANGELOG",
     ],
-    "Decisions": [f"docs/decisions/{path.stem}" for path in sorted(Path(__file__).parent.glob("decisions/*.md"))],
+    "Decisions": [
+        f"docs/decisions/{path.stem}"
+        for path in sorted(Path(__file__).parent.glob("decisions/*.md"))
+    ],
 }
 
 

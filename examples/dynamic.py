@@ -27,7 +27,9 @@ def favourite(spark: None, ctx: StepContext, carrier: str) -> pa.Table:
     own = flights.filter(pc.equal(flights["carrier"], carrier))
     routes = own.group_by("dest").aggregate([([], "count_all"), ("arr_delay", "mean")])
     # Ties go to the first in the alphabet, so that a second attempt writes the same row.
-    (most,) = routes.sort_by([("count_all", "descending"), ("dest", "ascending")]).slice(0, 1).to_pylist()
+    (most,) = (
+        routes.sort_by([("count_all", "descending"), ("dest", "ascending")]).slice(0, 1).to_pylist()
+    )
     ctx.result("favourite", most["dest"])
     return pa.table(
         {
@@ -43,5 +45,8 @@ def ranking(spark: None, ctx: StepContext) -> pa.Table:
     """All carriers, the busiest route first."""
     routes = ctx.input("favourites").sort_by([("flights", "descending"), ("carrier", "ascending")])
     for row in routes.to_pylist():
-        ctx.log.info("%(carrier)s flies most to %(dest)s: %(flights)d times, %(mean_arr_delay).1f min late", row)
+        ctx.log.info(
+            "%(carrier)s flies most to %(dest)s: %(flights)d times, %(mean_arr_delay).1f min late",
+            row,
+        )
     return routes

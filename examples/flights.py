@@ -27,9 +27,15 @@ HIGHEST_BELIEVABLE_WIND = 200.0
 # Factor → its column, and its classes as (name, lower bound); a class ends below the next one's bound.
 # Inches per hour, miles and miles per hour, as the weather table has them.
 WEATHER_CLASSES: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
-    "precipitation": ("precip", (("none", 0.0), ("light", 0.01), ("moderate", 0.1), ("heavy", 0.3))),
+    "precipitation": (
+        "precip",
+        (("none", 0.0), ("light", 0.01), ("moderate", 0.1), ("heavy", 0.3)),
+    ),
     "visibility": ("visib", (("poor", 0.0), ("reduced", 1.0), ("good", 5.0), ("clear", 10.0))),
-    "wind": ("wind_speed", (("calm", 0.0), ("breeze", 10.0), ("strong", 20.0), ("near gale", 30.0))),
+    "wind": (
+        "wind_speed",
+        (("calm", 0.0), ("breeze", 10.0), ("strong", 20.0), ("near gale", 30.0)),
+    ),
 }
 
 MONTHS = (
@@ -53,7 +59,9 @@ def clean(spark: SparkSession, ctx: StepContext, year: int) -> DataFrame:
     of_year = raw.filter(pc.equal(raw["year"], year))
     if of_year.num_rows == 0:
         held = ", ".join(str(y) for y in pc.unique(raw["year"]).to_pylist())
-        raise Unrecoverable(f"no flights in {year}: the data holds {held}; submit with --param year={held}")
+        raise Unrecoverable(
+            f"no flights in {year}: the data holds {held}; submit with --param year={held}"
+        )
     ctx.progress(1, 2)
 
     # The rows go to Spark through this process, not by file name: executors on other hosts have no such file.
@@ -63,9 +71,22 @@ def clean(spark: SparkSession, ctx: StepContext, year: int) -> DataFrame:
         flights.join(F.broadcast(planes), "tailnum", "left")
         .withColumn("scheduled_at", F.timestamp_add("MINUTE", F.col("minute"), F.col("time_hour")))
         .select(
-            *("year", "month", "day", "carrier", "flight", "tailnum", "origin", "dest", "time_hour", "scheduled_at"),
+            *(
+                "year",
+                "month",
+                "day",
+                "carrier",
+                "flight",
+                "tailnum",
+                "origin",
+                "dest",
+                "time_hour",
+                "scheduled_at",
+            ),
             # dep_time is a local clock reading that wraps at midnight; the delay does not, so it gives the instant.
-            F.timestamp_add("MINUTE", F.col("dep_delay").cast("int"), F.col("scheduled_at")).alias("departed_at"),
+            F.timestamp_add("MINUTE", F.col("dep_delay").cast("int"), F.col("scheduled_at")).alias(
+                "departed_at"
+            ),
             *("dep_delay", "arr_delay", "air_time", "distance", "seats"),
             (F.col("year") - F.col("built")).alias("plane_age"),
             F.col("dep_time").isNull().alias("cancelled"),
@@ -82,9 +103,13 @@ def clean_weather(spark: SparkSession, ctx: StepContext) -> pa.Table:
     """One row per airport and hour. An Arrow table: for 26,000 rows a Spark job would be longer on its way."""
     weather = read_table("weather")
     wind = weather["wind_speed"]
-    believable = pc.if_else(pc.less(wind, HIGHEST_BELIEVABLE_WIND), wind, pa.scalar(None, pa.float64()))
+    believable = pc.if_else(
+        pc.less(wind, HIGHEST_BELIEVABLE_WIND), wind, pa.scalar(None, pa.float64())
+    )
     ctx.log.info("took out %d unbelievable wind speeds", believable.null_count - wind.null_count)
-    return weather.set_column(weather.schema.get_field_index("wind_speed"), "wind_speed", believable)
+    return weather.set_column(
+        weather.schema.get_field_index("wind_speed"), "wind_speed", believable
+    )
 
 
 def airlines(spark: SparkSession, ctx: StepContext) -> pa.Table:
@@ -110,7 +135,9 @@ def measures(late_after: int) -> list[Column]:
 def month(spark: SparkSession, ctx: StepContext, month: int, late_after: int) -> DataFrame:
     """One row: the measures of one month. A fork of twelve of these makes the dataset ``monthly``."""
     flights = ctx.input("clean").where(F.col("month") == month)
-    return flights.agg(F.lit(month).alias("month"), F.lit(MONTHS[month - 1]).alias("name"), *measures(late_after))
+    return flights.agg(
+        F.lit(month).alias("month"), F.lit(MONTHS[month - 1]).alias("name"), *measures(late_after)
+    )
 
 
 def weather_class(factor: str) -> Column:
@@ -118,7 +145,11 @@ def weather_class(factor: str) -> Column:
     column, classes = WEATHER_CLASSES[factor]
 
     def struct(position: int, name: str) -> Column:
-        return F.struct(F.lit(factor).alias("factor"), F.lit(position).alias("position"), F.lit(name).alias("class"))
+        return F.struct(
+            F.lit(factor).alias("factor"),
+            F.lit(position).alias("position"),
+            F.lit(name).alias("class"),
+        )
 
     chosen = F.when(F.col(column).isNull(), struct(len(classes) + 1, "unknown"))
     for position, (name, lower) in reversed(list(enumerate(classes, start=1))):
@@ -136,7 +167,9 @@ def weather_delays(spark: SparkSession, ctx: StepContext, late_after: int) -> Da
         ctx.input("clean")
         .join(F.broadcast(weather), ["origin", "time_hour"], "left")
         # Three rows per flight, one per factor, so that the flights are read and joined once.
-        .withColumn("of", F.explode(F.array(*(weather_class(factor) for factor in WEATHER_CLASSES))))
+        .withColumn(
+            "of", F.explode(F.array(*(weather_class(factor) for factor in WEATHER_CLASSES)))
+        )
         .groupBy("of.factor", "of.position", "of.class")
         .agg(*measures(late_after))
     )
@@ -149,7 +182,12 @@ def report(spark: SparkSession, ctx: StepContext, late_after: int) -> None:
     """The headline numbers: ``position``, ``name``, ``value`` as people read it, ``number`` as machines compare it."""
     names = ("flights_by_carrier", "flights_by_origin", "monthly", "weather_delays")
     tables = {name: [row.asDict() for row in ctx.input(name).collect()] for name in names}
-    overall = ctx.input("clean").agg(*measures(late_after), F.avg("plane_age").alias("plane_age")).first().asDict()
+    overall = (
+        ctx.input("clean")
+        .agg(*measures(late_after), F.avg("plane_age").alias("plane_age"))
+        .first()
+        .asDict()
+    )
     found = headlines(overall, tables, late_after)
 
     ctx.log.info("what %d rows of headlines say:", len(found))
@@ -164,7 +202,9 @@ def headlines(
     overall: dict[str, Any], tables: dict[str, list[dict[str, Any]]], late_after: int
 ) -> list[tuple[str, str, float]]:
     """(name, value, number) per headline, in reading order. Delays are means in minutes."""
-    carriers, origins, months = (tables[name] for name in ("flights_by_carrier", "flights_by_origin", "monthly"))
+    carriers, origins, months = (
+        tables[name] for name in ("flights_by_carrier", "flights_by_origin", "monthly")
+    )
     weather = {(row["factor"], row["class"]): row for row in tables["weather_delays"]}
     busiest = max(carriers, key=lambda row: row["flights"])
     latest = max(carriers, key=lambda row: row["mean_arr_delay"])
@@ -178,7 +218,9 @@ def headlines(
         number = overall[column]
         return name, f"{number:,} ({number / overall['flights']:.1%})", float(number)
 
-    def delay(name: str, row: dict[str, Any], column: str, label: str = "") -> tuple[str, str, float]:
+    def delay(
+        name: str, row: dict[str, Any], column: str, label: str = ""
+    ) -> tuple[str, str, float]:
         minutes = row[column]
         return name, f"{label}{': ' if label else ''}{minutes:.1f} min", minutes
 
@@ -189,7 +231,11 @@ def headlines(
         count(f"departed {late_after} minutes late or more", "late"),
         delay("departure delay", overall, "mean_dep_delay"),
         delay("arrival delay", overall, "mean_arr_delay"),
-        ("busiest carrier", f"{busiest['airline']}: {busiest['flights']:,} flights", float(busiest["flights"])),
+        (
+            "busiest carrier",
+            f"{busiest['airline']}: {busiest['flights']:,} flights",
+            float(busiest["flights"]),
+        ),
         delay("latest carrier, on arrival", latest, "mean_arr_delay", latest["airline"]),
         delay("earliest carrier, on arrival", earliest, "mean_arr_delay", earliest["airline"]),
         delay("slowest airport, departure delay", slowest, "mean_dep_delay", slowest["origin"]),
@@ -200,9 +246,19 @@ def headlines(
             f"{grounded['name']}: {grounded['cancelled']:,}",
             float(grounded["cancelled"]),
         ),
-        delay("departure delay without precipitation", weather["precipitation", "none"], "mean_dep_delay"),
-        delay("departure delay in heavy precipitation", weather["precipitation", "heavy"], "mean_dep_delay"),
+        delay(
+            "departure delay without precipitation",
+            weather["precipitation", "none"],
+            "mean_dep_delay",
+        ),
+        delay(
+            "departure delay in heavy precipitation",
+            weather["precipitation", "heavy"],
+            "mean_dep_delay",
+        ),
         delay("departure delay in clear sight", weather["visibility", "clear"], "mean_dep_delay"),
-        delay("departure delay in poor visibility", weather["visibility", "poor"], "mean_dep_delay"),
+        delay(
+            "departure delay in poor visibility", weather["visibility", "poor"], "mean_dep_delay"
+        ),
         ("mean age of the aircraft", f"{overall['plane_age']:.1f} years", overall["plane_age"]),
     ]

@@ -67,17 +67,28 @@ def _by(flights: pd.DataFrame, *keys: str) -> pd.DataFrame:
 def _by_weather(flights: pd.DataFrame) -> pd.DataFrame:
     weather = _read("weather")
     weather.loc[weather.wind_speed > 1000, "wind_speed"] = math.nan
-    joined = flights.merge(weather, on=["origin", "time_hour"], how="left", suffixes=("", "_weather"))
+    joined = flights.merge(
+        weather, on=["origin", "time_hour"], how="left", suffixes=("", "_weather")
+    )
     end = math.inf
     cuts = {
         "precipitation": pd.cut(
-            joined.precip, [0, 0.01, 0.1, 0.3, end], right=False, labels=["none", "light", "moderate", "heavy"]
+            joined.precip,
+            [0, 0.01, 0.1, 0.3, end],
+            right=False,
+            labels=["none", "light", "moderate", "heavy"],
         ),
         "visibility": pd.cut(
-            joined.visib, [0, 1, 5, 10, end], right=False, labels=["poor", "reduced", "good", "clear"]
+            joined.visib,
+            [0, 1, 5, 10, end],
+            right=False,
+            labels=["poor", "reduced", "good", "clear"],
         ),
         "wind": pd.cut(
-            joined.wind_speed, [0, 10, 20, 30, end], right=False, labels=["calm", "breeze", "strong", "near gale"]
+            joined.wind_speed,
+            [0, 10, 20, 30, end],
+            right=False,
+            labels=["calm", "breeze", "strong", "near gale"],
         ),
     }
     tables = []
@@ -88,9 +99,13 @@ def _by_weather(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def _report(flights: pd.DataFrame, found: dict[str, pd.DataFrame], late_after: int) -> pd.DataFrame:
-    carriers, origins, months = (found[name] for name in ("flights_by_carrier", "flights_by_origin", "monthly"))
+    carriers, origins, months = (
+        found[name] for name in ("flights_by_carrier", "flights_by_origin", "monthly")
+    )
     by_weather = found["weather_delays"].set_index(["factor", "class"]).mean_dep_delay
-    aged = flights.merge(_read("planes")[["tailnum", "year"]], on="tailnum", suffixes=("", "_built"))
+    aged = flights.merge(
+        _read("planes")[["tailnum", "year"]], on="tailnum", suffixes=("", "_built")
+    )
     numbers = {
         "flights scheduled": len(flights),
         "cancelled": flights.cancelled.sum(),
@@ -111,7 +126,9 @@ def _report(flights: pd.DataFrame, found: dict[str, pd.DataFrame], late_after: i
         "departure delay in poor visibility": by_weather["visibility", "poor"],
         "mean age of the aircraft": (aged.year - aged.year_built).mean(),
     }
-    return pd.DataFrame({"name": list(numbers), "number": [float(number) for number in numbers.values()]})
+    return pd.DataFrame(
+        {"name": list(numbers), "number": [float(number) for number in numbers.values()]}
+    )
 
 
 def disagreements(dataset: str, found: list[dict[str, Any]], true: pd.DataFrame) -> list[str]:
@@ -125,14 +142,22 @@ def disagreements(dataset: str, found: list[dict[str, Any]], true: pd.DataFrame)
         return {tuple(row[key] for key in keys): row for row in rows}
 
     expected, actual = by_key(true.to_dict("records")), by_key(found)
-    said = [f"{dataset} has {len(found)} rows, for {len(actual)} keys"] if len(found) != len(actual) else []
+    said = (
+        [f"{dataset} has {len(found)} rows, for {len(actual)} keys"]
+        if len(found) != len(actual)
+        else []
+    )
     said += [f"{dataset} has no row {key}" for key in expected.keys() - actual.keys()]
-    said += [f"{dataset} has a row {key} that is not true" for key in actual.keys() - expected.keys()]
+    said += [
+        f"{dataset} has a row {key} that is not true" for key in actual.keys() - expected.keys()
+    ]
     for key in expected.keys() & actual.keys():
         for column, value in expected[key].items():
             other = actual[key].get(column)
             same = (
-                other == value if isinstance(value, str) or other is None else math.isclose(other, value, rel_tol=1e-9)
+                other == value
+                if isinstance(value, str) or other is None
+                else math.isclose(other, value, rel_tol=1e-9)
             )
             if not same:
                 said.append(f"{dataset} {key}: {column} is {other}, not {value}")

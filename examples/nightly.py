@@ -19,7 +19,9 @@ def flights_of(spark: None, ctx: StepContext, day: str) -> pa.Table:
     date = datetime.date.fromisoformat(day)
     flights = read_table("flights")
     wanted = pc.and_(pc.equal(flights["month"], date.month), pc.equal(flights["day"], date.day))
-    found = flights.filter(pc.and_(wanted, pc.equal(flights["year"], date.year))).drop_columns(["day"])
+    found = flights.filter(pc.and_(wanted, pc.equal(flights["year"], date.year))).drop_columns(
+        ["day"]
+    )
     return found.append_column("day", pa.array([date] * len(found), pa.date32()))
 
 

@@ -63,7 +63,10 @@ def read_table(name: str, columns: list[str] | None = None) -> pa.Table:
     path = table_path(name)
     types = COLUMN_TYPES[name]
     convert = csv.ConvertOptions(
-        column_types=types, null_values=["NA"], strings_can_be_null=True, include_columns=columns or list(types)
+        column_types=types,
+        null_values=["NA"],
+        strings_can_be_null=True,
+        include_columns=columns or list(types),
     )
     if path.suffix != ".zip":
         return csv.read_csv(path, convert_options=convert)

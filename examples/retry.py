@@ -30,7 +30,9 @@ def flaky(spark: None, ctx: StepContext, fails: int, folder: str | None = None) 
         file.write(b".")
     tries = counter.stat().st_size
     if tries <= fails:
-        raise WeatherServiceAway(f"the weather service did not answer (try {tries}; it will answer after {fails})")
+        raise WeatherServiceAway(
+            f"the weather service did not answer (try {tries}; it will answer after {fails})"
+        )
     counter.unlink()
     ctx.log.info("the weather service answered on try %d", tries)
     return pa.table({"tries": [tries]})

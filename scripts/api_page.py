@@ -41,8 +41,18 @@ durations seconds, unless a line says otherwise. [Write jobs](write-jobs.md) sho
 # By section: the classes and functions, each with the name by which users have it.
 SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "Jobs": (
-        *(("Job", unstuck.Job), ("Group", unstuck.Group), ("Step", unstuck.Step), ("Output", unstuck.Output)),
-        *(("Retry", unstuck.Retry), ("Join", unstuck.Join), ("Quality", unstuck.Quality), ("Expect", unstuck.Expect)),
+        *(
+            ("Job", unstuck.Job),
+            ("Group", unstuck.Group),
+            ("Step", unstuck.Step),
+            ("Output", unstuck.Output),
+        ),
+        *(
+            ("Retry", unstuck.Retry),
+            ("Join", unstuck.Join),
+            ("Quality", unstuck.Quality),
+            ("Expect", unstuck.Expect),
+        ),
         ("JobSpec", unstuck.JobSpec),
     ),
     "Client": (
@@ -56,10 +66,19 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("Settings", unstuck.Settings),
     ),
     "Answers of the client": (
-        *(("JobView", JobView), ("JobFacts", JobFacts), ("ForkView", ForkView), ("GroupView", GroupView)),
+        *(
+            ("JobView", JobView),
+            ("JobFacts", JobFacts),
+            ("ForkView", ForkView),
+            ("GroupView", GroupView),
+        ),
         *(("CommandResult", CommandResult), ("ListedJob", ListedJob), ("PoolView", PoolView)),
         *(("ScheduleView", ScheduleView), ("ScheduleFacts", ScheduleFacts), ("Run", Run)),
-        *(("Backfill", Backfill), ("BackfillTick", BackfillTick), ("ScheduleResult", ScheduleResult)),
+        *(
+            ("Backfill", Backfill),
+            ("BackfillTick", BackfillTick),
+            ("ScheduleResult", ScheduleResult),
+        ),
         ("ScheduleExplanation", ScheduleExplanation),
     ),
     "Steps": (("StepContext", unstuck.StepContext), ("ctx.output(name)", OutputSlot)),
@@ -86,7 +105,10 @@ _ITEMS = ("Args", "Raises", "Attributes", "Returns")
 def errors() -> list[type[unstuck.UnstuckError]]:
     """The exported errors, the root first."""
     found = [one for name in unstuck.__all__ if inspect.isclass(one := getattr(unstuck, name))]
-    return sorted((one for one in found if issubclass(one, unstuck.UnstuckError)), key=lambda one: len(one.__mro__))
+    return sorted(
+        (one for one in found if issubclass(one, unstuck.UnstuckError)),
+        key=lambda one: len(one.__mro__),
+    )
 
 
 def examples() -> Iterator[tuple[str, Any]]:
@@ -104,7 +126,9 @@ def page() -> str:
     for title, members in SECTIONS.items():
         parts.append(f"## {title}")
         parts += [part for name, member in members for part in _member(name, member)]
-    parts.append("## Errors\n\nEach is an `UnstuckError`: `code` is for a machine to compare, `str()` for people.")
+    parts.append(
+        "## Errors\n\nEach is an `UnstuckError`: `code` is for a machine to compare, `str()` for people."
+    )
     rows = [
         f"| `{one.__name__}` | {_code(one)} | {_text(inspect.getdoc(one) or '').partition(chr(10))[0]} |"
         for one in errors()
@@ -136,7 +160,10 @@ def _member(name: str, member: Any) -> Iterator[str]:
     if member in _PAGES:
         yield f"Its fields: [{'settings' if member is unstuck.Settings else 'the job spec'}]({_PAGES[member]})."
     elif issubclass(member, BaseModel) and member not in _METHODS:
-        yield "\n".join(f"- `{one}`: {_text(field.description or '')}" for one, field in member.model_fields.items())
+        yield "\n".join(
+            f"- `{one}`: {_text(field.description or '')}"
+            for one, field in member.model_fields.items()
+        )
     if made:
         yield _documented(member.__init__)
     for one, method in _methods(member):

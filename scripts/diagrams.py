@@ -13,7 +13,13 @@ from typing import Any
 
 from scripts.drawing import Drawing, Point
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
-from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
+from unstuck.coordinator.model.status import (
+    GROUP_MOVES,
+    GROUP_MOVES_REQUESTED,
+    JOB_MOVES,
+    PHASE_MOVES,
+    GroupState,
+)
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.graph.svg import on_paper
@@ -37,7 +43,8 @@ def table(moves: Moves) -> str:
         rows.setdefault((new, why), []).append(old)
     lines = ["| from | to | when |", "|---|---|---|"]
     lines += [
-        f"| {', '.join(old or '-' for old in olds)} | {new or '-'} | {why} |" for (new, why), olds in rows.items()
+        f"| {', '.join(old or '-' for old in olds)} | {new or '-'} | {why} |"
+        for (new, why), olds in rows.items()
     ]
     return "\n".join(lines)
 
@@ -84,17 +91,38 @@ def drawn(name: str, page: str) -> str:
 
 
 def architecture() -> str:
-    d = Drawing(920, 500, "Apps submit to Redis, coordinators decide and publish, workers run Spark and stage files")
+    d = Drawing(
+        920,
+        500,
+        "Apps submit to Redis, coordinators decide and publish, workers run Spark and stage files",
+    )
     d.box(20, 60, 160, 80, "an app, a shell", "Client, unstuck submit")
     d.box(
-        300, 50, 190, 100, "Redis", "the record of every job", "what is due, and when", "queues and reports", fill=AMBER
+        300,
+        50,
+        190,
+        100,
+        "Redis",
+        "the record of every job",
+        "what is due, and when",
+        "queues and reports",
+        fill=AMBER,
     )
     d.frame(620, 20, 280, 150, "a worker host; any number")
     d.box(640, 58, 110, 90, "runner", "Celery child,", "Spark driver", fill=GREEN)
     d.box(770, 58, 110, 90, "watchdog", "keeps the lease,", "kills", fill=GREEN)
     d.box(300, 270, 190, 80, "coordinator; two", "decides, wakes runners,", "publishes", fill=BLUE)
     d.box(20, 275, 160, 70, "beat", "fires the sweep", fill=GREY)
-    d.box(620, 270, 280, 80, "warehouse", "staged Parquet files, markers,", "the log that readers believe", fill=AMBER)
+    d.box(
+        620,
+        270,
+        280,
+        80,
+        "warehouse",
+        "staged Parquet files, markers,",
+        "the log that readers believe",
+        fill=AMBER,
+    )
     d.box(620, 420, 280, 60, "readers", "Spark, DuckDB, pandas, Polars", fill=GREY)
 
     d.arrow((180, 100), (298, 100))
@@ -163,7 +191,11 @@ def group_states() -> str:
 
 def schedule_states() -> str:
     d = Drawing(920, 330, "The moves of a schedule")
-    fills = {ScheduleStatus.WAITING: GREEN, ScheduleStatus.RUNNING: BLUE, ScheduleStatus.FINISHED: GREY}
+    fills = {
+        ScheduleStatus.WAITING: GREEN,
+        ScheduleStatus.RUNNING: BLUE,
+        ScheduleStatus.FINISHED: GREY,
+    }
     _states(d, SCHEDULE_MOVES, SCHEDULE_PLACES, {}, fills)
     return d.svg()
 
@@ -213,7 +245,9 @@ MESSAGES = [
 
 
 def attempt() -> str:
-    d = Drawing(920, 80 + 42 * len(MESSAGES), "The messages of one attempt, from the commit to the package")
+    d = Drawing(
+        920, 80 + 42 * len(MESSAGES), "The messages of one attempt, from the commit to the package"
+    )
     for name, x in LANES.items():
         d.line((x, 60), (x, d.height - 16))
         d.box(x - 70, 20, 140, 40, name, fill=AMBER if name in ("Redis", "warehouse") else BLUE)
@@ -226,7 +260,11 @@ def attempt() -> str:
 
 
 def lost_attempt() -> str:
-    d = Drawing(920, 370, "A job as a graph; one attempt is lost, fenced and replaced, and the job is published once")
+    d = Drawing(
+        920,
+        370,
+        "A job as a graph; one attempt is lost, fenced and replaced, and the job is published once",
+    )
     d.box(20, 110, 120, 56, "orders", "succeeded", fill=GREEN)
     for n, y in enumerate((20, 85, 150, 225)):
         d.arrow((140, 138), (198, y + 26))

@@ -21,7 +21,16 @@ class Drawing:
     title: str
     shapes: list[str] = field(default_factory=list)
 
-    def box(self, x: float, y: float, w: float, h: float, *text: str, fill: str = "#e6f0fa", round: float = 8) -> None:
+    def box(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        *text: str,
+        fill: str = "#e6f0fa",
+        round: float = 8,
+    ) -> None:
         """A box with lines of text: the first one is bold, the others are small."""
         self.shapes.append(
             f"<rect x='{x}' y='{y}' width='{w}' height='{h}' rx='{round}' fill='{fill}' stroke='{SOFT}'/>"
@@ -39,7 +48,13 @@ class Drawing:
         self.text(x + w / 2, y + 19, text, small=True)
 
     def text(
-        self, x: float, y: float, text: str, bold: bool = False, small: bool = False, anchor: str = "middle"
+        self,
+        x: float,
+        y: float,
+        text: str,
+        bold: bool = False,
+        small: bool = False,
+        anchor: str = "middle",
     ) -> None:
         weight = " font-weight='600'" if bold else ""
         size, colour = (12, SOFT) if small else (14, INK)
@@ -60,7 +75,10 @@ class Drawing:
         """An arrow from ``start`` to ``end``; ``bend`` moves its middle so far to the left of its direction."""
         (x1, y1), (x2, y2) = start, end
         length = math.dist(start, end)
-        mx, my = (x1 + x2) / 2 + bend * (y2 - y1) / length, (y1 + y2) / 2 - bend * (x2 - x1) / length
+        mx, my = (
+            (x1 + x2) / 2 + bend * (y2 - y1) / length,
+            (y1 + y2) / 2 - bend * (x2 - x1) / length,
+        )
         line = " stroke-dasharray='6 4'" if dashed else ""
         self.shapes.append(
             f"<path d='M{x1:g} {y1:g} Q{mx:.1f} {my:.1f} {x2:g} {y2:g}' fill='none' stroke='{SOFT}'"
@@ -68,8 +86,13 @@ class Drawing:
         )
         # The tip is a shape of its own: not every program that shows SVG turns markers.
         angle = math.atan2(y2 - my, x2 - mx)
-        corners = [end] + [(x2 - 11 * math.cos(angle + turn), y2 - 11 * math.sin(angle + turn)) for turn in (0.4, -0.4)]
-        self.shapes.append(f"<path d='M{' L'.join(f'{x:.1f} {y:.1f}' for x, y in corners)} z' fill='{SOFT}'/>")
+        corners = [end] + [
+            (x2 - 11 * math.cos(angle + turn), y2 - 11 * math.sin(angle + turn))
+            for turn in (0.4, -0.4)
+        ]
+        self.shapes.append(
+            f"<path d='M{' L'.join(f'{x:.1f} {y:.1f}' for x, y in corners)} z' fill='{SOFT}'/>"
+        )
 
     def line(self, start: Point, end: Point) -> None:
         self.shapes.append(

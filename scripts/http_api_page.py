@@ -190,7 +190,9 @@ def _told(schema: dict[str, Any], text: str) -> str:
         parts.append(f"From {low:,}{'' if high is None else f' to {high:,}'}.")
     default = schema.get("default")
     if default not in (None, "", [], {}):
-        parts.append(f"By default `{str(default).lower() if isinstance(default, bool) else default}`.")
+        parts.append(
+            f"By default `{str(default).lower() if isinstance(default, bool) else default}`."
+        )
     return " ".join(parts).replace("|", "\\|")
 
 

@@ -103,7 +103,12 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self._fd = mine
         self._program = subprocess.Popen(
-            words, stdin=theirs, stdout=theirs, stderr=theirs, env={**env, "TERM": "xterm-256color"}, cwd=folder
+            words,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**env, "TERM": "xterm-256color"},
+            cwd=folder,
         )
         os.close(theirs)
 
@@ -118,8 +123,14 @@ class Terminal:
             if not written:
                 break
             self._stream.feed(written)
-        screen = tuple(tuple(self._screen.buffer[row][column] for column in range(COLUMNS)) for row in range(ROWS))
-        if not self.frames or (screen, self.caption) != (self.frames[-1].screen, self.frames[-1].caption):
+        screen = tuple(
+            tuple(self._screen.buffer[row][column] for column in range(COLUMNS))
+            for row in range(ROWS)
+        )
+        if not self.frames or (screen, self.caption) != (
+            self.frames[-1].screen,
+            self.frames[-1].caption,
+        ):
             self.frames.append(Frame(time.monotonic() - self._began, screen, self.caption))
         return not ended
 
@@ -138,7 +149,11 @@ def record(folder: Path) -> list[Frame]:
     unstuck = [sys.executable, "-m", "unstuck.cli"]
     with (folder / "up.log").open("wb") as log:
         fleet = subprocess.Popen(
-            [*unstuck, "up", "--workers", "2", "--light", "0"], cwd=folder, env=env, stdout=log, stderr=log
+            [*unstuck, "up", "--workers", "2", "--light", "0"],
+            cwd=folder,
+            env=env,
+            stdout=log,
+            stderr=log,
         )
     try:
         url = until("the address of Redis", lambda: _text(folder / ".unstuck" / "redis.url"))
@@ -191,5 +206,9 @@ if __name__ == "__main__":
     finally:
         shutil.rmtree(folder)
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(animated(frames, "unstuck watch, while a runner is killed", "$ unstuck watch last"))
-    sys.stderr.write(f"{len(frames)} screens in {frames[-1].at:.0f} s, {OUTPUT.stat().st_size // 1024} KiB\n")
+    OUTPUT.write_text(
+        animated(frames, "unstuck watch, while a runner is killed", "$ unstuck watch last")
+    )
+    sys.stderr.write(
+        f"{len(frames)} screens in {frames[-1].at:.0f} s, {OUTPUT.stat().st_size // 1024} KiB\n"
+    )

@@ -8,14 +8,28 @@ from html import escape
 from itertools import groupby
 from typing import Any, NamedTuple
 
-WIDE, HIGH, TOP, SIDE = 8.4, 19, 44, 16  # pixels: a character, a row, the bar of the window, the margin
+WIDE, HIGH, TOP, SIDE = (
+    8.4,
+    19,
+    44,
+    16,
+)  # pixels: a character, a row, the bar of the window, the margin
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 BACK, FRONT, FRAME, SOFT = "#14171c", "#d8dee6", "#262b33", "#8a94a3"
 RED, YELLOW, GREEN = "#f0717b", "#e5c76b", "#8ccf7e"
-COLOURS = {"red": RED, "brown": YELLOW, "green": GREEN, "blue": "#67b0e8", "magenta": "#c47fd5", "cyan": "#6cbfbf"}
+COLOURS = {
+    "red": RED,
+    "brown": YELLOW,
+    "green": GREEN,
+    "blue": "#67b0e8",
+    "magenta": "#c47fd5",
+    "cyan": "#6cbfbf",
+}
 WORDS = re.compile(r"\S+(?: \S+)*")
 STILL = 4.0  # seconds for which the last screen stays
-APART = 0.35  # seconds between two screens, at least; a terminal draws more often than anybody can read
+APART = (
+    0.35  # seconds between two screens, at least; a terminal draws more often than anybody can read
+)
 
 
 class Frame(NamedTuple):
@@ -49,7 +63,10 @@ def animated(frames: Sequence[Frame], title: str, command: str, longest: float =
             if drawn:
                 shown = _animation(intervals, total, still, styles)
                 shapes.append(f"<g transform='translate(0 {y})'{shown}>{drawn}</g>")
-    dots = [f"<circle cx='{20 + 18 * n}' cy='16' r='5' fill='{dot}'/>" for n, dot in enumerate((RED, YELLOW, GREEN))]
+    dots = [
+        f"<circle cx='{20 + 18 * n}' cy='16' r='5' fill='{dot}'/>"
+        for n, dot in enumerate((RED, YELLOW, GREEN))
+    ]
     played = f"{took:.0f} s" + (f", played {speed:.1f} times as fast" if speed > 1 else "")
     return f"""<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height}' width='{width:.0f}' \
 height='{height}' role='img' font-size='14' font-family="{FONT}">
@@ -89,16 +106,22 @@ def _row(cells: Sequence[Any]) -> str:
     column = 0
     for (colour, bold), run in groupby(cells, key=lambda cell: (cell.fg, cell.bold)):
         text = "".join(cell.data for cell in run)
-        fill = COLOURS.get(colour.removeprefix("bright"), f"#{colour}" if len(colour) == 6 else FRONT)
+        fill = COLOURS.get(
+            colour.removeprefix("bright"), f"#{colour}" if len(colour) == 6 else FRONT
+        )
         style = (" class='b'" if bold else "") + ("" if fill == FRONT else f" style='fill:{fill}'")
         for words in WORDS.finditer(text):  # each at its own column, whatever font there is
             at, length = SIDE + (column + words.start()) * WIDE, len(words[0]) * WIDE
-            drawn.append(f"<text x='{at:.1f}' textLength='{length:.1f}'{style}>{_text(words[0])}</text>")
+            drawn.append(
+                f"<text x='{at:.1f}' textLength='{length:.1f}'{style}>{_text(words[0])}</text>"
+            )
         column += len(text)
     return "".join(drawn)
 
 
-def _intervals(track: Sequence[str], times: Sequence[float], total: float) -> dict[str, list[tuple[float, float]]]:
+def _intervals(
+    track: Sequence[str], times: Sequence[float], total: float
+) -> dict[str, list[tuple[float, float]]]:
     """When each drawing of one row is shown."""
     found: dict[str, list[tuple[float, float]]] = {}
     for drawn, begin, end in zip(track, times, [*times[1:], total], strict=True):
@@ -110,7 +133,9 @@ def _intervals(track: Sequence[str], times: Sequence[float], total: float) -> di
     return found
 
 
-def _animation(intervals: Sequence[tuple[float, float]], total: float, still: float, styles: list[str]) -> str:
+def _animation(
+    intervals: Sequence[tuple[float, float]], total: float, still: float, styles: list[str]
+) -> str:
     """The attribute of a group that is shown in ``intervals``; its keyframes are added to ``styles``."""
     if [(round(begin), end) for begin, end in intervals] == [(0, total)]:
         return ""

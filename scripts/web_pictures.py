@@ -115,20 +115,38 @@ schedule: {cron: "30 2 * * *", zone: Europe/Berlin}
 groups:
   - {name: load, spark: false, steps: [{python: "steps:report", output: nightly}]}
 """
-SCREENS = {"now": "/", "job": "/jobs/sales", "schedules": "/schedules", "datasets": "/datasets", "fleet": "/fleet"}
+SCREENS = {
+    "now": "/",
+    "job": "/jobs/sales",
+    "schedules": "/schedules",
+    "datasets": "/datasets",
+    "fleet": "/fleet",
+}
 
 
 def pictures(folder: Path) -> None:
     """Run the fleet in ``folder`` until there is something to see on every screen, and take the pictures."""
     (folder / "steps.py").write_text(STEPS)
-    specs = {"sales": SALES, "invoices": INVOICES, "forecast": FORECAST, "events": EVENTS, "nightly": NIGHTLY}
-    for name, text in {**specs, "prices": PRICES, "clicks": CLICKS.replace("FOLDER", str(folder))}.items():
+    specs = {
+        "sales": SALES,
+        "invoices": INVOICES,
+        "forecast": FORECAST,
+        "events": EVENTS,
+        "nightly": NIGHTLY,
+    }
+    for name, text in {
+        **specs,
+        "prices": PRICES,
+        "clicks": CLICKS.replace("FOLDER", str(folder)),
+    }.items():
         (folder / f"{name}.yaml").write_text(text)
     (folder / "landing").mkdir()
 
     def arrive(*numbers: int) -> None:
         for number in numbers:
-            (folder / "landing" / f"{number}.json").write_text(json.dumps({"id": number, "page": "/basket"}) + "\n")
+            (folder / "landing" / f"{number}.json").write_text(
+                json.dumps({"id": number, "page": "/basket"}) + "\n"
+            )
 
     env = {name: value for name, value in os.environ.items() if not name.startswith("UNSTUCK_")}
     env |= {"PYTHONPATH": str(folder)}
@@ -140,7 +158,9 @@ def pictures(folder: Path) -> None:
 
     def start(log: Path, *words: str) -> None:
         with log.open("wb") as out:
-            started.append(subprocess.Popen([*UNSTUCK, *words], cwd=folder, env=env, stdout=out, stderr=out))
+            started.append(
+                subprocess.Popen([*UNSTUCK, *words], cwd=folder, env=env, stdout=out, stderr=out)
+            )
 
     try:
         start(folder / "up.log", "up", "--workers", "0", "--light", "1")
@@ -160,18 +180,31 @@ def pictures(folder: Path) -> None:
         run("submit", "forecast.yaml")
         until("three runs", lambda: _finished(url, "events") >= 3 and _finished(url, "prices") >= 3)
         (folder / "closed").touch()
-        until("unread files, and failures in a row", lambda: _unread(url, "clicks") == 5 and _failures(url, "prices"))
+        until(
+            "unread files, and failures in a row",
+            lambda: _unread(url, "clicks") == 5 and _failures(url, "prices"),
+        )
         run("schedule", "pause", "events", "--reason", "the source is rebuilt")
         (folder / "slow").touch()
         run("submit", "sales.yaml")
         until("a member at work", lambda: _members_done(url) >= 1)
-        (origin,) = until("the page", lambda: re.findall(r"http://[^/\s]+", _text(folder / "web.log")))
+        (origin,) = until(
+            "the page", lambda: re.findall(r"http://[^/\s]+", _text(folder / "web.log"))
+        )
         with browser() as chromium:
             page = chromium.new_page(viewport={"width": WIDTH, "height": HEIGHT}, base_url=origin)
             for name, path in SCREENS.items():
                 page.goto(path, wait_until="networkidle")
-                shown = {"x": 0, "y": 0, "width": WIDTH, "height": page.evaluate("document.body.scrollHeight")}
-                page.screenshot(path=IMAGES / f"web-{name}.png", clip={**shown, "height": min(HEIGHT, shown["height"])})
+                shown = {
+                    "x": 0,
+                    "y": 0,
+                    "width": WIDTH,
+                    "height": page.evaluate("document.body.scrollHeight"),
+                }
+                page.screenshot(
+                    path=IMAGES / f"web-{name}.png",
+                    clip={**shown, "height": min(HEIGHT, shown["height"])},
+                )
     finally:
         for one in reversed(started):
             one.send_signal(signal.SIGINT)

@@ -39,7 +39,9 @@ app.steps["consumer"].add(Acknowledging)
 @app.task(name="unstuck.run")  # type: ignore[untyped-decorator]
 def run(queue: str = "") -> str:
     """Run what stands ready on ``queue`` and the worker's other queues; answers what became of it, for Celery's log."""
-    if not isinstance(queue, str):  # Redis refuses it in words that a runner takes for those of a store in trouble
+    if not isinstance(
+        queue, str
+    ):  # Redis refuses it in words that a runner takes for those of a store in trouble
         raise TypeError(f"the queue of a wake-up is its name, not {queue!r:.80}")
     # Imported when needed: Celery's commands, such as inspect, import this module too, and need no runner.
     from unstuck.tasks.runner.runner import this_runner
@@ -89,7 +91,9 @@ def _refuse_unfit_host(_worker: Any) -> None:
     except HostUnfit as error:
         leave(f"This worker does not start: {error}.")
     if lacks := lacking(settings(), queues, WITHOUT_JAVA):
-        leave(f"This worker does not start, since its host cannot run what {', '.join(queues)} may bring.\n{lacks}")
+        leave(
+            f"This worker does not start, since its host cannot run what {', '.join(queues)} may bring.\n{lacks}"
+        )
 
 
 at_worker_start(app, _refuse_unfit_host)
@@ -116,7 +120,11 @@ def _start_runner(**_: Any) -> None:
     try:
         from unstuck.tasks.runner.runner import start_runner
 
-        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_runner_slots, shutdown_flag=this_worker().flag)
+        start_runner(
+            queues=sorted(app.amqp.queues.consume_from),
+            slots=_runner_slots,
+            shutdown_flag=this_worker().flag,
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take nothing
         # Celery would log it, and give this child wake-ups, each of which would be lost in it.
         log.critical(

@@ -35,7 +35,9 @@ def parse_duration(value: Any) -> float:
         raise ValueError(f"{_EXPECTED}, not {type(value).__name__} {_shown(value)}")  # noqa: TRY004
     seconds = _in_text(value) if isinstance(value, str) else value
     if not (seconds == 0 or SHORTEST <= seconds <= LONGEST):
-        raise ValueError(f"expected a duration of zero, or from 1ms to 36500d (100 years), not {_shown(value)}")
+        raise ValueError(
+            f"expected a duration of zero, or from 1ms to 36500d (100 years), not {_shown(value)}"
+        )
     return float(seconds)
 
 
@@ -44,7 +46,10 @@ def _in_text(text: str) -> float:
     word = text.strip().lower()
     if len(word) <= 100:  # longer is none, and slow to read as a number
         if found := _WHOLE.fullmatch(word):
-            return sum(float(number or 0) * unit for number, unit in zip(found.groups(), _UNITS.values(), strict=True))
+            return sum(
+                float(number or 0) * unit
+                for number, unit in zip(found.groups(), _UNITS.values(), strict=True)
+            )
         if _PLAIN.fullmatch(word):
             return float(word)
     raise ValueError(f"{_EXPECTED}, not {_shown(text)}")
@@ -111,4 +116,6 @@ def since_time(text: str) -> float:
     try:
         return datetime.datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)") from None
+        raise ValueError(
+            f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)"
+        ) from None

@@ -49,7 +49,9 @@ def lacking(settings: Settings, queues: Collection[str], without_java: str = "")
     """
     found = []
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
-        found.append(f"{' and '.join(missing)} cannot be imported by {sys.executable}. {how_to_install('worker')}")
+        found.append(
+            f"{' and '.join(missing)} cannot be imported by {sys.executable}. {how_to_install('worker')}"
+        )
     if _needs_java(settings, queues) and (java := lacking_java()):
         found += [java, without_java]
     return "\n".join(filter(None, found))
@@ -86,8 +88,12 @@ def unfit_for_spark(settings: Settings) -> str:
     """
     if settings.spark_master.startswith("sc://"):
         return ""
-    folders = f"{os.environ.get('SPARK_LOCAL_DIRS', '')},{settings.spark_conf.get('spark.local.dir', '')}".split(",")
-    found = _no_name() or next(filter(None, map(_no_room, [tempfile.gettempdir(), *filter(None, folders)])), "")
+    folders = f"{os.environ.get('SPARK_LOCAL_DIRS', '')},{settings.spark_conf.get('spark.local.dir', '')}".split(
+        ","
+    )
+    found = _no_name() or next(
+        filter(None, map(_no_room, [tempfile.gettempdir(), *filter(None, folders)])), ""
+    )
     return found or (_other_python() if settings.spark_master.startswith("local") else "")
 
 
@@ -109,13 +115,22 @@ def _no_room(folder: str) -> str:
             file.flush()
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return f"nothing can be written into the temporary folder {folder}: {error.strerror or error}"
-    return "" if free >= _ROOM else f"the temporary folder {folder} has no room: {free >> 20} MB are free"
+        return (
+            f"nothing can be written into the temporary folder {folder}: {error.strerror or error}"
+        )
+    return (
+        ""
+        if free >= _ROOM
+        else f"the temporary folder {folder} has no room: {free >> 20} MB are free"
+    )
 
 
 def _other_python() -> str:
     """Why executors on this host could not run the functions of steps."""
-    named, here = os.environ.get("PYSPARK_PYTHON", sys.executable), f"{sys.version_info[0]}.{sys.version_info[1]}"
+    named, here = (
+        os.environ.get("PYSPARK_PYTHON", sys.executable),
+        f"{sys.version_info[0]}.{sys.version_info[1]}",
+    )
     path = shutil.which(named)
     if path == sys.executable:
         return ""
@@ -123,7 +138,13 @@ def _other_python() -> str:
     if text is None or text.split() == [here, "pyarrow"]:
         return ""
     version = text.split()[:1]
-    wrong = "has no pyarrow" if version == [here] else f"is Python {version[0]}" if version else "does not start"
+    wrong = (
+        "has no pyarrow"
+        if version == [here]
+        else f"is Python {version[0]}"
+        if version
+        else "does not start"
+    )
     return f"PYSPARK_PYTHON={named} {wrong}, and the driver is Python {here}: let both be one"
 
 
@@ -132,7 +153,9 @@ def _said_by(python: str, _changed: int) -> str | None:
     """Version of that Python, and "pyarrow" if it has that; None if it does not answer in time."""
     program = "import sys; print('%d.%d' % sys.version_info[:2], flush=True); import pyarrow; print('pyarrow')"
     try:
-        asked = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        asked = subprocess.run(
+            [python, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
     except OSError:
         return ""
     except subprocess.TimeoutExpired:  # a busy host
@@ -160,7 +183,11 @@ def java_version() -> int:
             return int(match[1])
     try:
         asked = subprocess.run(
-            [program, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN, check=False
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWERS_WITHIN,
+            check=False,
         )
     except OSError:
         return 0

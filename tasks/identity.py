@@ -17,7 +17,9 @@ _INSTALLED = (
     *site.getsitepackages(),
     site.getusersitepackages(),
 )
-LIBRARIES = tuple(sorted({f"{form}{os.sep}" for path in _INSTALLED for form in (path, os.path.realpath(path))}))
+LIBRARIES = tuple(
+    sorted({f"{form}{os.sep}" for path in _INSTALLED for form in (path, os.path.realpath(path))})
+)
 """The folders of Python and of what is installed into it."""
 
 
@@ -46,7 +48,9 @@ class RunsOn:
     def may_run(self, wanted: Mapping[str, str]) -> bool:
         """Whether a runner may take what needs these minor versions. An empty version of Spark is any Spark."""
         return all(
-            self.bound.get(name, NO_SPARK) != NO_SPARK if not version else self.bound.get(name) == version
+            self.bound.get(name, NO_SPARK) != NO_SPARK
+            if not version
+            else self.bound.get(name) == version
             for name, version in wanted.items()
         )
 
@@ -57,7 +61,9 @@ class RunsOn:
 
     def differs(self, made_on: Mapping[str, str]) -> bool:
         """Whether what was made on these versions (`used`) was made by another minor version of Spark or Python."""
-        return any(minor(made_on[name]) != one for name, one in self.bound.items() if name in made_on)
+        return any(
+            minor(made_on[name]) != one for name, one in self.bound.items() if name in made_on
+        )
 
 
 def bound_of(versions: Mapping[str, str]) -> dict[str, str]:
@@ -72,12 +78,16 @@ def minor(version: str) -> str:
 
 def in_words(versions: Mapping[str, str]) -> str:
     """``{"python": "3.11", "spark": "4.3"}`` as ``Spark 4.3, Python 3.11``."""
-    return ", ".join(f"{name.title()} {versions[name]}" for name in ("spark", "python") if name in versions)
+    return ", ".join(
+        f"{name.title()} {versions[name]}" for name in ("spark", "python") if name in versions
+    )
 
 
 def all_in_words(versions: Mapping[str, str]) -> str:
     """As `in_words`, with the other packages behind."""
-    others = [f"{name} {version}" for name, version in versions.items() if name not in ("spark", "python")]
+    others = [
+        f"{name} {version}" for name, version in versions.items() if name not in ("spark", "python")
+    ]
     return ", ".join(filter(None, [in_words(versions), *others]))
 
 
@@ -92,7 +102,11 @@ def user_here() -> str:
 @cache
 def release_here() -> RunsOn:
     """Of this process; without a release in a checkout that is not installed."""
-    return RunsOn(_version("unstuck"), platform.python_version(), *map(_version, ("pyspark", "pandas", "pyarrow")))
+    return RunsOn(
+        _version("unstuck"),
+        platform.python_version(),
+        *map(_version, ("pyspark", "pandas", "pyarrow")),
+    )
 
 
 def _version(package: str) -> str:

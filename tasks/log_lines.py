@@ -19,7 +19,9 @@ _of_thread: ContextVar[dict[str, str | int] | None] = ContextVar("work", default
 _of_process: dict[str, str | int] = {}
 
 # Of the log of an attempt, which `unstuck logs` shows.
-TEXT = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+TEXT = logging.Formatter(
+    "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
+)
 TEXT.converter = time.gmtime
 
 
@@ -58,7 +60,10 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[
+                :-6
+            ]
+            + "Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -72,8 +77,12 @@ class JsonFormatter(logging.Formatter):
             if name not in _OWN and _is_plain(value):
                 line.setdefault(name, value)
         text = json.dumps(line)
-        if "\\ud" in text:  # half of a surrogate pair, which many readers of JSON refuse with the whole line
-            text = json.dumps(json.loads(json.dumps(line, ensure_ascii=False).encode(errors="replace")))
+        if (
+            "\\ud" in text
+        ):  # half of a surrogate pair, which many readers of JSON refuse with the whole line
+            text = json.dumps(
+                json.loads(json.dumps(line, ensure_ascii=False).encode(errors="replace"))
+            )
         return text
 
 
@@ -84,7 +93,9 @@ def formatter(log_as: LogAs, text: logging.Formatter = TEXT) -> logging.Formatte
 
 def one_line(log_as: LogAs, logger: str, level: str, message: str) -> str:
     """A line that goes past all loggers."""
-    return formatter(log_as).format(logging.makeLogRecord({"name": logger, "levelname": level, "msg": message}))
+    return formatter(log_as).format(
+        logging.makeLogRecord({"name": logger, "levelname": level, "msg": message})
+    )
 
 
 def as_text(line: str) -> str:
@@ -94,7 +105,9 @@ def as_text(line: str) -> str:
     try:
         read = json.loads(line)
         text = f"{read['time']} {read['level']} {read['logger']}: {read['message']}"
-        return "\n".join([text, *(str(read[name]) for name in ("exception", "stack") if name in read)])
+        return "\n".join(
+            [text, *(str(read[name]) for name in ("exception", "stack") if name in read)]
+        )
     except (ValueError, LookupError, TypeError, RecursionError):
         return line  # a step may have printed it
 

@@ -24,7 +24,14 @@ TLS_OPTIONS = {
 }
 # A client that finds a certificate optional still verifies it (Python's ssl).
 _CERT_REQS = {"required": "required", "optional": "required", "none": "none"}
-_YES_NO = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"}
+_YES_NO = {
+    "true": "true",
+    "1": "true",
+    "yes": "true",
+    "false": "false",
+    "0": "false",
+    "no": "false",
+}
 _SOCKET_OPTIONS = ("db", "username", "password")
 
 
@@ -50,8 +57,13 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
         _refuse_others(asked, TLS_OPTIONS)
         asked = _one_spelling(asked)
     if parts.scheme != "rediss":
-        if named := [*map(TLS_OPTIONS.__getitem__, wanted), *(name for name in asked if name in TLS_OPTIONS)]:
-            raise ValueError(f"{named[0]} is for TLS, and {without_password(url)} is without: write rediss://")
+        if named := [
+            *map(TLS_OPTIONS.__getitem__, wanted),
+            *(name for name in asked if name in TLS_OPTIONS),
+        ]:
+            raise ValueError(
+                f"{named[0]} is for TLS, and {without_password(url)} is without: write rediss://"
+            )
         return url
     for name, value in wanted.items():
         if asked.get(name, value) != value:
@@ -87,7 +99,9 @@ def _refuse_others(asked: Mapping[str, str], known: Mapping[str, str] | tuple[st
 
 def _try_files(options: Mapping[str, str]) -> None:
     """Raises: ValueError: a file of TLS is not there, or is not what it should be."""
-    authority, certificate, key = (options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
+    authority, certificate, key = (
+        options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         named = f"UNSTUCK_REDIS_CA (ssl_ca_certs), {authority}"

@@ -9,7 +9,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from unstuck.tasks.duration import Seconds
@@ -59,14 +67,20 @@ class Settings(BaseSettings):
     )
 
     redis_url: Annotated[str, AfterValidator(redis_address)] = "redis://localhost:6379/0"
-    redis_ca: str | None = Field(default=None, description="PEM file of the CA that signed the certificate of Redis")
+    redis_ca: str | None = Field(
+        default=None, description="PEM file of the CA that signed the certificate of Redis"
+    )
     redis_cert: str | None = Field(
         default=None, description="PEM file of our own certificate, where Redis asks for one"
     )
-    redis_key: str | None = Field(default=None, description="PEM file of the key of that certificate")
+    redis_key: str | None = Field(
+        default=None, description="PEM file of the key of that certificate"
+    )
     redis_verify: Literal["full", "none"] = Field(default="full", description="of a Redis with TLS")
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")] = "unstuck"
-    warehouse: Annotated[str, AfterValidator(_place)] = Field(default="./warehouse", validate_default=True)
+    warehouse: Annotated[str, AfterValidator(_place)] = Field(
+        default="./warehouse", validate_default=True
+    )
 
     lease_ttl: Seconds = 15.0
     lease_renew: Seconds = 3.0
@@ -75,23 +89,32 @@ class Settings(BaseSettings):
     sweep_every: Seconds = 1.0
     dispatch_timeout: Seconds = 10.0
     dispatch_window: int | None = Field(
-        default=None, ge=1, description="unclaimed offers per job and queue; None: 4 x runners, at least 64"
+        default=None,
+        ge=1,
+        description="unclaimed offers per job and queue; None: 4 x runners, at least 64",
     )
     cancel_grace: Seconds = 10.0
-    drain_grace: Seconds = Field(default=20.0, description="how long attempts may go on once their worker is to stop")
+    drain_grace: Seconds = Field(
+        default=20.0, description="how long attempts may go on once their worker is to stop"
+    )
     stalled_after: Seconds = Field(
-        default=60.0, description="who takes nothing from queues that are not empty ends itself; 0: never"
+        default=60.0,
+        description="who takes nothing from queues that are not empty ends itself; 0: never",
     )
     cancel_deadline: Seconds = 60.0
-    session_timeout: Seconds = Field(default=300.0, description="how long a Spark session may take to start or to end")
+    session_timeout: Seconds = Field(
+        default=300.0, description="how long a Spark session may take to start or to end"
+    )
     session_idle: Seconds = Field(
         default=600.0, description="a Spark session that is not used for so long is ended; 0: never"
     )
     warehouse_timeout: Seconds = Field(
-        default=600.0, description="how long a worker waits for an answer of the warehouse, before and after the steps"
+        default=600.0,
+        description="how long a worker waits for an answer of the warehouse, before and after the steps",
     )
     stack_every: Seconds = Field(
-        default=10.0, description="how often it is looked where a step stands, once it has run for so long; 0: never"
+        default=10.0,
+        description="how often it is looked where a step stands, once it has run for so long; 0: never",
     )
     retention: Seconds = 7 * 86400.0
     keep_versions: Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode] = Field(
@@ -99,19 +122,26 @@ class Settings(BaseSettings):
         description="versions of each warehouse that are kept at least, or JSON with numbers by warehouse and default",
     )
     keep_versions_for: Seconds = Field(
-        default=86400.0, description="with UNSTUCK_KEEP_VERSIONS: versions that were the newest since then stay too"
+        default=86400.0,
+        description="with UNSTUCK_KEEP_VERSIONS: versions that were the newest since then stay too",
     )
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
-    log: LogAs = Field(default="text", description="how processes and attempts write their log lines")
+    log: LogAs = Field(
+        default="text", description="how processes and attempts write their log lines"
+    )
 
     notify: SecretStr | None = Field(
-        default=None, description="targets and rules of notices: YAML or JSON, or the path of a file with it"
+        default=None,
+        description="targets and rules of notices: YAML or JSON, or the path of a file with it",
     )
 
     time_zone: Annotated[str, AfterValidator(checked_zone)] = Field(
-        default=UTC, description="of runners, their JVM and their executors, whatever their host has"
+        default=UTC,
+        description="of runners, their JVM and their executors, whatever their host has",
     )
-    spark_master: str = Field(default="local[*]", description="of every session; none: this worker runs no Spark")
+    spark_master: str = Field(
+        default="local[*]", description="of every session; none: this worker runs no Spark"
+    )
     spark_conf: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict, description="JSON; Spark conf of every session"
     )
@@ -119,13 +149,18 @@ class Settings(BaseSettings):
         default=False, description="start the session with the worker, not with its first group"
     )
     step_modules: Annotated[list[str], NoDecode] = Field(
-        default_factory=list, description="comma-separated; modules a step may be imported from (empty: any)"
+        default_factory=list,
+        description="comma-separated; modules a step may be imported from (empty: any)",
     )
 
     @model_validator(mode="after")
     def _complete_the_address(self) -> Self:
         """The address alone has all that a connection needs."""
-        tls = {"ssl_ca_certs": self.redis_ca, "ssl_certfile": self.redis_cert, "ssl_keyfile": self.redis_key}
+        tls = {
+            "ssl_ca_certs": self.redis_ca,
+            "ssl_certfile": self.redis_cert,
+            "ssl_keyfile": self.redis_key,
+        }
         if "redis_verify" in self.model_fields_set:  # else the address may say
             tls["ssl_cert_reqs"] = "none" if self.redis_verify == "none" else "required"
         if (made := redis_address(self.redis_url, tls)) != self.redis_url:
@@ -135,7 +170,12 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fit_the_lease(self) -> Self:
         """A shorter lease is set to recover sooner: intervals that are not set shorten with it."""
-        for name, part in {"lease_renew": 5, "sweep_every": 5, "lock_ttl": 3, "report_idle": 3}.items():
+        for name, part in {
+            "lease_renew": 5,
+            "sweep_every": 5,
+            "lock_ttl": 3,
+            "report_idle": 3,
+        }.items():
             if name not in self.model_fields_set:
                 setattr(self, name, min(getattr(self, name), self.lease_ttl / part))
         return self
@@ -164,7 +204,11 @@ class Settings(BaseSettings):
     @field_validator("step_modules", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        return (
+            [part.strip() for part in value.split(",") if part.strip()]
+            if isinstance(value, str)
+            else value
+        )
 
     @field_validator("keep_versions", mode="before")
     @classmethod
@@ -176,8 +220,13 @@ class Settings(BaseSettings):
         if type(value) is int:
             return {DEFAULT: value}
         if isinstance(value, dict):
-            return {name if name == DEFAULT else plain_path(_place(name)): number for name, number in value.items()}
-        raise ValueError(f'expected a number, or JSON such as {{"/srv/a": 30, "s3://b/c": 7, "{DEFAULT}": 100}}')
+            return {
+                name if name == DEFAULT else plain_path(_place(name)): number
+                for name, number in value.items()
+            }
+        raise ValueError(
+            f'expected a number, or JSON such as {{"/srv/a": 30, "s3://b/c": 7, "{DEFAULT}": 100}}'
+        )
 
     @field_validator("spark_conf", mode="before")
     @classmethod
@@ -187,7 +236,9 @@ class Settings(BaseSettings):
         try:
             return json.loads(value)
         except ValueError as error:
-            raise ValueError(f'expected a JSON object such as {{"spark.driver.memory": "4g"}}: {error}') from None
+            raise ValueError(
+                f'expected a JSON object such as {{"spark.driver.memory": "4g"}}: {error}'
+            ) from None
 
     @field_validator("spark_conf")
     @classmethod
@@ -202,7 +253,11 @@ def describe_invalid(error: ValidationError) -> str:
     lines = []
     for item in error.errors(include_url=False, include_input=False):
         name, *inside = map(str, item["loc"] or ("",))
-        place = f"UNSTUCK_{name.upper()}" + "".join(f"[{part!r}]" for part in inside) + ": " if name else ""
+        place = (
+            f"UNSTUCK_{name.upper()}" + "".join(f"[{part!r}]" for part in inside) + ": "
+            if name
+            else ""
+        )
         lines.append(f"{place}{item['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
 
@@ -231,7 +286,9 @@ def leave(sentence: str, code: int = 2) -> NoReturn:
     """
     # The variable itself: the settings may be what cannot be read.
     as_json = os.environ.get("UNSTUCK_LOG") == "json"
-    sys.stderr.write(f"{one_line('json', 'unstuck', 'CRITICAL', sentence) if as_json else sentence}\n")
+    sys.stderr.write(
+        f"{one_line('json', 'unstuck', 'CRITICAL', sentence) if as_json else sentence}\n"
+    )
     raise SystemExit(code)
 
 

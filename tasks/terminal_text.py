@@ -18,7 +18,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     plain = _ESCAPES.sub("", text)
-    return "".join(c if c.isprintable() or c in _HARMLESS or category(c) == "Zs" else _REPLACED for c in plain)
+    return "".join(
+        c if c.isprintable() or c in _HARMLESS or category(c) == "Zs" else _REPLACED for c in plain
+    )
 
 
 class PrintableFormatter(logging.Formatter):

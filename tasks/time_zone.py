@@ -18,7 +18,9 @@ from unstuck.tasks.errors import HostUnfit
 UTC = "UTC"
 SESSION_ZONE = "spark.sql.session.timeZone"
 _JAVA_ZONE = re.compile(r"-Duser\.timezone=([^\s\"']*)")
-_INSTANTS = [datetime(2024, month, 1).timestamp() for month in (1, 4, 7, 10)]  # with and without daylight saving
+_INSTANTS = [
+    datetime(2024, month, 1).timestamp() for month in (1, 4, 7, 10)
+]  # with and without daylight saving
 
 
 def checked_zone(name: str) -> str:
@@ -29,7 +31,9 @@ def checked_zone(name: str) -> str:
             return name
     except (ValueError, KeyError, OSError):
         pass
-    raise ValueError(f"{name!r} is no time zone; expected UTC, or a name of IANA such as Europe/Berlin")
+    raise ValueError(
+        f"{name!r} is no time zone; expected UTC, or a name of IANA such as Europe/Berlin"
+    )
 
 
 def use_zone(zone: str) -> None:
@@ -75,7 +79,10 @@ def conf_of_zone(zone: str) -> dict[str, str]:
 
 def executors_in_zone(zone: str) -> dict[str, str]:
     """Spark conf that gives new executors this zone."""
-    return {"spark.executorEnv.TZ": zone, "spark.executor.defaultJavaOptions": f"-Duser.timezone={zone}"}
+    return {
+        "spark.executorEnv.TZ": zone,
+        "spark.executor.defaultJavaOptions": f"-Duser.timezone={zone}",
+    }
 
 
 def other_zone(conf: Mapping[str, str], zone: str, whose: str = "this fleet") -> str:

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from unstuck.testing.shared_spark import SharedSpark
 
 
-pytest_plugins = [f"tests.support.suite.{name}" for name in ("logging_kept", "order", "suite_limits")]
+pytest_plugins = [
+    f"tests.support.suite.{name}" for name in ("logging_kept", "order", "suite_limits")
+]
 os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
-settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
+settings.register_profile(
+    "busy machine", deadline=None
+)  # a test is not wrong because it was slow once
 settings.load_profile("busy machine")
 
 
@@ -42,7 +46,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failed test says what its workers were at."""
     report = yield
     if report.failed:
@@ -140,7 +146,9 @@ def lossy(client: redis.Redis, redis_server: RedisServer) -> Iterator[redis.Redi
 
 
 @pytest.fixture
-def make_coordinator(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[..., Coordinator]:
+def make_coordinator(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> Callable[..., Coordinator]:
     """Makes coordinators on the empty store, each with settings of its own (``coordinator.Coordinator``)."""
     from tests.support.coordinator import Coordinator
 

@@ -46,7 +46,9 @@ def packages() -> list[str]:
 
 def folder_of(version: str) -> Path:
     """Where the environment with PySpark ``version`` lies; it changes with what the environment is to hold."""
-    plugins = str(project()["entry-points"])  # an installed checkout has those of the day of its installation
+    plugins = str(
+        project()["entry-points"]
+    )  # an installed checkout has those of the day of its installation
     state = sha256("\n".join([constraints(version), *packages(), plugins]).encode()).hexdigest()[:8]
     return ENVIRONMENTS / f"pyspark-{version}-{state}"
 

@@ -34,8 +34,15 @@ def _parts(fleet: Fleet, length: int) -> dict[str, float]:
     with outcomes(fleet) as ended:
         job = fleet.client.submit(chain(length, "stamp")).id
         fleet.finish(job)
-    queued = {event["group"]: event["at"] for _, event in fleet.client.events(job) if event["kind"] == "QUEUED"}
-    records = {group.id: group for group in (member for one in fleet.client.show(job).groups for member in one.members)}
+    queued = {
+        event["group"]: event["at"]
+        for _, event in fleet.client.events(job)
+        if event["kind"] == "QUEUED"
+    }
+    records = {
+        group.id: group
+        for group in (member for one in fleet.client.show(job).groups for member in one.members)
+    }
     hops: dict[str, list[float]] = {}
     for i in range(length):
         name = f"g{i}"

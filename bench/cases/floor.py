@@ -11,7 +11,9 @@ from pathlib import Path
 from bench.case import Case, Stage
 
 COUNT = {"tiny": 3, "quick": 100, "full": 400}
-_MARKER = json.dumps({"token": "job/group/1/nonce/claimant", "outputs": {}, "results": {}, "at": 1.0}).encode()
+_MARKER = json.dumps(
+    {"token": "job/group/1/nonce/claimant", "outputs": {}, "results": {}, "at": 1.0}
+).encode()
 # As many writes as a finish with a take, or a commit of a coordinator, makes.
 _BATCH = 500  # entries that a coordinator reads at a time
 # For each report: a record, an event, and at the end the place of the job in an index.
@@ -35,7 +37,9 @@ def run(stage: Stage) -> Case:
         "marker: two folders and a file, four fsyncs": lambda folder: _marker(folder, durable=True),
         "the same without fsync": lambda folder: _marker(folder, durable=False),
         "log file with two lines": _log,
-        "a script with 13 writes": lambda folder: script(keys=["floor"], args=[folder.name, "x" * 100]),
+        "a script with 13 writes": lambda folder: script(
+            keys=["floor"], args=[folder.name, "x" * 100]
+        ),
         "PING": lambda _: client.ping(),
     }
     for number in stage.rounds():
@@ -55,15 +59,26 @@ def run(stage: Stage) -> Case:
 
 def _reports(case: Case, stage: Stage) -> None:
     """Reports are read, written and acked as a coordinator does, without decisions and encoding."""
-    client, what, count = stage.server.client, "a report, of 500 read, written and acked", 20 * COUNT[stage.size]
+    client, what, count = (
+        stage.server.client,
+        "a report, of 500 read, written and acked",
+        20 * COUNT[stage.size],
+    )
     client.delete("floor:reports", "floor:records", "floor:events", "floor:due")
     client.xgroup_create("floor:reports", "all", id="0", mkstream=True)
     with client.pipeline(transaction=False) as pipe:
         for number in range(count):
             token = f"job/group[{number}]/1/0123456789abcdef/0123456789abcdef"
-            pipe.xadd("floor:reports", {"v": "1", "kind": "succeeded", "token": token, "at": "1764000000.123456"})
+            pipe.xadd(
+                "floor:reports",
+                {"v": "1", "kind": "succeeded", "token": token, "at": "1764000000.123456"},
+            )
         pipe.execute()
-    commit, own, redis = client.register_script(_COMMIT), time.process_time(), stage.server.process.cpu_times()
+    commit, own, redis = (
+        client.register_script(_COMMIT),
+        time.process_time(),
+        stage.server.process.cpu_times(),
+    )
     at = time.perf_counter()
     while entries := client.xreadgroup("all", "me", {"floor:reports": ">"}, count=_BATCH):
         read = entries[0][1]
@@ -73,7 +88,11 @@ def _reports(case: Case, stage: Stage) -> None:
     case.add(what, "ms", 1000 * (time.perf_counter() - at) / count)
     case.add(f"{what}: CPU", "ms", 1000 * (time.process_time() - own) / count)
     used = stage.server.process.cpu_times()
-    case.add(f"{what}: CPU of Redis", "ms", 1000 * (used.user + used.system - redis.user - redis.system) / count)
+    case.add(
+        f"{what}: CPU of Redis",
+        "ms",
+        1000 * (used.user + used.system - redis.user - redis.system) / count,
+    )
 
 
 def _marker(folder: Path, *, durable: bool) -> None:

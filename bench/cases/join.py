@@ -18,7 +18,11 @@ from bench.case import Case, Stage
 from bench.fleet import Fleet
 from bench.measure import percentile
 
-SHAPES = {"tiny": ((3, 2),), "quick": ((100, 100),), "full": ((100, 100), (5_000, 40))}  # width, joins
+SHAPES = {
+    "tiny": ((3, 2),),
+    "quick": ((100, 100),),
+    "full": ((100, 100), (5_000, 40)),
+}  # width, joins
 LONG = 1_000  # of the widths whose rounds take long
 TURN = 0.025  # seconds for which the other one holds the lock, and then does not
 
@@ -47,8 +51,14 @@ def _latencies(fleet: Fleet, width: int, joins: int, contended: bool) -> tuple[f
                 fleet.finish(job)
         else:
             fleet.finish(job)
-    claimed = {group.id: group.started_at for fork in fleet.client.show(job).groups for group in fork.members}
-    first = claimed["j0"] - max(at for (of, group), at in ended.items() if of == job and group.startswith("fork"))
+    claimed = {
+        group.id: group.started_at
+        for fork in fleet.client.show(job).groups
+        for group in fork.members
+    }
+    first = claimed["j0"] - max(
+        at for (of, group), at in ended.items() if of == job and group.startswith("fork")
+    )
     names = [f"j{i}" for i in range(joins + 1)]
     return first, [claimed[name] - ended[job, before] for before, name in pairwise(names)]
 
@@ -66,14 +76,18 @@ def outcomes(fleet: Fleet) -> Iterator[dict[tuple[str, str], float]]:
     """
     found: dict[tuple[str, str], float] = {}
     enough = threading.Event()
-    last = next((entry for entry, _ in fleet.server.client.xrevrange(fleet.keys.reports, count=1)), b"0")
+    last = next(
+        (entry for entry, _ in fleet.server.client.xrevrange(fleet.keys.reports, count=1)), b"0"
+    )
 
     def read() -> None:
         after = last
         with redis.Redis.from_url(fleet.server.url()) as client:
             while True:
                 ended = enough.is_set()  # before the look: one more is taken afterwards
-                for _, entries in client.xread({fleet.keys.reports: after}, count=5_000, block=100) or []:
+                for _, entries in (
+                    client.xread({fleet.keys.reports: after}, count=5_000, block=100) or []
+                ):
                     after = entries[-1][0]
                     for _, fields in entries:
                         if fields.get(b"kind") == b"succeeded":
@@ -118,5 +132,7 @@ def _joins(width: int, joins: int) -> dict[str, Any]:
     groups: list[dict[str, Any]] = [{"name": "fork", **noop, **fork}]
     for i in range(joins + 1):
         needs = ["fork", f"j{i - 1}"] if i else ["fork"]
-        groups.append({"name": f"j{i}", "needs": needs, **noop, "steps": [{"python": "noop_steps:hop"}]})
+        groups.append(
+            {"name": f"j{i}", "needs": needs, **noop, "steps": [{"python": "noop_steps:hop"}]}
+        )
     return {"name": "joins", "groups": groups}

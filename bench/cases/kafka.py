@@ -54,7 +54,9 @@ def _load(stage: Stage, rows: int, number: Any) -> Sample:
         "inputs": {"events": events},
         "steps": [step],
     }
-    sample = stage.ours({"name": "load", "groups": [load], "outputs": {dataset: {"mode": "append"}}}, rows)
+    sample = stage.ours(
+        {"name": "load", "groups": [load], "outputs": {dataset: {"mode": "append"}}}, rows
+    )
     published = Warehouse(str(Path(stage.fleet.folder) / "warehouse")).dataset(dataset).rows
     assert published == rows, f"{published:,} rows are published"
     return sample

@@ -71,15 +71,24 @@ def _fill(client: Client, store: Any, jobs: int, schedules: int) -> None:
     for number in range(MOST_NAMES):
         totals = '{"FINISHED":900,"FAILED":3,"4":800,"5":100,"6":3,"seconds":40000.5}'
         store.hset(keys.totals, f"job job-{number}", totals)
-        store.hset(keys.published, f"dataset-{number}@/warehouse", f"{number} {time.time():.6f} 1000")
-    one = RunnerStatus(id="", host="host", pid=1, worker_pid=1, queues=("light",), seen=0.0, idle_since=0.0)
+        store.hset(
+            keys.published, f"dataset-{number}@/warehouse", f"{number} {time.time():.6f} 1000"
+        )
+    one = RunnerStatus(
+        id="", host="host", pid=1, worker_pid=1, queues=("light",), seen=0.0, idle_since=0.0
+    )
     for number in range(RUNNERS):
         queues = (f"queue-{number % QUEUES}",)
         ProcessRegistry(store, keys).note(
-            lambda now, number=number, queues=queues: replace(one, id=f"host:{number}", queues=queues, seen=now)
+            lambda now, number=number, queues=queues: replace(
+                one, id=f"host:{number}", queues=queues, seen=now
+            )
         )
 
 
 def _job(name: str, queue: int) -> dict[str, Any]:
     step = {"python": "noop_steps:hop"}
-    return {"name": name, "groups": [{"name": "g", "queue": f"queue-{queue}", "spark": False, "steps": [step]}]}
+    return {
+        "name": name,
+        "groups": [{"name": "g", "queue": f"queue-{queue}", "spark": False, "steps": [step]}],
+    }

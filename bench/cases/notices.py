@@ -42,7 +42,14 @@ SHAPES: dict[Size, tuple[tuple[int, str, int], ...]] = {  # jobs, their form, gr
 }
 TIMES: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 6}
 CONDITIONS: Sequence[Any] = (
-    ["failed", "halted", "recovered", {"retrying_for": "15m"}, {"running_for": "2h"}, {"waiting_for_worker": "5m"}],
+    [
+        "failed",
+        "halted",
+        "recovered",
+        {"retrying_for": "15m"},
+        {"running_for": "2h"},
+        {"waiting_for_worker": "5m"},
+    ],
     [{"running_for": "3 x usual"}],
 )
 RULES = [{"on": on, "to": "ops"} for on in CONDITIONS]
@@ -57,15 +64,25 @@ def run(stage: Stage) -> Case:
     with closing(Server(folder)) as server, ExitStack() as stack:
         sides = {
             name: stack.enter_context(closing(_Side(server, folder / f"side{number}", notify)))
-            for number, (name, notify) in enumerate({NONE: "", NONE_AGAIN: "", SEVEN: NOTIFY}.items())
+            for number, (name, notify) in enumerate(
+                {NONE: "", NONE_AGAIN: "", SEVEN: NOTIFY}.items()
+            )
         }
         for jobs, form, groups in SHAPES[stage.size]:
             shape = f"{jobs:,} {form}{'s' if jobs > 1 else ''} of {groups:,} groups"
             spec = wide(groups) if form == "fork" else chain(groups)
             _decided(sides, [spec] * jobs, 0)  # the scripts are loaded
             for _ in stage.rounds():
-                steps = [step for n in range(TIMES[stage.size]) for step in _decided(sides, [spec] * jobs, n)]
-                case.add(f"{shape}, {NONE}", "ms of CPU", 1000 * sum(step[NONE] for step in steps) / TIMES[stage.size])
+                steps = [
+                    step
+                    for n in range(TIMES[stage.size])
+                    for step in _decided(sides, [spec] * jobs, n)
+                ]
+                case.add(
+                    f"{shape}, {NONE}",
+                    "ms of CPU",
+                    1000 * sum(step[NONE] for step in steps) / TIMES[stage.size],
+                )
                 # Of single steps, since a machine that is busy at times makes some of them dear.
                 for name, beside in ((NONE_AGAIN, (NONE,)), (SEVEN, (NONE, NONE_AGAIN))):
                     ratios = [step[name] / mean(step[one] for one in beside) for step in steps]
@@ -73,7 +90,9 @@ def run(stage: Stage) -> Case:
     return case
 
 
-def _decided(sides: dict[str, _Side], specs: Sequence[dict[str, Any]], number: int) -> list[dict[str, float]]:
+def _decided(
+    sides: dict[str, _Side], specs: Sequence[dict[str, Any]], number: int
+) -> list[dict[str, float]]:
     """CPU seconds of each side for each step of these jobs, from their submit to their end."""
     steps: list[dict[str, float]] = []
     for side in sides.values():
@@ -99,10 +118,16 @@ class _Side:
 
     def __init__(self, server: Server, warehouse: Path, notify: str) -> None:
         prefix = warehouse.name
-        settings = Settings(redis_url=server.url(), prefix=prefix, warehouse=str(warehouse), notify=notify)
+        settings = Settings(
+            redis_url=server.url(), prefix=prefix, warehouse=str(warehouse), notify=notify
+        )
         self._redis, self._keys = connect(settings.redis_url), Keys(prefix)
         self._client = Client(settings)
-        store, publishing, rules = Store(settings, self._redis), Background(1), notify_setting(settings).rules
+        store, publishing, rules = (
+            Store(settings, self._redis),
+            Background(1),
+            notify_setting(settings).rules,
+        )
         self._reconciler = Reconciler(
             store, lambda wake_ups: None, Warehouses(), settings, mint, publishing, rules=rules
         )

@@ -23,5 +23,11 @@ def run(stage: Stage) -> Case:
 
 def _spec(width: int) -> dict[str, Any]:
     step = {"python": "output_steps:row", "output": "rows"}
-    fork = {"name": "rows", "queue": "light", "spark": False, "for_each": {"n": list(range(width))}, "steps": [step]}
+    fork = {
+        "name": "rows",
+        "queue": "light",
+        "spark": False,
+        "for_each": {"n": list(range(width))},
+        "steps": [step],
+    }
     return {"name": "outputs", "groups": [fork]}

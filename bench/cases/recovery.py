@@ -18,8 +18,15 @@ import redis
 from bench.case import Case, Stage
 from bench.fleet import Fleet, wide
 
-SETTINGS: dict[str, dict[str, Any]] = {"default settings": {}, "UNSTUCK_LEASE_TTL=3s": {"lease_ttl": "3s"}}
-MEASURED = {"tiny": ("UNSTUCK_LEASE_TTL=3s",), "quick": ("UNSTUCK_LEASE_TTL=3s",), "full": tuple(SETTINGS)}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default settings": {},
+    "UNSTUCK_LEASE_TTL=3s": {"lease_ttl": "3s"},
+}
+MEASURED = {
+    "tiny": ("UNSTUCK_LEASE_TTL=3s",),
+    "quick": ("UNSTUCK_LEASE_TTL=3s",),
+    "full": tuple(SETTINGS),
+}
 GROUP = b"coordinators"  # the consumer group of the report stream
 WIDTH = 400
 
@@ -29,8 +36,14 @@ def run(stage: Stage) -> Case:
     for named in MEASURED[stage.size]:
         with stage.own_fleet(workers=2, slots=1, coordinators=2, **SETTINGS[named]) as fleet:
             for number in stage.rounds(most=2):
-                case.add(f"{named}: a killed worker's group runs again", "s", _kill_worker(fleet, number))
-                case.add(f"{named}: a killed coordinator's reports are applied", "s", _kill_coordinator(fleet))
+                case.add(
+                    f"{named}: a killed worker's group runs again", "s", _kill_worker(fleet, number)
+                )
+                case.add(
+                    f"{named}: a killed coordinator's reports are applied",
+                    "s",
+                    _kill_coordinator(fleet),
+                )
     return case
 
 
@@ -42,7 +55,9 @@ def _kill_worker(fleet: Fleet, number: int) -> float:
     fleet.await_that(lambda: _lines(begun) and _holder(fleet, job), "the group runs")
     name = _holder(fleet, job)
     assert name
-    time.sleep(random.uniform(0.0, fleet.client.settings.lease_renew))  # at any point between two renewals
+    time.sleep(
+        random.uniform(0.0, fleet.client.settings.lease_renew)
+    )  # at any point between two renewals
     fleet.kill(name)
     killed = time.time()
     fleet.await_that(lambda: len(_lines(begun)) == 2, "the group runs again", timeout=120)
@@ -61,7 +76,14 @@ def _lines(path: Path) -> list[str]:
 def _holder(fleet: Fleet, job: str) -> str | None:
     """Which worker says that it runs the job's group."""
     names = {process.pid: name for name, process in fleet.processes.items()}
-    return next((names.get(one.worker_pid) for one in fleet.client.fleet(wanted=False).runners if one.job == job), None)
+    return next(
+        (
+            names.get(one.worker_pid)
+            for one in fleet.client.fleet(wanted=False).runners
+            if one.job == job
+        ),
+        None,
+    )
 
 
 def _kill_coordinator(fleet: Fleet) -> float:
@@ -74,7 +96,9 @@ def _kill_coordinator(fleet: Fleet) -> float:
         fleet.signal(name, signal.SIGSTOP)
         pid = fleet.processes[name].pid
         held = _pending(fleet, pid)
-        time.sleep(0.05)  # what it had sent before it was stopped arrives meanwhile, and may be their commit
+        time.sleep(
+            0.05
+        )  # what it had sent before it was stopped arrives meanwhile, and may be their commit
         held &= _pending(fleet, pid)
         if held:
             break
@@ -102,16 +126,24 @@ def _pending(fleet: Fleet, pid: int) -> set[bytes]:
 
 def _all_pending(fleet: Fleet, consumer: bytes | None = None) -> set[bytes]:
     client: redis.Redis = fleet.server.client
-    entries = client.xpending_range(fleet.keys.reports, GROUP, "-", "+", 10_000, consumername=consumer)
+    entries = client.xpending_range(
+        fleet.keys.reports, GROUP, "-", "+", 10_000, consumername=consumer
+    )
     return {entry["message_id"] for entry in entries}
 
 
 def _whole(fleet: Fleet) -> None:
     """Wait until every process of the fleet has reported itself."""
-    pids = {process.pid for name, process in fleet.processes.items() if name.startswith(("worker", "coordinator"))}
+    pids = {
+        process.pid
+        for name, process in fleet.processes.items()
+        if name.startswith(("worker", "coordinator"))
+    }
 
     def heard() -> bool:
         seen = fleet.client.fleet(wanted=False)
-        return pids <= {one.worker_pid for one in seen.runners} | {one.pid for one in seen.coordinators}
+        return pids <= {one.worker_pid for one in seen.runners} | {
+            one.pid for one in seen.coordinators
+        }
 
     fleet.await_that(heard, "every process has reported itself", timeout=120, every=0.1)

@@ -26,9 +26,13 @@ SHAPES = {  # jobs, groups of each
 def run(stage: Stage) -> Case:
     case = Case("d", "reports of workers that one coordinator applies")
     with stage.own_fleet(dispatch_window=1_000_000) as fleet:
-        fleet.stop("beat")  # its lock in Redis would lapse while nobody sweeps; the coordinator sweeps by itself
+        fleet.stop(
+            "beat"
+        )  # its lock in Redis would lapse while nobody sweeps; the coordinator sweeps by itself
         for jobs, width in SHAPES[stage.size]:
-            what = f"{jobs:,} jobs of {width:,} groups" if jobs > 1 else f"one job of {width:,} groups"
+            what = (
+                f"{jobs:,} jobs of {width:,} groups" if jobs > 1 else f"one job of {width:,} groups"
+            )
             for _ in stage.rounds(most=1):
                 _measure(case, what, fleet, jobs, width)
     return case
@@ -38,13 +42,26 @@ def _measure(case: Case, what: str, fleet: Fleet, jobs: int, width: int) -> None
     groups = jobs * width
     fleet.signal("worker 1", signal.SIGSTOP)
     submitted = [fleet.client.submit(wide(width)).id for _ in range(jobs)]
-    fleet.await_that(lambda: _groups(fleet, jobs, "QUEUED") == groups, "all groups are offered", every=0.1)
+    fleet.await_that(
+        lambda: _groups(fleet, jobs, "QUEUED") == groups, "all groups are offered", every=0.1
+    )
     fleet.signal("coordinator 1", signal.SIGSTOP)
     before = _reports(fleet)
     fleet.signal("worker 1", signal.SIGCONT)
     for _ in range(2):  # nobody else would wake the runners
-        call = ("-A", "unstuck.tasks", "call", "unstuck.run", "--args", '["light"]', "--queue", "light")
-        subprocess.run([*CELERY, *call], env=fleet.env, cwd=fleet.folder, check=True, stdout=subprocess.DEVNULL)
+        call = (
+            "-A",
+            "unstuck.tasks",
+            "call",
+            "unstuck.run",
+            "--args",
+            '["light"]',
+            "--queue",
+            "light",
+        )
+        subprocess.run(
+            [*CELERY, *call], env=fleet.env, cwd=fleet.folder, check=True, stdout=subprocess.DEVNULL
+        )
     _run_all(fleet, before, groups)
     reports = _reports(fleet)["entries-added"] - before["entries-added"]
 
@@ -71,11 +88,15 @@ def _run_all(fleet: Fleet, before: dict[str, Any], groups: int) -> None:
     """Wait until workers have reported the success of so many groups."""
     after, ended, at = before["last-generated-id"], 0, time.monotonic()
     while ended < groups:
-        for _, entries in fleet.server.client.xread({fleet.keys.reports: after}, count=5_000, block=1_000) or []:
+        for _, entries in (
+            fleet.server.client.xread({fleet.keys.reports: after}, count=5_000, block=1_000) or []
+        ):
             after, at = entries[-1][0], time.monotonic()
             ended += sum(fields.get(b"kind") == b"succeeded" for _, fields in entries)
         if time.monotonic() - at > 60:
-            raise RuntimeError(f"the workers report no more, {ended} of {groups} groups ended; see {fleet.folder}")
+            raise RuntimeError(
+                f"the workers report no more, {ended} of {groups} groups ended; see {fleet.folder}"
+            )
 
 
 def _applied(fleet: Fleet) -> bool:

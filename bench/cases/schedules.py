@@ -73,11 +73,17 @@ def _ticks(case: Case, stage: Stage, fleet: Fleet) -> None:
     """How long after its tick the job of a run is stored."""
     fleet.client.schedules.set({**_idle_job("ticking"), "schedule": {"every": 1}})
     wanted = TICKS[stage.size]
-    fleet.await_that(lambda: len(fleet.client.schedules.runs("ticking")) >= wanted, "the runs of a schedule", every=0.1)
+    fleet.await_that(
+        lambda: len(fleet.client.schedules.runs("ticking")) >= wanted,
+        "the runs of a schedule",
+        every=0.1,
+    )
     fleet.client.schedules.stop("ticking")
     for job in fleet.client.schedules.runs("ticking", wanted):
         tick = datetime.fromisoformat(job.key.partition("@")[2])
-        case.add("from a tick to its stored job", "ms", 1000 * (job.submitted_at - tick.timestamp()))
+        case.add(
+            "from a tick to its stored job", "ms", 1000 * (job.submitted_at - tick.timestamp())
+        )
 
 
 def _idle(case: Case, stage: Stage, fleet: Fleet) -> None:
@@ -94,7 +100,9 @@ def _idle(case: Case, stage: Stage, fleet: Fleet) -> None:
 
 def _share(fleet: Fleet, seconds: float) -> float:
     """CPU seconds a second of the coordinator, beat and Redis."""
-    processes = {name: one for name, one in fleet.processes.items() if not name.startswith("worker")}
+    processes = {
+        name: one for name, one in fleet.processes.items() if not name.startswith("worker")
+    }
     before, at = sum(cpu_by_role(processes).values()), time.perf_counter()
     time.sleep(seconds)  # nothing is awaited: what idle processes take in this time is measured
     return (sum(cpu_by_role(processes).values()) - before) / (time.perf_counter() - at)
@@ -115,12 +123,25 @@ def _plain(folder: Path, arrived: Path, target: Path) -> None:
 
 
 def _load(folder: Path) -> dict[str, Any]:
-    events = {"stream": str(folder), "format": "json", "schema": "id BIGINT, at STRING, amount DOUBLE"}
+    events = {
+        "stream": str(folder),
+        "format": "json",
+        "schema": "id BIGINT, at STRING, amount DOUBLE",
+    }
     step = {"python": "stream_steps:load", "output": "loads"}
-    group = {"name": "load", "queue": "light", "spark": False, "inputs": {"events": events}, "steps": [step]}
+    group = {
+        "name": "load",
+        "queue": "light",
+        "spark": False,
+        "inputs": {"events": events},
+        "steps": [step],
+    }
     return {"name": "load", "groups": [group], "outputs": {"loads": {"mode": "append"}}}
 
 
 def _idle_job(name: str) -> dict[str, Any]:
     step = {"python": "noop_steps:hop"}
-    return {"name": name, "groups": [{"name": "g", "queue": "light", "spark": False, "steps": [step]}]}
+    return {
+        "name": name,
+        "groups": [{"name": "g", "queue": "light", "spark": False, "steps": [step]}],
+    }

@@ -8,16 +8,24 @@ from bench.case import Case, Stage
 from bench.measure import Sample
 
 GROUPS = {"tiny": 2, "quick": 24, "full": 24}
-SUBMITS = {"tiny": 0, "quick": 1, "full": 2}  # each takes seconds; `submits` makes as many as groups
+SUBMITS = {
+    "tiny": 0,
+    "quick": 1,
+    "full": 2,
+}  # each takes seconds; `submits` makes as many as groups
 
 
 def run(stage: Stage) -> Case:
-    return _run(stage, Case("f", "small Spark groups on a warm worker", "ms each"), SUBMITS[stage.size])
+    return _run(
+        stage, Case("f", "small Spark groups on a warm worker", "ms each"), SUBMITS[stage.size]
+    )
 
 
 def submits(stage: Stage) -> Case:
     """Case k: as many submits as groups, which takes minutes."""
-    return _run(stage, Case("k", "as many spark-submits as Spark groups", "ms each"), GROUPS[stage.size])
+    return _run(
+        stage, Case("k", "as many spark-submits as Spark groups", "ms each"), GROUPS[stage.size]
+    )
 
 
 def _run(stage: Stage, case: Case, submits: int) -> Case:
@@ -46,4 +54,7 @@ def _run(stage: Stage, case: Case, submits: int) -> Case:
 
 def _spec(groups: int) -> dict[str, Any]:
     step = {"python": "query_steps:group"}
-    return {"name": "spark", "groups": [{"name": "q", "for_each": {"n": list(range(groups))}, "steps": [step]}]}
+    return {
+        "name": "spark",
+        "groups": [{"name": "q", "for_each": {"n": list(range(groups))}, "steps": [step]}],
+    }

@@ -38,7 +38,9 @@ def run(stage: Stage) -> Case:
         stage.say("submitting jobs")
         before, indexes = _used(fleet), _indexes(fleet)
         _pause(fleet, paused)
-        case.add("Redis, of a paused job, all that is used", "bytes", (_used(fleet) - before) / paused)
+        case.add(
+            "Redis, of a paused job, all that is used", "bytes", (_used(fleet) - before) / paused
+        )
         for key, size in sorted(_indexes(fleet).items()):
             if (more := (size - indexes.get(key, 0)) / paused) >= 1:
                 case.add(f"Redis, of a paused job, in `{key}`", "bytes", more)
@@ -58,13 +60,22 @@ def run(stage: Stage) -> Case:
 
 
 def _begin(fleet: Fleet, running: int) -> None:
-    begun = {"name": "begun", "groups": [{"name": "a", **NOOP}, {"name": "b", "needs": ["a"], **NOOP, "queue": "none"}]}
+    begun = {
+        "name": "begun",
+        "groups": [{"name": "a", **NOOP}, {"name": "b", "needs": ["a"], **NOOP, "queue": "none"}],
+    }
     for _ in range(running):
         fleet.client.submit(begun)
 
     def all_begun() -> bool:
         jobs = fleet.client.jobs(status=[Status.RUNNING], limit=None)
-        return sum(job.groups.get("QUEUED", 0) == 1 and job.groups.get("SUCCEEDED", 0) == 1 for job in jobs) == running
+        return (
+            sum(
+                job.groups.get("QUEUED", 0) == 1 and job.groups.get("SUCCEEDED", 0) == 1
+                for job in jobs
+            )
+            == running
+        )
 
     fleet.await_that(all_begun, "all running jobs have begun", every=0.2)
 
@@ -87,14 +98,20 @@ def _used(fleet: Fleet) -> int:
 def _indexes(fleet: Fleet) -> dict[str, int]:
     """Bytes of each key that is of no job alone, by MEMORY USAGE."""
     client = fleet.server.client
-    shared = [key for key in client.scan_iter(match=f"{fleet.keys.prefix}:*", count=1_000) if b"{" not in key]
+    shared = [
+        key
+        for key in client.scan_iter(match=f"{fleet.keys.prefix}:*", count=1_000)
+        if b"{" not in key
+    ]
     return {key.decode(): client.memory_usage(key, samples=0) or 0 for key in shared}
 
 
 def _sweeps(case: Case, fleet: Fleet, what: str, count: int) -> None:
     program = [sys.executable, "-m", "bench.sweeps", str(count)]
     env = {**fleet.env, "PYTHONPATH": f"{fleet.env['PYTHONPATH']}:{ROOT}"}
-    done = subprocess.run(program, env=env, cwd=fleet.folder, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        program, env=env, cwd=fleet.folder, check=True, stdout=subprocess.PIPE, text=True
+    )
     for sweep in json.loads(done.stdout):
         case.add(f"a sweep, {what}", "ms", 1000 * sweep["seconds"])
         case.add(f"a sweep, {what}: CPU", "ms", 1000 * sweep["cpu"])
@@ -135,12 +152,16 @@ def _fork_bytes(case: Case, fleet: Fleet) -> None:
     for width in (10, 110):
         fleet.finish(job := fleet.client.submit(wide(width)).id)
         sizes[width] = _bytes(fleet, job)
-    for number, what in enumerate(("of a group that succeeded, events apart", "of a group that succeeded: its events")):
+    for number, what in enumerate(
+        ("of a group that succeeded, events apart", "of a group that succeeded: its events")
+    ):
         case.add(f"Redis, {what}", "bytes", (sizes[110][number] - sizes[10][number]) / 100)
 
 
 def _bytes(fleet: Fleet, job: str) -> tuple[int, int]:
     """Bytes of all keys of a job but its events, and of its events, by MEMORY USAGE. Indexes of all jobs are not in."""
     keys = vars(fleet.keys.of(job))
-    sizes = {name: fleet.server.client.memory_usage(key, samples=0) or 0 for name, key in keys.items()}
+    sizes = {
+        name: fleet.server.client.memory_usage(key, samples=0) or 0 for name, key in keys.items()
+    }
     return sum(size for name, size in sizes.items() if name != "events"), sizes["events"]

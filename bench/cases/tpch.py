@@ -18,7 +18,10 @@ def run(stage: Stage) -> Case:
     scale = SCALES[stage.size]
     case = Case("i", "TPC-H, 22 queries with an output each", "s")
     stage.say("publishing the tables")
-    tables, queries = (JobSpec.from_file(FOLDER / name, {"scale": scale}) for name in ("tables.yaml", "queries.yaml"))
+    tables, queries = (
+        JobSpec.from_file(FOLDER / name, {"scale": scale})
+        for name in ("tables.yaml", "queries.yaml")
+    )
     stage.ours(tables, 1)
     worker = "worker spark"
     stage.fleet.start(worker, slots=1, queue="spark")
@@ -29,5 +32,9 @@ def run(stage: Stage) -> Case:
     stage.fleet.stop(worker)
     for pair in case.pairs:
         for ours, plain in zip(pair.ours, pair.theirs, strict=bool(pair.peer)):
-            case.add(f"{pair.what}: more time than {pair.peer}", "%", 100 * (ours.seconds / plain.seconds - 1))
+            case.add(
+                f"{pair.what}: more time than {pair.peer}",
+                "%",
+                100 * (ours.seconds / plain.seconds - 1),
+            )
     return case

@@ -17,5 +17,11 @@ def run(stage: Stage) -> Case:
     for width in WIDTHS[stage.size]:
         most = ROUNDS.get(width)
         peers = dict.fromkeys(PEERS if width < WIDEST else PEERS[1:], width)
-        stage.compare(case, f"{width:,} groups", lambda width=width: stage.ours(wide(width), width), peers, most)
+        stage.compare(
+            case,
+            f"{width:,} groups",
+            lambda width=width: stage.ours(wide(width), width),
+            peers,
+            most,
+        )
     return case

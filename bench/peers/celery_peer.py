@@ -35,7 +35,9 @@ def run(command: dict) -> None:
         group(noop.si() for _ in range(n)).apply_async().get(interval=0.005)
     elif command["what"] == "chord":
         # Else the sender looks at all members again after each message: it took minutes for 10,000.
-        chord((noop.si() for _ in range(n)), join.s()).apply_async().get(interval=0.005, propagate=False)
+        chord((noop.si() for _ in range(n)), join.s()).apply_async().get(
+            interval=0.005, propagate=False
+        )
     elif command["what"] == "chain":
         chain(*(noop.si() for _ in range(n))).apply_async().get(interval=0.001)
     else:
@@ -45,7 +47,18 @@ def run(command: dict) -> None:
 def main() -> None:
     slots = os.environ.get("BENCH_SLOTS", "2")
     worker = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "celery_peer", "worker", "-c", slots, "-l", "WARNING"],
+        [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "celery_peer",
+            "worker",
+            "-c",
+            slots,
+            "-l",
+            "WARNING",
+        ],
         stdout=sys.stderr,
         stdin=subprocess.DEVNULL,
     )

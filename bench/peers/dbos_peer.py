@@ -28,7 +28,12 @@ def chain(n: int) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{Path(folder) / 'dbos.sqlite'}"})
+        DBOS(
+            config={
+                "name": "bench",
+                "system_database_url": f"sqlite:///{Path(folder) / 'dbos.sqlite'}",
+            }
+        )
         DBOS.launch()
         try:
             chain(2)

@@ -25,11 +25,17 @@ import dlt
 def run(folder: Path, n: int) -> None:
     """A pipeline of its own, so that no earlier one is in its way."""
     destination = dlt.destinations.filesystem(bucket_url=(folder / "data").as_uri())
-    pipeline = dlt.pipeline("bench", pipelines_dir=str(folder), destination=destination, dataset_name="bench")
+    pipeline = dlt.pipeline(
+        "bench", pipelines_dir=str(folder), destination=destination, dataset_name="bench"
+    )
     rows = ({"n": i, "name": f"row {i}"} for i in range(n))
     info = pipeline.run(rows, table_name="rows", loader_file_format="parquet")
     info.raise_on_failed_jobs()
-    jobs = sum(job.job_file_info.table_name == "rows" for p in info.load_packages for job in p.jobs["completed_jobs"])
+    jobs = sum(
+        job.job_file_info.table_name == "rows"
+        for p in info.load_packages
+        for job in p.jobs["completed_jobs"]
+    )
     if jobs != n:
         raise RuntimeError(f"{jobs} load jobs instead of {n}")
 

@@ -83,7 +83,9 @@ if __name__ == "__main__":
         asyncio.run(work())
     else:
         workers = [
-            subprocess.Popen([sys.executable, __file__, "work"], stdout=sys.stderr, stdin=subprocess.DEVNULL)
+            subprocess.Popen(
+                [sys.executable, __file__, "work"], stdout=sys.stderr, stdin=subprocess.DEVNULL
+            )
             for _ in range(int(os.environ.get("BENCH_SLOTS", "2")))
         ]
         try:

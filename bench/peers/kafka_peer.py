@@ -17,11 +17,17 @@ from confluent_kafka import Consumer, TopicPartition
 
 def run(brokers: str, rows: int) -> None:
     topic = f"events-{rows}"
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "peer", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": brokers, "group.id": "peer", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
     values: list[dict] = []
     while len(values) < rows:
-        values += [json.loads(one.value()) for one in consumer.consume(10_000, timeout=0.1) if one.error() is None]
+        values += [
+            json.loads(one.value())
+            for one in consumer.consume(10_000, timeout=0.1)
+            if one.error() is None
+        ]
     consumer.close()
     pq.write_table(pa.Table.from_pylist(values), "kafka_peer.parquet")
     with open("kafka_peer.parquet", "rb") as written:

@@ -22,9 +22,19 @@ def main(folder: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
-    quiet = {"PREFECT_LOGGING_LEVEL": "ERROR", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
+    quiet = {
+        "PREFECT_LOGGING_LEVEL": "ERROR",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
     os.environ.update(PREFECT_HOME=folder, PREFECT_API_URL=url, **quiet)
-    program = [str(Path(sys.executable).with_name("prefect")), "server", "start", "--port", str(port)]
+    program = [
+        str(Path(sys.executable).with_name("prefect")),
+        "server",
+        "start",
+        "--port",
+        str(port),
+    ]
     server = subprocess.Popen(program, stdout=sys.stderr, stdin=subprocess.DEVNULL)
     try:
         wait_for(f"{url}/health", server)

@@ -24,8 +24,18 @@ def run(spark: SparkSession, command: dict) -> None:
         if command["what"] == "script":
             query_steps.query(spark, i)
         elif command["what"] == "submit":
-            program = [str(SUBMIT), "--conf", "spark.ui.enabled=false", query_steps.__file__, str(i)]
-            env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+            program = [
+                str(SUBMIT),
+                "--conf",
+                "spark.ui.enabled=false",
+                query_steps.__file__,
+                str(i),
+            ]
+            env = {
+                **os.environ,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+            }
             subprocess.run(program, env=env, check=True, stdout=sys.stderr)
         else:
             raise ValueError(f"unknown command {command}")

@@ -21,7 +21,9 @@ TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "regio
 
 def run(spark: SparkSession, scale: str) -> None:
     for table in TABLES:
-        spark.read.parquet(*published_files(str(Path("warehouse").absolute()), table)).createOrReplaceTempView(table)
+        spark.read.parquet(
+            *published_files(str(Path("warehouse").absolute()), table)
+        ).createOrReplaceTempView(table)
     for query in sorted(QUERIES.glob("q*.sql")):
         answer = spark.sql(query.read_text(), args={"scale": float(scale)})
         answer.write.mode("overwrite").parquet(f"script/{query.stem}")
@@ -29,8 +31,12 @@ def run(spark: SparkSession, scale: str) -> None:
 
 def main(**conf: str) -> None:
     """``conf``: of the session, beside Spark's defaults."""
-    spark = SparkSession.builder.config(map={"spark.ui.showConsoleProgress": "false", **conf}).getOrCreate()
-    run(spark, "1")  # the fleet has had a first run, too; the scale changes a threshold of one query
+    spark = SparkSession.builder.config(
+        map={"spark.ui.showConsoleProgress": "false", **conf}
+    ).getOrCreate()
+    run(
+        spark, "1"
+    )  # the fleet has had a first run, too; the scale changes a threshold of one query
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

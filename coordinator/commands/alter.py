@@ -23,7 +23,14 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
-_NO_WORK = ("retry", "timeout", "queue_timeout", "worker_losses", "queue", "pool")  # policies of a group
+_NO_WORK = (
+    "retry",
+    "timeout",
+    "queue_timeout",
+    "worker_losses",
+    "queue",
+    "pool",
+)  # policies of a group
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
@@ -31,16 +38,26 @@ _POLICY = re.compile(
     rf"{_GROUP}({'|'.join(_NO_WORK)})|{_GROUP}retry\..+"
 )
 _QUEUE = re.compile(rf"{_GROUP}(queue|pool)")
-_CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
+_CODE = re.compile(
+    rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?"
+)
 _PARAM = re.compile(r"params\.[^.]+")
-_SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark|inputs)(\..+)?")
+_SHAPE = re.compile(
+    r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark|inputs)(\..+)?"
+)
 _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
 
 
 def work_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """A group of a written spec without its policies, which make no work stale."""
-    steps = [{name: value for name, value in step.items() if name != "timeout"} for step in group.get("steps", ())]
-    return {**{name: value for name, value in group.items() if name not in _NO_WORK}, "steps": steps}
+    steps = [
+        {name: value for name, value in step.items() if name != "timeout"}
+        for step in group.get("steps", ())
+    ]
+    return {
+        **{name: value for name, value in group.items() if name not in _NO_WORK},
+        "steps": steps,
+    }
 
 
 def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:
@@ -60,29 +77,45 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
         text = f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes a new job of it"
         return Commanded(Answer.REFUSED, job, text)
     old, new = job.written(), job.written()
-    problems = [problem for path, value in values.items() if (problem := _set(new, path, value)) is not None]
+    problems = [
+        problem for path, value in values.items() if (problem := _set(new, path, value)) is not None
+    ]
     if problems:
         raise SpecError(problems)
     try:
         spec = JobSpec.from_values(new, {})
     except SpecError:
-        if shape := next(filter(_SHAPE.fullmatch, values), ""):  # no other value would be legal there either
-            return Commanded(Answer.REFUSED, job, f"{where}: {_of_the_shape(shape)}. Nothing was changed.")
+        if shape := next(
+            filter(_SHAPE.fullmatch, values), ""
+        ):  # no other value would be legal there either
+            return Commanded(
+                Answer.REFUSED, job, f"{where}: {_of_the_shape(shape)}. Nothing was changed."
+            )
         raise
     changes = tuple(changes_between(old, spec.dumped()))
     if not changes:
-        return Commanded(Answer.ALREADY, job, f"{where}, and its spec says so already; nothing changed")
+        return Commanded(
+            Answer.ALREADY, job, f"{where}, and its spec says so already; nothing changed"
+        )
     if refused := _refusal(state, changes):
         return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
     alteration = Alteration(at, by, reason, changes)
     alterations = (*job.alterations, alteration)
-    altered = replace(job, revision=job.revision + 1, alterations=alterations, priority=spec.priority, mixed=spec.mixed)
+    altered = replace(
+        job,
+        revision=job.revision + 1,
+        alterations=alterations,
+        priority=spec.priority,
+        mixed=spec.mixed,
+    )
     compiled = compile_to_store(spec, altered)
     was, groups = state.plan.groups, compiled.plan.groups.items()
     if fork := next((name for name, one in groups if one.values != was[name].values), ""):
         text = f"{where}: the members of the fork {fork} come from a parameter, and {_of_the_shape('for_each')}"
         return Commanded(Answer.REFUSED, job, f"{text}. Nothing was changed.")
-    if odd := next((name for name, one in groups if one.spec.is_join != was[name].spec.is_join), ""):
+    if odd := next(
+        (name for name, one in groups if one.spec.is_join != was[name].spec.is_join), ""
+    ):
         text = _of_the_shape(f"whether {odd} has steps")
         return Commanded(Answer.REFUSED, job, f"{where}: {text}. Nothing was changed.")
     plan, texts = compiled.plan, {**job.texts, **compiled.texts}
@@ -90,7 +123,11 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     before, after = job.group_plans(state.plan), job.group_plans(plan)
     plans = {name: stored for name, stored in after.items() if stored != before.get(name)}
     if any(_CODE.fullmatch(change.path) for change in changes):
-        stale = [g for g in state.recovering if plan.params != state.plan.params or split_member(g)[0] in plans]
+        stale = [
+            g
+            for g in state.recovering
+            if plan.params != state.plan.params or split_member(g)[0] in plans
+        ]
         restarts = (GroupRequest("restart", group_id) for group_id in stale)
         altered = replace(altered, requests=(*altered.requests, *restarts))
     changed = ", ".join(
@@ -132,7 +169,10 @@ def _queued_on(state: JobState, path: str) -> str:
     _, name, *_ = f"{path}.".split(".")
     for group_id in state.active:
         group = split_member(group_id)[0]
-        if path.startswith("defaults.") or group in (name, values_reader(state.plan.groups[name].spec)):
+        if path.startswith("defaults.") or group in (
+            name,
+            values_reader(state.plan.groups[name].spec),
+        ):
             return group
     return ""
 
@@ -143,7 +183,9 @@ def _queued_on(state: JobState, path: str) -> str:
 def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
     """Set one value in the parsed spec, in place. A problem where the path leads nowhere."""
     head, conf, key = path.partition(".conf.")
-    parts = [*head.split("."), "conf", key] if conf else path.split(".")  # the names of Spark's conf hold dots
+    parts = (
+        [*head.split("."), "conf", key] if conf else path.split(".")
+    )  # the names of Spark's conf hold dots
     if not all(parts):
         return Problem(f"expected a path such as groups.clean.timeout, not {path!r}")
     place: Any = spec
@@ -152,7 +194,9 @@ def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
         at: Any = _index(part, place) if isinstance(place, list) else part
         if at is None:
             names = [item["name"] if _is_named(item) else str(n) for n, item in enumerate(place)]
-            return Problem(f"{walked}: there is no such part{suggestion(part, names)}; there are: {listed(names)}")
+            return Problem(
+                f"{walked}: there is no such part{suggestion(part, names)}; there are: {listed(names)}"
+            )
         if not isinstance(place, dict | list):
             return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
         if depth == len(parts) - 1:
@@ -182,7 +226,9 @@ def _index(part: str, items: list[Any]) -> int | None:
     # Short first: `²` is a digit, and int() takes neither it nor many thousand digits.
     if re.fullmatch("[0-9]{1,9}", part) and int(part) < len(items):
         return int(part)
-    return next((n for n, item in enumerate(items) if _is_named(item) and item["name"] == part), None)
+    return next(
+        (n for n, item in enumerate(items) if _is_named(item) and item["name"] == part), None
+    )
 
 
 def _is_named(item: Any) -> bool:
@@ -202,11 +248,20 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[AlteredValue]:
     if isinstance(old or {}, dict) and isinstance(new or {}, dict) and (old or new):
         before, after = old or {}, new or {}
         for part in sorted({*before, *after}):
-            yield from _differences(f"{path}.{part}" if path else part, before.get(part), after.get(part))
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and path.endswith(".steps"):
+            yield from _differences(
+                f"{path}.{part}" if path else part, before.get(part), after.get(part)
+            )
+    elif (
+        isinstance(old, list)
+        and isinstance(new, list)
+        and len(old) == len(new)
+        and path.endswith(".steps")
+    ):
         for number, steps in enumerate(zip(old, new, strict=True)):
             yield from _differences(f"{path}.{number}", *steps)
-    elif json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):  # 1 and true are equal, to Python
+    elif json.dumps(old, sort_keys=True) != json.dumps(
+        new, sort_keys=True
+    ):  # 1 and true are equal, to Python
         yield AlteredValue(path, old, new)
 
 
@@ -214,7 +269,11 @@ def in_words(path: str, value: Any) -> str:
     """A value of a spec as people read it: ``none``, ``5s`` of a duration, else JSON."""
     if value is None:
         return "none"
-    return f"{value:g}s" if _DURATION.fullmatch(path) and isinstance(value, int | float) else json.dumps(value)
+    return (
+        f"{value:g}s"
+        if _DURATION.fullmatch(path) and isinstance(value, int | float)
+        else json.dumps(value)
+    )
 
 
 def _short(path: str, value: Any) -> str:

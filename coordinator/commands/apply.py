@@ -22,7 +22,11 @@ class CommandApplier:
     """Applies commands to jobs, with an optimistic retry."""
 
     def __init__(
-        self, store: Store, ids: Callable[[], str], clock: Callable[[], float], sleep: Callable[[float], None]
+        self,
+        store: Store,
+        ids: Callable[[], str],
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
     ) -> None:
         """
         Args:
@@ -64,11 +68,19 @@ class CommandApplier:
             if result.answer is not Answer.DONE:
                 return result
             kind = f"USER_{word.upper().replace('-', '_')}"
-            event: dict[str, Any] = {"kind": kind, "by": by, "was": old.status, "text": reason, "group": group}
+            event: dict[str, Any] = {
+                "kind": kind,
+                "by": by,
+                "was": old.status,
+                "text": reason,
+                "group": group,
+            }
             if result.job.revision != old.revision:
                 event["changes"] = [asdict(change) for change in result.job.alterations[-1].changes]
             filled = {name: value for name, value in event.items() if value}
-            answer = self._store.command(result.job, old, command_id, filled, plans=result.plans, params=result.params)
+            answer = self._store.command(
+                result.job, old, command_id, filled, plans=result.plans, params=result.params
+            )
             if answer is CommitAnswer.APPLIED:
                 return result
             # Another commit came in between, or the record has just expired: the command is judged again.

@@ -30,12 +30,18 @@ def skip(state: JobState, group: str) -> Commanded:
         text = f"{group} of job {job.id} has not had its turn yet: skip it then, or skip {name} as a whole"
         return Commanded(Answer.REFUSED, job, text)
     members = list(open_members(state, group))
-    if ask in job.requests or (not members and all(r.reason == SKIPPED for _, r in records_of(state, group))):
-        return Commanded(Answer.ALREADY, job, f"group {group} of job {job.id} has been skipped before")
+    if ask in job.requests or (
+        not members and all(r.reason == SKIPPED for _, r in records_of(state, group))
+    ):
+        return Commanded(
+            Answer.ALREADY, job, f"group {group} of job {job.id} has been skipped before"
+        )
     if not members:
         stands = " and ".join(sorted({str(record.state) for _, record in records_of(state, group)}))
         text = f"group {group} of job {job.id} is {stands}: only what has not ended can be skipped"
-        return Commanded(Answer.REFUSED, job, f"{text}; `unstuck rerun {job.id} '{group}'` makes it wait again")
+        return Commanded(
+            Answer.REFUSED, job, f"{text}; `unstuck rerun {job.id} '{group}'` makes it wait again"
+        )
     text = f"group {group} of job {job.id} is skipped; what comes after it decides by its join rule"
     return Commanded(Answer.DONE, replace(job, requests=(*job.requests, ask)), text)
 
@@ -54,14 +60,20 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
         return refused
     job, ask = state.job, GroupRequest("rerun", group)
     name, ordinal = split_member(group)
-    if ask in job.requests or all(record.state is S.WAITING for _, record in records_of(state, group)):
+    if ask in job.requests or all(
+        record.state is S.WAITING for _, record in records_of(state, group)
+    ):
         return Commanded(Answer.ALREADY, job, f"group {group} of job {job.id} is waiting to run")
     names = closure(state, name)
     reset = {*names} if ordinal is None else {group, *names[1:]}
-    if left := next((one for one in state.by_state[S.CANCELED] if not {one, split_member(one)[0]} & reset), ""):
+    if left := next(
+        (one for one in state.by_state[S.CANCELED] if not {one, split_member(one)[0]} & reset), ""
+    ):
         why = state.record(left).reason
         text = f"{left} was canceled{f' ({why.text})' if why else ''}, and would stay so"
-        return Commanded(Answer.REFUSED, job, f"{text}: when job {job.id} has ended, `unstuck retry {job.id}`")
+        return Commanded(
+            Answer.REFUSED, job, f"{text}: when job {job.id} has ended, `unstuck retry {job.id}`"
+        )
     after = [later for later in names[1:] if list(records_of(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""
     # What comes after it too: with the same inputs as before (another need of its was enough, or this one failed both
@@ -70,7 +82,9 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
     asked = replace(job, requests=(*job.requests, ask), reruns=reruns)
     plans = asked.group_plans(state.plan)
     changed = {each: plans[each] for each in names if each in plans}
-    return Commanded(Answer.DONE, asked, f"group {group} of job {job.id} will run again{also}", changed)
+    return Commanded(
+        Answer.DONE, asked, f"group {group} of job {job.id} will run again{also}", changed
+    )
 
 
 def _refused(state: JobState, group: str, word: str) -> Commanded | None:
@@ -79,7 +93,9 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
     if name not in state.plan.groups:
         raise NoSuchGroup(f"job {job.id} has no group {name}{suggestion(name, state.plan.groups)}")
     count = state.plan.member_count(name, state.collected) or 0
-    if ordinal is not None and (state.plan.groups[name].spec.for_each is None or not 0 <= ordinal < count):
+    if ordinal is not None and (
+        state.plan.groups[name].spec.for_each is None or not 0 <= ordinal < count
+    ):
         raise NoSuchGroup(f"group {name} of job {job.id} has {count} members, and none is {group}")
     where = f"job {job.id} is {job.status}"
     if job.terminal:
@@ -109,6 +125,10 @@ def _will_be_forgotten(state: JobState, member: str) -> bool:
     fork, _ = split_member(member)
     for request in state.job.requests:
         name, ordinal = split_member(request.group)
-        if request.do == "rerun" and fork in closure(state, name) and (ordinal is None or name != fork):
+        if (
+            request.do == "rerun"
+            and fork in closure(state, name)
+            and (ordinal is None or name != fork)
+        ):
             return True
     return False

@@ -63,13 +63,21 @@ LEGAL: dict[Command, frozenset[Status]] = {
     Command.CANCEL: _OPEN,
     Command.FORCE_STOP: _OPEN,
 }
-GROUPS_LEGAL = frozenset({Status.PAUSED, Status.HALTED, Status.RETRYING})  # skip, rerun, and alter of code
+GROUPS_LEGAL = frozenset(
+    {Status.PAUSED, Status.HALTED, Status.RETRYING}
+)  # skip, rerun, and alter of code
 RETRY_LEGAL = TERMINAL - {Status.FINISHED}  # it makes a new job of an old one
-_ENDS = {Command.STOP: Status.STOPPED, Command.CANCEL: Status.CANCELED, Command.FORCE_STOP: Status.CANCELED}
+_ENDS = {
+    Command.STOP: Status.STOPPED,
+    Command.CANCEL: Status.CANCELED,
+    Command.FORCE_STOP: Status.CANCELED,
+}
 _STRENGTH = tuple(Intent)  # a later one overrides an earlier one
 
 
-def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = "") -> Commanded:
+def command(
+    job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = ""
+) -> Commanded:
     """Return the answer to ``given``, and the record of ``job`` after it.
 
     Args:
@@ -78,7 +86,9 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
     """
     where = f"job {job.id} is {job.status}"
     wanted = Intent.RUN if given is Command.RESUME else Intent[given.name]
-    asked = replace(job, intent=wanted, intent_by=by, intent_why=why, pause_now=now and given is Command.PAUSE)
+    asked = replace(
+        job, intent=wanted, intent_by=by, intent_why=why, pause_now=now and given is Command.PAUSE
+    )
     answer = Answer.REFUSED
     if job.terminal:
         text = f"{where}, and a job that has ended never changes; {_after(job)}"
@@ -89,17 +99,21 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
     elif given is Command.RESUME and (job.intent is Intent.PAUSE or job.halted is not None):
         answer, text = Answer.DONE, f"job {job.id} goes on, with its full retry budget"
         asked = replace(asked, halted=None, reset_budgets=True)
-    elif given is Command.PAUSE and job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE):
+    elif (
+        given is Command.PAUSE
+        and job.halted is not None
+        and job.intent in (Intent.RUN, Intent.PAUSE)
+    ):
         text = f"{where}: nothing of it begins before it is resumed, and `unstuck why {job.id}` says what stopped it"
-    elif given is Command.RESUME and job.reset_budgets:  # its status says so as soon as a coordinator has looked
+    elif (
+        given is Command.RESUME and job.reset_budgets
+    ):  # its status says so as soon as a coordinator has looked
         answer, text = Answer.ALREADY, f"job {job.id} goes on: resume had been asked for before"
     elif given is Command.RESUME and job.status is Status.RETRYING:
         text = f"{where} and tries again by itself (`unstuck why {job.id}` says when); to try at once: "
         text += f"`unstuck pause {job.id}`, and then resume"
     elif given is Command.RESUME:
-        text = (
-            f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` says what it waits for"
-        )
+        text = f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` says what it waits for"
         answer = Answer.ALREADY
     elif job.intent is wanted and (not now or job.pause_now):
         answer, text = Answer.ALREADY, f"{where}, and {given} had been asked for before"
@@ -125,7 +139,9 @@ def status_has_followed(job: JobRecord) -> bool:
         return True
     if job.status is Status.HALTED:
         return False  # it was resumed
-    return not job.requests and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
+    return not job.requests and (job.intent is Intent.PAUSE) == (
+        job.status in (Status.PAUSING, Status.PAUSED)
+    )
 
 
 def against_retry(job: JobRecord) -> str:

@@ -79,7 +79,9 @@ def retried(
     """
     for name in rerun:
         if name not in state.plan.groups:
-            raise NoSuchGroup(f"job {state.job.id} has no group {name}{suggestion(name, state.plan.groups)}")
+            raise NoSuchGroup(
+                f"job {state.job.id} has no group {name}{suggestion(name, state.plan.groups)}"
+            )
     again = {later for name in rerun for later in closure(state, name)}
     asked = json.dumps([sorted(again), adopt_all]) if again or adopt_all else ""
     reruns = {**state.job.reruns, **dict.fromkeys(sorted(again), word)}

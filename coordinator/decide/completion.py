@@ -13,9 +13,18 @@ from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.spec.outputs import REJECTED
 
 _INTENDED = {
-    Intent.STOP: (Status.STOPPED, Reason("USER_STOPPED", "stopped by the user; nothing was published")),
-    Intent.CANCEL: (Status.CANCELED, Reason("USER_CANCELED", "canceled by the user; nothing was published")),
-    Intent.FORCE_STOP: (Status.CANCELED, Reason("FORCE_STOPPED", "stopped by force; nothing was published")),
+    Intent.STOP: (
+        Status.STOPPED,
+        Reason("USER_STOPPED", "stopped by the user; nothing was published"),
+    ),
+    Intent.CANCEL: (
+        Status.CANCELED,
+        Reason("USER_CANCELED", "canceled by the user; nothing was published"),
+    ),
+    Intent.FORCE_STOP: (
+        Status.CANCELED,
+        Reason("FORCE_STOPPED", "stopped by force; nothing was published"),
+    ),
 }
 
 
@@ -45,7 +54,9 @@ def complete(draft: Draft) -> None:
             cause = f"{error.code}: {error.text}"
         others = len(draft.state.fatal) - 1
         more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
-        finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {cause}{more}"))
+        finish(
+            draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {cause}{more}")
+        )
         return
     # A result for a job that is not publishing belongs to a record that a rollback of the store has undone.
     result = (draft.env.published or publishing.no_answer(draft)) if draft.job.phase else None
@@ -96,19 +107,34 @@ def published(draft: Draft, result: PublishResult) -> None:
 def finished(draft: Draft, result: PublishResult) -> None:
     """All groups are done, and what was to be published is."""
     rows, replaced = dict(result.rows), dict(result.replaced)
-    draft.job = replace(draft.job, version=result.version, published=rows, replaced=replaced, left=result.left)
+    draft.job = replace(
+        draft.job, version=result.version, published=rows, replaced=replaced, left=result.left
+    )
     draft.job = replace(draft.job, published_at=result.at)
-    what = f" and published as version {result.version}" if result.version else _unpublished(draft, result)
+    what = (
+        f" and published as version {result.version}"
+        if result.version
+        else _unpublished(draft, result)
+    )
     warnings = [
         f". Warning: partitions of {name} have lost more than half of their rows: {one.text(shrunk=True, most=3)}"
         for name, one in sorted(replaced.items())
         if one.shrunk
     ]
     if result.version:
-        done_at = max((record.since for record in draft.state.groups.values()), default=draft.env.now)
+        done_at = max(
+            (record.since for record in draft.state.groups.values()), default=draft.env.now
+        )
         draft.decision.publishing = draft.env.now - done_at
-    taken = "".join(f". It took {name} over from job {owner}" for name, owner in sorted(result.taken_over.items()))
-    finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}{taken}{''.join(warnings)}"))
+    taken = "".join(
+        f". It took {name} over from job {owner}"
+        for name, owner in sorted(result.taken_over.items())
+    )
+    finish(
+        draft,
+        Status.FINISHED,
+        Reason("DONE", f"all groups are done{what}{taken}{''.join(warnings)}"),
+    )
 
 
 def _unpublished(draft: Draft, result: PublishResult) -> str:
@@ -124,5 +150,7 @@ def _unpublished(draft: Draft, result: PublishResult) -> str:
 
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:
-    draft.job = replace(draft.job, status=status, reason=reason, ended_at=draft.env.now, phase=Phase.NONE)
+    draft.job = replace(
+        draft.job, status=status, reason=reason, ended_at=draft.env.now, phase=Phase.NONE
+    )
     draft.tell(status, code=reason.code, text=reason.text)

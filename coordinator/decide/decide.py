@@ -11,12 +11,22 @@ from dataclasses import replace
 from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.dispatch import offer_again, queue_runnable
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
+from unstuck.coordinator.decide.intent import (
+    OUT_OF_TIME,
+    apply_intent,
+    cancel_all,
+    fail_fast,
+    reset_budgets,
+)
 from unstuck.coordinator.decide.joins import judge_joins
 from unstuck.coordinator.decide.live_attempts import read_attempt
 from unstuck.coordinator.decide.requests import apply_requests
 from unstuck.coordinator.decide.timers.deadlines import due_at
-from unstuck.coordinator.decide.timers.timeouts import check_job_timeout, check_queue_timeouts, count_job_time
+from unstuck.coordinator.decide.timers.timeouts import (
+    check_job_timeout,
+    check_queue_timeouts,
+    count_job_time,
+)
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, check_phase, check_status, derive
@@ -88,6 +98,8 @@ def conclude(draft: Draft) -> None:
     draft.job = count_job_time(draft.job, draft.env.now)
     draft.decision.job = draft.job
     draft.state.job = draft.job
-    draft.decision.due = None if outcome is not None else due_at(draft.state, draft.env, draft.decision.more)
+    draft.decision.due = (
+        None if outcome is not None else due_at(draft.state, draft.env, draft.decision.more)
+    )
     for event in draft.decision.events:
         event.setdefault("at", draft.env.now)

@@ -27,7 +27,8 @@ def queue_runnable(draft: Draft) -> None:
     retries = [
         (at, group_id)
         for group_id in state.by_state[S.BACKOFF]
-        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.env)) <= draft.env.now
+        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.env))
+        <= draft.env.now
     ]
     returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
     for group_id in [group_id for _, group_id in sorted(retries)] + returned:
@@ -37,7 +38,9 @@ def queue_runnable(draft: Draft) -> None:
         while names and room.for_(lane) and not draft.decision.full:
             name = next(iter(names))
             ordinal = state.census[name].total()
-            if not state.ended_whole(name) and ordinal < (draft.plan.member_count(name, state.collected) or 0):
+            if not state.ended_whole(name) and ordinal < (
+                draft.plan.member_count(name, state.collected) or 0
+            ):
                 forked = draft.plan.groups[name].spec.for_each is not None
                 room.take(mint(draft, fork_member(name, ordinal) if forked else name))
             else:
@@ -52,7 +55,9 @@ class Room:
         limit = draft.plan.max_parallel
         self._env = draft.env
         self._parallel = math.inf if limit is None else limit - len(draft.state.active)
-        self._queued = Counter(draft.planned(group_id).spec.lane for group_id in draft.state.by_state[S.QUEUED])
+        self._queued = Counter(
+            draft.planned(group_id).spec.lane for group_id in draft.state.by_state[S.QUEUED]
+        )
 
     @property
     def in_parallel(self) -> bool:
@@ -84,12 +89,16 @@ def mint(draft: Draft, group_id: str) -> str:
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
-    attempt = AttemptRecord(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or "", spark=planned.spec.spark)
+    attempt = AttemptRecord(
+        epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or "", spark=planned.spec.spark
+    )
     draft.offer(group_id, ask_others_first(attempt, record, planned.spec.queue_name, draft.env))
     return planned.spec.lane
 
 
-def ask_others_first(attempt: AttemptRecord, record: GroupRecord, queue: str, env: Environment) -> AttemptRecord:
+def ask_others_first(
+    attempt: AttemptRecord, record: GroupRecord, queue: str, env: Environment
+) -> AttemptRecord:
     """A group that failed or was lost on a host is tried on others first, for three sweeps, where such listen."""
     host = record.worker.rpartition(":")[0]
     if not host or not (record.failures or record.losses) or not env.others(queue, host):
@@ -132,7 +141,9 @@ def freeze_group(draft: Draft, name: str) -> None:
     # What was skipped for a failure has no rows that anybody could count on, not none.
     well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
     codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
-    empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code in codes)
+    empty = tuple(
+        need for need, one in records.items() if one and one.reason and one.reason.code in codes
+    )
     needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
     # What it needs may have been skipped for the failure of what comes before, also for one that the job lives with.
     bad = draft.state.by_state[S.FAILED] and needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
@@ -147,12 +158,16 @@ def freeze_group(draft: Draft, name: str) -> None:
 def offer_again(draft: Draft, *, at_once: bool = False) -> None:
     """Make offers again that nobody has taken for a while: they may be lost. One that stands keeps its turn."""
     state = draft.state
-    unclaimed = sorted(draft.unclaimed(), key=lambda group_id: (state.groups[group_id].since, group_id))
+    unclaimed = sorted(
+        draft.unclaimed(), key=lambda group_id: (state.groups[group_id].since, group_id)
+    )
     at_once |= restore(draft, unclaimed)
     for group_id in unclaimed:
         record = state.groups[group_id]
         if at_once or offer_again_at(record, draft.env) <= draft.env.now:
-            draft.decision.offers[record.offer(draft.job.id, group_id)] = draft.planned(group_id).spec.lane
+            draft.decision.offers[record.offer(draft.job.id, group_id)] = draft.planned(
+                group_id
+            ).spec.lane
 
 
 def restore(draft: Draft, unclaimed: list[str]) -> bool:
@@ -161,7 +176,9 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     Runners drop an offer without them, so nobody would ever claim it.
     """
     state, lost = draft.state, []
-    wanted = sum(bool(planned.spec.steps) for planned in draft.plan.groups.values()) if unclaimed else 0
+    wanted = (
+        sum(bool(planned.spec.steps) for planned in draft.plan.groups.values()) if unclaimed else 0
+    )
     if state.plans is not None and state.plans < wanted:
         draft.decision.plans = draft.job.group_plans(draft.plan)
         state.plans = wanted

@@ -48,7 +48,9 @@ class Draft:
         census = self.state.census[name]
         return max(1, count or 1) - census.total() + census[GroupState.WAITING]
 
-    def move(self, group_id: str, record: GroupRecord, *, requested: bool = False, **event: Any) -> None:
+    def move(
+        self, group_id: str, record: GroupRecord, *, requested: bool = False, **event: Any
+    ) -> None:
         """Change one group, with its event; ``requested``: by the user. Raises: IllegalMove."""
         old = self.state.record(group_id)
         check_move(group_id, old.state, record.state, requested=requested)
@@ -83,7 +85,9 @@ class Draft:
         """Move the group without waiting for its runner, which is stale from this commit on."""
         if group_id in self.state.groups:
             self.drop_attempt(group_id)
-        self.move(group_id, replace(self.state.record(group_id), state=state, reason=reason), **event)
+        self.move(
+            group_id, replace(self.state.record(group_id), state=state, reason=reason), **event
+        )
 
     def check_unclaimed(self, group_id: str) -> None:
         """Let the commit check once more that nobody has claimed the attempt.
@@ -113,7 +117,9 @@ class Draft:
 
     def unfreeze(self, name: str, *, collected: bool) -> None:
         """Free the inputs of a planned group, and with ``collected`` also its fork values."""
-        self.decision.unfrozen.update(dict.fromkeys(g for g in self.state.frozen if split_member(g)[0] == name))
+        self.decision.unfrozen.update(
+            dict.fromkeys(g for g in self.state.frozen if split_member(g)[0] == name)
+        )
         if collected and name in self.state.collected:
             self.decision.uncollected[name] = None
         self.decision.reload = True
@@ -140,7 +146,11 @@ class Draft:
     def unclaimed(self) -> list[str]:
         """Groups on offer that nobody had claimed when the attempts were read."""
         attempts = self.state.attempts
-        return [g for g in self.state.by_state[GroupState.QUEUED] if g in attempts and not attempts[g].claimant]
+        return [
+            g
+            for g in self.state.by_state[GroupState.QUEUED]
+            if g in attempts and not attempts[g].claimant
+        ]
 
     def tell(self, kind: str, **event: Any) -> None:
         """An event of the job itself."""

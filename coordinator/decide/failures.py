@@ -24,7 +24,11 @@ def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
     if why := policy.why_final(failure):
         _end(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({why})"))
     elif failures > policy.max:
-        tried = "it was not to be retried" if not policy.max else f"all {policy.max} retries are used up"
+        tried = (
+            "it was not to be retried"
+            if not policy.max
+            else f"all {policy.max} retries are used up"
+        )
         _end(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({tried})"))
     else:
         wait = backoff(policy, failures, f"{draft.env.nonce}/{group_id}/{record.epoch}")
@@ -36,7 +40,9 @@ def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
     """A worker was lost: charge that, and try again unless so many in a row were."""
     limit, losses = draft.planned(group_id).spec.worker_losses, record.losses + 1
     # A lost worker never hides the user's own error.
-    charged = replace(record, first_error=record.first_error or failure, last_error=failure, losses=losses)
+    charged = replace(
+        record, first_error=record.first_error or failure, last_error=failure, losses=losses
+    )
     if losses >= limit:
         many = "1 worker was" if losses == 1 else f"{losses} workers in a row were"
         text = f"{many} lost under this group, so it may be what kills them: {failure.text}"
@@ -60,6 +66,10 @@ def _end(draft: Draft, group_id: str, record: GroupRecord, reason: Reason, **eve
     draft.move(group_id, replace(record, state=S.FAILED, reason=reason), **event)
 
 
-def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason, **event: bool) -> None:
+def _retry(
+    draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason, **event: bool
+) -> None:
     at = draft.env.now + wait
-    draft.move(group_id, replace(record, state=S.BACKOFF, next_at=at, reason=reason), next_at=at, **event)
+    draft.move(
+        group_id, replace(record, state=S.BACKOFF, next_at=at, reason=reason), next_at=at, **event
+    )

@@ -21,7 +21,9 @@ S = GroupState
 PAUSED = Reason("USER_PAUSED", "the user paused the job; it waits for a resume")
 STOPPED = Reason("USER_STOPPED", "the user stopped the job; what was running could end")
 CANCELED = Reason("USER_CANCELED", "the user canceled the job")
-FORCED = Reason("FORCE_STOPPED", "the user stopped the job by force; whatever still runs can change nothing")
+FORCED = Reason(
+    "FORCE_STOPPED", "the user stopped the job by force; whatever still runs can change nothing"
+)
 OUT_OF_TIME = Reason("JOB_TIMEOUT", "the time of the job was over")
 
 
@@ -59,7 +61,9 @@ def cancel(draft: Draft) -> None:
     cancel_unclaimed(draft, CANCELED)
     for group_id in draft.while_room(list(draft.state.by_state[S.RUNNING])):
         draft.instruct(group_id, "CANCEL")
-        draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELING, reason=CANCELED))
+        draft.move(
+            group_id, replace(draft.state.record(group_id), state=S.CANCELING, reason=CANCELED)
+        )
     if draft.env.now < cancel_at(draft.job, draft.env):
         return
     waited = format_duration(draft.env.cancel_deadline)
@@ -74,9 +78,13 @@ def fail_fast(draft: Draft) -> None:
     state = draft.state
     if state.open_groups == state.outliving:
         return  # what runs after a failure may be wide: its reports cost what they cost in any job
-    reason = Reason("SIBLING_FAILED", f"group {state.first_failed} failed, and on_failure is cancel_others")
+    reason = Reason(
+        "SIBLING_FAILED", f"group {state.first_failed} failed, and on_failure is cancel_others"
+    )
     recorded = [*state.active, *state.by_state[S.BACKOFF], *state.by_state[S.WAITING]]
-    cancel_each(draft, (one for one in chain(recorded, without_record(draft)) if draft.is_over(one)), reason)
+    cancel_each(
+        draft, (one for one in chain(recorded, without_record(draft)) if draft.is_over(one)), reason
+    )
 
 
 def cancel_all(draft: Draft, reason: Reason) -> None:

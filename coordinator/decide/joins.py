@@ -53,7 +53,9 @@ def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
         text = f"{rule}: {fine} of the {total} groups it needs did not fail"
         return JoinResult.SKIP, Reason(NOT_FAILED, text)
     elif rule.rule == "any_failed" and not (left or bad):
-        return JoinResult.SKIP, Reason(NOT_FAILED, f"{rule}: none of the {total} groups it needs failed")
+        return JoinResult.SKIP, Reason(
+            NOT_FAILED, f"{rule}: none of the {total} groups it needs failed"
+        )
     elif bad and rule.rule in ("all_succeeded", "none_failed"):
         text = f"{rule}: {bad} of the {total} groups it needs failed or were canceled"
         return JoinResult.SKIP, Reason("UPSTREAM_FAILED", text)
@@ -65,7 +67,9 @@ def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
     if holds:
         return JoinResult.GO, Reason("READY", f"{rule} holds")
     text = f"{rule}: {left} of {total} not done"
-    return JoinResult.WAIT, Reason("NEEDS", f"{text}, of which {unknown} forks not yet expanded" if unknown else text)
+    return JoinResult.WAIT, Reason(
+        "NEEDS", f"{text}, of which {unknown} forks not yet expanded" if unknown else text
+    )
 
 
 def judge_joins(draft: Draft) -> None:
@@ -84,7 +88,10 @@ def judge_one(draft: Draft, name: str) -> None:
     if result is JoinResult.WAIT:
         return
     if result is not JoinResult.GO:
-        draft.move(name, GroupRecord(state=S.SKIPPED if result is JoinResult.SKIP else S.FAILED, reason=reason))
+        draft.move(
+            name,
+            GroupRecord(state=S.SKIPPED if result is JoinResult.SKIP else S.FAILED, reason=reason),
+        )
         return
     count = draft.plan.member_count(name, draft.state.collected)
     if count is None and not all(draft.state.done(need) for need in spec.needs):
@@ -123,7 +130,9 @@ def condition_holds(draft: Draft, name: str) -> bool:
     if result.holds is None:
         draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("WHEN_FAILED", result.text)))
     elif not result.holds:
-        draft.move(name, GroupRecord(state=S.SKIPPED, reason=Reason("CONDITION_FALSE", result.text)))
+        draft.move(
+            name, GroupRecord(state=S.SKIPPED, reason=Reason("CONDITION_FALSE", result.text))
+        )
     elif not spec.is_join:
         freeze_group(draft, name)
         draft.decision.moves += 1  # it makes the commit larger, as a move does

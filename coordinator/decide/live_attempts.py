@@ -41,7 +41,9 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         # The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it.
         if record.state is S.QUEUED:
             spec = draft.planned(group_id).spec
-            made = AttemptRecord(epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark)
+            made = AttemptRecord(
+                epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark
+            )
             draft.offer(group_id, made)
         else:
             gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
@@ -62,7 +64,11 @@ def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptReco
     if not draft.job.started_at:
         draft.job = replace(draft.job, started_at=began)
     running = replace(
-        record, state=S.RUNNING, worker=attempt.worker, started_at=attempt.claimed_at, revision=attempt.revision
+        record,
+        state=S.RUNNING,
+        worker=attempt.worker,
+        started_at=attempt.claimed_at,
+        revision=attempt.revision,
     )
     draft.move(group_id, running, worker=attempt.worker, at=began)
 
@@ -78,15 +84,27 @@ def apply_outcome(draft: Draft, group_id: str, outcome: Outcome) -> None:
         _succeeded(draft, group_id, record, outcome)
     elif record.state is S.CANCELING:
         # An attempt that was told to end is not tried again, however it ends.
-        draft.move(group_id, replace(record, state=S.CANCELED, reason=Reason("CANCELED", "canceled while running")))
+        draft.move(
+            group_id,
+            replace(record, state=S.CANCELED, reason=Reason("CANCELED", "canceled while running")),
+        )
     elif outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
-        why = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
+        why = (
+            outcome.failure.text
+            if outcome.failure
+            else "handed back by a worker that was told to stop"
+        )
         if attempt is not None and attempt.instruction == "DRAIN":
             why = "interrupted by a pause that did not wait, and handed back"
         release(draft, group_id, record, why)
     else:
         charge = lose if outcome.kind is OutcomeKind.LOST else fail
-        charge(draft, group_id, record, outcome.failure or Failure("NO_REASON", "the worker gave no reason"))
+        charge(
+            draft,
+            group_id,
+            record,
+            outcome.failure or Failure("NO_REASON", "the worker gave no reason"),
+        )
 
 
 def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcome) -> None:
@@ -129,7 +147,9 @@ def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
         draft.state.collect(fork, values)
         draft.touched.append(fork)
     elif standing != values and not draft.state.census[fork].total():
-        reason = Reason("FORK_AMBIGUOUS", "two of the groups it needs made its source, with different values")
+        reason = Reason(
+            "FORK_AMBIGUOUS", "two of the groups it needs made its source, with different values"
+        )
         draft.move(fork, GroupRecord(state=S.FAILED, reason=reason))
 
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.timers.deadlines import MAX_PUBLISH_WAIT, publish_at, publish_hangs_at, publish_silent
+from unstuck.coordinator.decide.timers.deadlines import (
+    MAX_PUBLISH_WAIT,
+    publish_at,
+    publish_hangs_at,
+    publish_silent,
+)
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Phase
@@ -28,7 +33,9 @@ def watch(draft: Draft, phase: Phase) -> bool:
     # If the try begins, or no coordinator watched it, its time counts from now.
     watched = not new_try and publish_silent(job, draft.env) > 0.0
     job = replace(job, phase=phase, publish_heard=job.publish_heard if watched else now)
-    draft.job = replace(job, publish_next=min(now + draft.env.publish_timeout, publish_hangs_at(job)))
+    draft.job = replace(
+        job, publish_next=min(now + draft.env.publish_timeout, publish_hangs_at(job))
+    )
     draft.decision.new_try = new_try
     return True
 
@@ -37,7 +44,10 @@ def goes_on(draft: Draft) -> None:
     """Note a sign of life, perhaps of a try that counted as hanging. That try is watched from now on."""
     now = draft.env.now
     draft.job = replace(
-        draft.job, phase=Phase.PUBLISHING, publish_heard=now, publish_next=now + draft.env.publish_timeout
+        draft.job,
+        phase=Phase.PUBLISHING,
+        publish_heard=now,
+        publish_next=now + draft.env.publish_timeout,
     )
 
 
@@ -48,7 +58,12 @@ def trouble(draft: Draft, why: Reason) -> None:
     phase = Phase.ABORT_RETRYING if draft.job.phase.aborts else Phase.RETRYING
     since = draft.job.publish_troubled_since or draft.env.now
     draft.job = replace(
-        draft.job, phase=phase, publish_tries=tries, publish_next=at, publish_troubled_since=since, reason=why
+        draft.job,
+        phase=phase,
+        publish_tries=tries,
+        publish_next=at,
+        publish_troubled_since=since,
+        reason=why,
     )
     draft.tell("PUBLISH_TROUBLE", code=why.code, text=why.text)
 
@@ -62,5 +77,7 @@ def no_answer(draft: Draft) -> PublishResult | None:
     what = "the warehouse, asked whether the package stands," if job.phase.aborts else "publishing"
     why = "the warehouse hangs or is slow, or the coordinator that published died"
     return PublishResult(
-        trouble=Reason("PUBLISH_HANGS", f"{what} has not answered for {format_duration(silent)}: {why}")
+        trouble=Reason(
+            "PUBLISH_HANGS", f"{what} has not answered for {format_duration(silent)}: {why}"
+        )
     )

@@ -44,7 +44,9 @@ def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
         kind = classify(state, delivered.report)
         counts[kind] = counts.get(kind, 0) + 1
         if delivered.report.refused:
-            refused[delivered.entry] = json.dumps(refusal(state, delivered.report), separators=(",", ":"))
+            refused[delivered.entry] = json.dumps(
+                refusal(state, delivered.report), separators=(",", ":")
+            )
     return Acks(tuple(delivered.entry for delivered in reports), counts, refused)
 
 
@@ -69,7 +71,11 @@ def refusal(state: JobState, report: Report) -> dict[str, Any]:
     token = report.token
     newest = state.record(token.group).epoch
     if report.refused == Applied.TERMINAL:
-        when = f"after the job was {state.job.status}" if state.job.terminal else "after the job had ended"
+        when = (
+            f"after the job was {state.job.status}"
+            if state.job.terminal
+            else "after the job had ended"
+        )
     elif newest > token.epoch:
         when = f"after attempt {newest} had taken its place"
     else:

@@ -20,7 +20,9 @@ from unstuck.tasks.protocol.token import split_member
 S = GroupState
 SKIPPED = Reason("USER_SKIPPED", "the user skipped it")
 RERUN = Reason("USER_RERUN", "the user asked for it, or for a group before it, to run again")
-ALTERED = Reason("ALTERED", "its attempt was ended because the job was altered; the next one uses the new values")
+ALTERED = Reason(
+    "ALTERED", "its attempt was ended because the job was altered; the next one uses the new values"
+)
 
 
 def apply_requests(draft: Draft) -> bool:
@@ -53,7 +55,11 @@ def _rerun(draft: Draft, group: str) -> None:
             record = draft.state.record(group)
             if record.state is not S.WAITING and not draft.commit_is_full():
                 draft.drop_attempt(group)
-                draft.move(group, GroupRecord(state=S.WAITING, epoch=record.epoch, reason=RERUN), requested=True)
+                draft.move(
+                    group,
+                    GroupRecord(state=S.WAITING, epoch=record.epoch, reason=RERUN),
+                    requested=True,
+                )
             return
         gone = [group_id for group_id, _ in records_of(draft.state, each)]
         for group_id in gone:
@@ -71,7 +77,11 @@ def _made_by(state: JobState, fork: str, names: list[str]) -> bool:
     source = spec.fork_from
     return source is not None and any(
         fork in dict(state.plan.groups[name].feeds)
-        and (name == values_reader(spec) or source.output == name or source.output in state.record(name).rows)
+        and (
+            name == values_reader(spec)
+            or source.output == name
+            or source.output in state.record(name).rows
+        )
         for name in names
     )
 
@@ -87,7 +97,11 @@ def _restart(draft: Draft, group_id: str) -> None:
         if draft.commit_is_full():
             return
         record = draft.state.record(group_id)
-    if record.state is not S.RUNNING or not record.recovering or record.revision >= draft.job.revision:
+    if (
+        record.state is not S.RUNNING
+        or not record.recovering
+        or record.revision >= draft.job.revision
+    ):
         return
     if attempt is not None and attempt.outcome is not None:
         return  # it has ended, with the values that it had

@@ -152,13 +152,19 @@ NOTHING_KNOWN = FleetFacts()
 class JobFacts:
     """Facts that the explanations of all groups of a job need, worked out once."""
 
-    def __init__(self, state: JobState, env: Environment, due: float | None, fleet: FleetFacts) -> None:
+    def __init__(
+        self, state: JobState, env: Environment, due: float | None, fleet: FleetFacts
+    ) -> None:
         self.state, self.env, self.due, self.fleet = state, env, due, fleet
         draft = Draft(state, env)
         self.room = Room(draft)
         job = state.job
         self.look_at = ahead(0.0, env, due)  # when the job is looked at next
-        self.help = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}") if stands_still(job) else ways_to_end(job)
+        self.help = (
+            (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
+            if stands_still(job)
+            else ways_to_end(job)
+        )
         canceled = ""  # why every group that is not done and not at work is canceled, if so
         if job.intent not in (Intent.RUN, Intent.PAUSE):
             canceled = f"{job.intent} was asked for"
@@ -168,9 +174,16 @@ class JobFacts:
             canceled = f"group {state.first_failed} failed, and on_failure is cancel_others"
         at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
         at_once |= job.intent is Intent.STOP and job.timed_out is not None
-        self.cut = at_once and not stands_still(job)  # running attempts of what is canceled are ended, too
-        self._canceled, self._outlived = canceled, job.intent in (Intent.RUN, Intent.PAUSE) and job.timed_out is None
-        self.done: dict[str, float] = {}  # planned group → when the last of its members that ended did so
+        self.cut = at_once and not stands_still(
+            job
+        )  # running attempts of what is canceled are ended, too
+        self._canceled, self._outlived = (
+            canceled,
+            job.intent in (Intent.RUN, Intent.PAUSE) and job.timed_out is None,
+        )
+        self.done: dict[
+            str, float
+        ] = {}  # planned group → when the last of its members that ended did so
         for group_id, record in state.groups.items():
             if record.state.terminal:
                 name, _ = split_member(group_id)

@@ -10,7 +10,14 @@ from unstuck.coordinator.decide.intent import cancel_at
 from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
 from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at, retry_at
 from unstuck.coordinator.decide.timers.leases import lease_end
-from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, stands_still, timeout_of
+from unstuck.coordinator.explain.explanation import (
+    A_PERSON,
+    Event,
+    Explanation,
+    JobFacts,
+    stands_still,
+    timeout_of,
+)
 from unstuck.coordinator.explain.stack_words import stage_told, stands_at
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.state import JobState
@@ -27,10 +34,14 @@ STANDS = 60.0  # seconds at the same lines, after which a step may hang of which
 SHOWN = 3  # hosts
 SHORT = 10.0  # seconds within which nobody wonders
 # What needs a look most comes first where not all members are shown.
-_URGENT = {state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))}
+_URGENT = {
+    state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))
+}
 
 
-def explain_group(facts: JobFacts, name: str, planned: PlannedGroup, shown: int | None) -> Iterator[Explanation]:
+def explain_group(
+    facts: JobFacts, name: str, planned: PlannedGroup, shown: int | None
+) -> Iterator[Explanation]:
     """The members of a planned group that are not done: at most ``shown`` of those that have begun, and the rest."""
     state = facts.state
     open_members = [
@@ -43,11 +54,19 @@ def explain_group(facts: JobFacts, name: str, planned: PlannedGroup, shown: int 
         yield _begun(facts, member, planned)
     if shown is not None and len(open_members) > shown:
         more = len(open_members) - shown
-        yield Explanation(subject=name, state="", what=f"and {more} more of its members that are not done")
+        yield Explanation(
+            subject=name, state="", what=f"and {more} more of its members that are not done"
+        )
     whole = state.record(name)
-    if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code in ("CONDITION_FALSE", NOT_FAILED):
+    if (
+        whole.state is S.SKIPPED
+        and whole.reason is not None
+        and whole.reason.code in ("CONDITION_FALSE", NOT_FAILED)
+    ):
         ends = Event(what="it was skipped; this is final")
-        yield Explanation(subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends)
+        yield Explanation(
+            subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends
+        )
     # Members that a pause took back are among the waiting: why they wait now may differ from what was noted then.
     waiting = Draft(state, facts.env).waiting_members(name)
     if waiting > 0:
@@ -62,11 +81,15 @@ def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) ->
     result, reason = judge(planned.spec.join, facts.state.needs[name])
     if result is JoinResult.WAIT:
         return _waiting_for_needs(facts, name, planned, many, reason.text)
-    since = max((facts.done[need] for need in planned.spec.needs if need in facts.done), default=since)
+    since = max(
+        (facts.done[need] for need in planned.spec.needs if need in facts.done), default=since
+    )
     return _waiting_for_room(facts, name, planned, many, since)
 
 
-def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: str, join: str) -> Explanation:
+def _waiting_for_needs(
+    facts: JobFacts, name: str, planned: PlannedGroup, many: str, join: str
+) -> Explanation:
     state = facts.state
     open_needs = [need for need in planned.spec.needs if not state.done(need)]
     needs = ", ".join(_need(state, need) for need in open_needs[:5])
@@ -87,23 +110,37 @@ def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: 
     )
 
 
-def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: str, since: float) -> Explanation:
+def _waiting_for_room(
+    facts: JobFacts, name: str, planned: PlannedGroup, many: str, since: float
+) -> Explanation:
     job, queue, helps = facts.state.job, planned.spec.queue_name, facts.help
     lane = planned.spec.lane
-    ends = Event(what=A_PERSON) if stands_still(job) else facts.ends("never by itself: it goes when it has room")
+    ends = (
+        Event(what=A_PERSON)
+        if stands_still(job)
+        else facts.ends("never by itself: it goes when it has room")
+    )
     if stands_still(job):
         text = f"it may go, but {'pause was asked for' if job.intent is Intent.PAUSE else 'the job is halted'}"
         following = Event(what="it is queued when the job is resumed")
     elif not facts.room.for_(lane):
         text = f"it may go; {_no_room(facts, lane)}"
-        following = Event(what="it is queued as soon as one of them ends or is claimed", at=facts.look_at)
+        following = Event(
+            what="it is queued as soon as one of them ends or is claimed", at=facts.look_at
+        )
         if facts.room.in_parallel and not facts.env.runners.get(queue):
             helps = (_worker(queue), *helps)
     else:
         text = "it may go, and is queued when the job is looked at next"
         following = Event(what="it is queued", at=facts.look_at)
     return Explanation(
-        subject=name, state=S.WAITING, what=f"{many}{text}", since=since, next=following, ends=ends, help=helps
+        subject=name,
+        state=S.WAITING,
+        what=f"{many}{text}",
+        since=since,
+        next=following,
+        ends=ends,
+        help=helps,
     )
 
 
@@ -120,10 +157,19 @@ def _worker(queue: str) -> str:
 
 
 def _canceled(
-    facts: JobFacts, why: str, subject: str, state: GroupState, since: float, many: str = "", tried: str = ""
+    facts: JobFacts,
+    why: str,
+    subject: str,
+    state: GroupState,
+    since: float,
+    many: str = "",
+    tried: str = "",
 ) -> Explanation:
     """A group that no runner holds, of a job that ends: at once, or as soon as it is resumed."""
-    when, ends = "when the job is looked at next", Event(what="when the job is looked at next", at=facts.look_at)
+    when, ends = (
+        "when the job is looked at next",
+        Event(what="when the job is looked at next", at=facts.look_at),
+    )
     if stands_still(facts.state.job):
         when, ends = "when the job is resumed", Event(what=A_PERSON)
     return Explanation(
@@ -153,28 +199,44 @@ def _begun(facts: JobFacts, group_id: str, planned: PlannedGroup) -> Explanation
     if record.state in (S.RUNNING, S.CANCELING):
         return _running(facts, group_id, planned, record)
     if canceled := facts.canceled(planned):
-        return _canceled(facts, canceled, group_id, record.state, record.since, tried=_tried_so_far(record))
+        return _canceled(
+            facts, canceled, group_id, record.state, record.since, tried=_tried_so_far(record)
+        )
     if record.state is S.QUEUED:
         return _queued(facts, group_id, planned, record)
     return _backoff(facts, group_id, planned, record)
 
 
-def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+def _backoff(
+    facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
+) -> Explanation:
     """A group in BACKOFF waits for a time; but while it is held, or has no room, it waits for no time."""
     job, attempt, lane = facts.state.job, f"attempt {record.epoch + 1}", planned.spec.lane
-    code, what = (record.reason.code, record.reason.text) if record.reason else ("", "it is to be tried again")
+    code, what = (
+        (record.reason.code, record.reason.text)
+        if record.reason
+        else ("", "it is to be tried again")
+    )
     timed = False
     if stands_still(job):
         if record.last_error is not None and record.last_error.code == code:
-            what = record.last_error.text  # without the time of the attempt, which was noted with the reason
-        short = f"{attempt} when the job is resumed: {code}: {what}" if code else f"{attempt} when the job is resumed"
+            what = (
+                record.last_error.text
+            )  # without the time of the attempt, which was noted with the reason
+        short = (
+            f"{attempt} when the job is resumed: {code}: {what}"
+            if code
+            else f"{attempt} when the job is resumed"
+        )
         what = f"{what}; it is tried again when the job is resumed"
         following, ends = Event(what=f"{attempt}, when the job is resumed"), Event(what=A_PERSON)
     else:
         short = f"{code}: {what}" if code else ""
         at = retry_at(record, planned.retry, facts.env)
         timed = at > facts.env.now or facts.room.for_(lane)
-        following = Event(what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at))
+        following = Event(
+            what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at)
+        )
         if not timed:
             short = f"its time has come; {_no_room(facts, lane)}: {short or what}"
             what = f"{what}; its time has come; {_no_room(facts, lane)}"
@@ -194,7 +256,9 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     )
 
 
-def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+def _queued(
+    facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
+) -> Explanation:
     job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
     awaited = "a worker may come"
     if stands_still(job):
@@ -214,18 +278,30 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
                 what = f"{what}; {unlike.text}"
             if unlike and unlike.nobody:
                 what = f"queue {queue}: {unlike.text}, and nobody else listens there"
-                cure = _worker(queue) if unlike.no_spark else f"unstuck alter {job.id} --set mixed=true"
+                cure = (
+                    _worker(queue)
+                    if unlike.no_spark
+                    else f"unstuck alter {job.id} --set mixed=true"
+                )
                 helps = (cure, "unstuck fleet", *helps)
             elif planned.spec.pool and planned.spec.pool in facts.fleet.pools:
-                what, helps = f"waits for {facts.fleet.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
+                what, helps = (
+                    f"waits for {facts.fleet.pools[planned.spec.pool]}",
+                    ("unstuck pool list", *helps),
+                )
                 awaited = "a slot may become free, or be added,"
             elif queue in facts.fleet.unread:
-                what, helps = f"{what}; messages wait unread on {facts.fleet.unread[queue]}", ("unstuck doctor", *helps)
+                what, helps = (
+                    f"{what}; messages wait unread on {facts.fleet.unread[queue]}",
+                    ("unstuck doctor", *helps),
+                )
             elif queue in facts.fleet.busy:
                 what, helps = f"{what}; {facts.fleet.busy[queue]}", ("unstuck fleet", *helps)
         else:
             what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
-        following = Event(what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at)
+        following = Event(
+            what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at
+        )
         attempt = facts.state.attempts.get(group_id)
         if attempt is not None and attempt.avoid and attempt.avoid_until > env.now:
             others = listed(env.others(queue, attempt.avoid), SHOWN) or "other hosts"
@@ -233,7 +309,9 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
             following = Event(what=f"host {attempt.avoid} may take it too", at=attempt.avoid_until)
         ends = facts.ends(f"never by itself: {awaited} at any time")
         if given_up_at := queue_timeout_at(job, record, planned.spec.queue_timeout, env):
-            ends = facts.ends(f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at)
+            ends = facts.ends(
+                f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at
+            )
     return Explanation(
         subject=group_id,
         state=record.state,
@@ -246,10 +324,16 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
     )
 
 
-def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
+def _running(
+    facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
+) -> Explanation:
     state, env, attempt = facts.state, facts.env, facts.state.attempts.get(group_id)
     job = state.job
-    lease = min(lease_end(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
+    lease = (
+        min(lease_end(record, attempt, env), env.now + env.lease_ttl)
+        if attempt is not None
+        else 0.0
+    )
     silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
     earlier = facts.fleet.durations.get(group_id, ())
@@ -260,11 +344,23 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
         what += f"; it has run for {format_duration(ran)}, {usual}"
     stack = facts.fleet.stacks.get(group_id)
     if stack is not None:
-        what += "; ".join([f"; its step stands {stands_at(stack, env.now)}", *map(stage_told, stack.stages[:1])])
-    hangs = ran > max(LONG * median(earlier), SHORT) if earlier else stack is not None and stack.stood > STANDS
-    helps = (f"unstuck pause {job.id} --now",) if hangs and job.intent is Intent.RUN and not stands_still(job) else ()
+        what += "; ".join(
+            [f"; its step stands {stands_at(stack, env.now)}", *map(stage_told, stack.stages[:1])]
+        )
+    hangs = (
+        ran > max(LONG * median(earlier), SHORT)
+        if earlier
+        else stack is not None and stack.stood > STANDS
+    )
+    helps = (
+        (f"unstuck pause {job.id} --now",)
+        if hangs and job.intent is Intent.RUN and not stands_still(job)
+        else ()
+    )
     ends = _running_ends(facts, planned, attempt)
-    following = Event(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
+    following = Event(
+        what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease)
+    )
     if job.halted is not None and stands_still(job):
         following = Event(what="its outcome counts when the job is resumed")
     elif facts.cut and (canceled := facts.canceled(planned)):

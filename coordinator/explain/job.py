@@ -111,11 +111,20 @@ def explain_job(state: JobState, env: Environment, due: float | None) -> Explana
 
 def _ended(job: JobRecord) -> Explanation:
     text = job.reason.text if job.reason else f"it is {job.status}"
-    intent = f"; {job.intent_by} asked for {job.intent}{_because(job)}" if job.intent is not Intent.RUN else ""
+    intent = (
+        f"; {job.intent_by} asked for {job.intent}{_because(job)}"
+        if job.intent is not Intent.RUN
+        else ""
+    )
     helps: tuple[str, ...] = ()
     if job.status is not Status.FINISHED:
         mended = f"unstuck retry {job.id} --spec FILE"  # where the stored text is wrong, the same again fails again
-        helps = (f"unstuck retry {job.id}", mended, f"unstuck events {job.id}", f"unstuck logs {job.id}")
+        helps = (
+            f"unstuck retry {job.id}",
+            mended,
+            f"unstuck events {job.id}",
+            f"unstuck logs {job.id}",
+        )
     return Explanation(
         subject=job.id,
         state=job.status,
@@ -130,7 +139,9 @@ def _halted(state: JobState, halted: Reason, env: Environment, due: float | None
     job = state.job
     what, following = halted.text, "it is looked at, and nothing is decided before a resume"
     if job.intent is Intent.PAUSE:
-        what += f"; before that {job.intent_by} had paused it{_because(job)}, which a resume ends, too"
+        what += (
+            f"; before that {job.intent_by} had paused it{_because(job)}, which a resume ends, too"
+        )
     elif job.intent is not Intent.RUN:
         what += f"; {job.intent_by} asked for {job.intent.command}{_because(job)}"
         following = f"the {job.intent.command} is tried again"
@@ -206,10 +217,15 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
     ends = Event(what="when its groups do")
     over = job_timeout_at(job, state.plan.timeout, env) or 0.0
     if job.timed_out is not None:
-        what, ends = f"{what}; {job.timed_out.text}", Event(what="when it is looked at next", at=look_at)
+        what, ends = (
+            f"{what}; {job.timed_out.text}",
+            Event(what="when it is looked at next", at=look_at),
+        )
     elif state.plan.timeout is not None:
         begins = "" if over else " from its first claimed attempt"
-        ends = Event(what=f"{ends.what}; or FAILED by its {timeout_of(state.plan.timeout)}{begins}", at=over)
+        ends = Event(
+            what=f"{ends.what}; or FAILED by its {timeout_of(state.plan.timeout)}{begins}", at=over
+        )
     return Explanation(
         subject=job.id,
         state=job.status,
@@ -223,7 +239,10 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
 
 def _publishing(state: JobState, env: Environment, due: float | None) -> Explanation:
     job, at = state.job, publish_at(state.job, env)
-    what, next_what = "all groups are done; the package could not be published yet", "publishing is tried again"
+    what, next_what = (
+        "all groups are done; the package could not be published yet",
+        "publishing is tried again",
+    )
     if job.phase.aborts:
         what = f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is asked which was first"
     elif job.phase.under_way:
@@ -239,10 +258,14 @@ def _publishing(state: JobState, env: Environment, due: float | None) -> Explana
         subject=job.id,
         state=job.status,
         what=what,
-        since=max((record.since for record in state.groups.values()), default=0.0),  # when the last group was done
+        since=max(
+            (record.since for record in state.groups.values()), default=0.0
+        ),  # when the last group was done
         tried=tried,
         next=Event(what=next_what, at=ahead(at, env, due)),
-        ends=Event(what="never by itself: what is done is not thrown away because the warehouse is away"),
+        ends=Event(
+            what="never by itself: what is done is not thrown away because the warehouse is away"
+        ),
         help=("unstuck doctor", *(() if job.phase.aborts else ways_to_end(job))),
     )
 
@@ -282,7 +305,9 @@ def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Expla
         return alone
     if state.recovering:
         return _recovering(state)
-    stuck = next((one for one in groups if one.state == S.QUEUED and env.now - one.since > LONELY), None)
+    stuck = next(
+        (one for one in groups if one.state == S.QUEUED and env.now - one.since > LONELY), None
+    )
     if stuck is not None and not (state.by_state[S.RUNNING] or state.by_state[S.CANCELING]):
         return f"{stuck.subject}: {stuck.short or stuck.what}"
     return _at_work(state)
@@ -314,7 +339,11 @@ def _recovering(state: JobState) -> str:
 
 
 def _at_work(state: JobState) -> str:
-    at_work = [(name, s) for s in (S.RUNNING, S.CANCELING, S.BACKOFF, S.QUEUED) for name in state.by_state[s]]
+    at_work = [
+        (name, s)
+        for s in (S.RUNNING, S.CANCELING, S.BACKOFF, S.QUEUED)
+        for name in state.by_state[s]
+    ]
     if not at_work:
         return ""
     more = f" and {len(at_work) - NAMED} more" if len(at_work) > NAMED else ""

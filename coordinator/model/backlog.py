@@ -53,7 +53,9 @@ class StreamBacklog:
         what = f"{self.new:,} unread file{'' if self.new == 1 else 's'}, {megabytes(self.bytes)}"
         if self.lag:
             what = f"{self.new:,} unread offsets, {_by_partition(self.lag)}"
-        since = f", the oldest for {format_duration(max(0.0, at - self.since))}" if self.since else ""
+        since = (
+            f", the oldest for {format_duration(max(0.0, at - self.since))}" if self.since else ""
+        )
         return f"{what}{since}{ignored}"
 
     @property
@@ -67,7 +69,9 @@ class StreamBacklog:
         if self.next:
             return _by_partition(self.next, " at offset")
         read = self.looked - self.new
-        return f"{read:,} of {self.looked:,} files are read" if self.known and not self.trouble else ""
+        return (
+            f"{read:,} of {self.looked:,} files are read" if self.known and not self.trouble else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,11 @@ class Backlog:
 
 
 def _by_partition(numbers: Mapping[int, int], word: str = "") -> str:
-    told = [f"partition {one}{word or ':'} {number:,}" for one, number in sorted(numbers.items()) if number or word]
+    told = [
+        f"partition {one}{word or ':'} {number:,}"
+        for one, number in sorted(numbers.items())
+        if number or word
+    ]
     more = f", and {len(told) - SHOWN} more partitions" if len(told) > SHOWN else ""
     return f"{', '.join(told[:SHOWN])}{more}"
 

@@ -41,11 +41,19 @@ class PublishResult:
     replaced: Mapping[str, Replaced] = field(default_factory=dict)
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
-    nothing_new: str = ""  # why there is no version: what the streams of the job have looked at, in words
-    left: int = 0  # files and offsets that have arrived for its streams, beyond the bound of one job
-    taken_over: Mapping[str, str] = field(default_factory=dict)  # by dataset, the job that owned it before
+    nothing_new: str = (
+        ""  # why there is no version: what the streams of the job have looked at, in words
+    )
+    left: int = (
+        0  # files and offsets that have arrived for its streams, beyond the bound of one job
+    )
+    taken_over: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by dataset, the job that owned it before
     goes_on: bool = False  # it has no result yet, and it does not hang
-    at: float = field(default=0.0, compare=False)  # of the entry in the log, by the clock of its publisher
+    at: float = field(
+        default=0.0, compare=False
+    )  # of the entry in the log, by the clock of its publisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +83,22 @@ class Environment:
 
     @classmethod
     def of(
-        cls, settings: Settings, now: float, nonce: str, listening: Mapping[str, Sequence[RunnerStatus]], **more: Any
+        cls,
+        settings: Settings,
+        now: float,
+        nonce: str,
+        listening: Mapping[str, Sequence[RunnerStatus]],
+        **more: Any,
     ) -> Environment:
         """The environment by ``settings``; ``listening``: the runners that listen, per queue."""
         return cls(
             now=now,
             nonce=nonce,
             runners={queue: len(there) for queue, there in listening.items()},
-            hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
+            hosts={
+                queue: {one.host for one in there if not one.unfit}
+                for queue, there in listening.items()
+            },
             sweep_every=settings.sweep_every,
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
@@ -113,23 +129,37 @@ class Decision:
     offered: dict[str, AttemptRecord] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
-    unfrozen: dict[str, None] = field(default_factory=dict)  # groups and members whose frozen inputs go
-    uncollected: dict[str, None] = field(default_factory=dict)  # forks whose values will be collected again
-    instructions: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
+    unfrozen: dict[str, None] = field(
+        default_factory=dict
+    )  # groups and members whose frozen inputs go
+    uncollected: dict[str, None] = field(
+        default_factory=dict
+    )  # forks whose values will be collected again
+    instructions: dict[str, tuple[int, str, str]] = field(
+        default_factory=dict
+    )  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
-    offers: dict[Offer, str] = field(default_factory=dict)  # that stand from now on, or again → lane
+    offers: dict[Offer, str] = field(
+        default_factory=dict
+    )  # that stand from now on, or again → lane
     withdrawn: dict[Offer, str] = field(default_factory=dict)  # that stand no longer → lane
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
     new_try: bool = False  # publish or abort is a new try, and not one that goes on
     notices: tuple[str, ...] = ()  # for the outbox, as JSON
-    ended: Counter[str] = field(default_factory=Counter)  # attempts that have ended, by their outcome
-    publishing: float | None = None  # seconds that publishing took, if this ends the job with a version
+    ended: Counter[str] = field(
+        default_factory=Counter
+    )  # attempts that have ended, by their outcome
+    publishing: float | None = (
+        None  # seconds that publishing took, if this ends the job with a version
+    )
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once
-    reload: bool = False  # decide from a fresh load: records were deleted that the state still holds
+    reload: bool = (
+        False  # decide from a fresh load: records were deleted that the state still holds
+    )
 
     @property
     def full(self) -> bool:
@@ -138,7 +168,15 @@ class Decision:
     @property
     def empty(self) -> bool:
         """Nothing to commit."""
-        changes = (self.groups, self.collected, self.frozen, self.plans, self.dropped, self.offered, self.instructions)
+        changes = (
+            self.groups,
+            self.collected,
+            self.frozen,
+            self.plans,
+            self.dropped,
+            self.offered,
+            self.instructions,
+        )
         return self.job == self.old and not any(changes) and not self.reload
 
 
@@ -152,5 +190,8 @@ class Acks:
 
     def to_dict(self, ended: Mapping[str, int] = NOTHING) -> dict[str, Any]:
         """``ended``: attempts that end with it, by their outcome; the same counters have them."""
-        counts = {**self.counts, **{f"ATTEMPT_{outcome.upper()}": count for outcome, count in ended.items()}}
+        counts = {
+            **self.counts,
+            **{f"ATTEMPT_{outcome.upper()}": count for outcome, count in ended.items()},
+        }
         return {"acks": list(self.ids), "counts": counts, "refused": dict(self.refused)}

@@ -56,7 +56,9 @@ def state_of(
     except NewerJob:
         raise
     except Exception as error:  # noqa: BLE001 - damage may be of any kind
-        what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[:300]
+        what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[
+            :300
+        ]
         state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
         damage = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
         if isinstance(error, _Lost):
@@ -81,11 +83,15 @@ def _lost_fields(fields: Mapping[str, str]) -> str:
     return f"its field{'s' if len(lost) > 1 else ''} {', '.join(lost)}" if lost else ""
 
 
-def _lost_records(fields: Mapping[str, str], groups: Mapping[str, str], frozen: Iterable[str]) -> str:
+def _lost_records(
+    fields: Mapping[str, str], groups: Mapping[str, str], frozen: Iterable[str]
+) -> str:
     """Which records of groups are gone, in words; the commit keeps their number in ``counts``."""
     group_count = int(fields["counts"].split()[0])
     if len(groups) < group_count:
-        named = ", ".join(sorted(name for name in frozen if name not in groups and f"{name}[0]" not in groups)[:3])
+        named = ", ".join(
+            sorted(name for name in frozen if name not in groups and f"{name}[0]" not in groups)[:3]
+        )
         return f"{group_count - len(groups)} of {group_count} records of groups are gone{named and f': {named}'}"
     return ""
 

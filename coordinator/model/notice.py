@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-TOLD_AGAIN_AFTER = 1800.0  # seconds: a problem that comes back is told again no earlier after it was told last
+TOLD_AGAIN_AFTER = (
+    1800.0  # seconds: a problem that comes back is told again no earlier after it was told last
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class Notice:
         """Half of a surrogate pair, which the error of a step may hold, becomes ``?``: the scripts of Redis, and many
         receivers, refuse JSON that has one.
         """
-        text = json.dumps(_NOTICE.dump_python(self, mode="python"), separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(
+            _NOTICE.dump_python(self, mode="python"), separators=(",", ":"), ensure_ascii=False
+        )
         return text.encode(errors="replace").decode()
 
     @classmethod

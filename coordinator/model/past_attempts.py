@@ -38,7 +38,9 @@ class PastAttempt:
 
     @property
     def failed(self) -> bool:
-        return self.ended_as == S.FAILED or (self.ended_as == S.BACKOFF and self.code not in _NO_ERROR)
+        return self.ended_as == S.FAILED or (
+            self.ended_as == S.BACKOFF and self.code not in _NO_ERROR
+        )
 
     @property
     def outcome(self) -> str:
@@ -60,7 +62,9 @@ def attempts_of(events: Iterable[Event]) -> Iterator[PastAttempt]:
         elif kind == S.RUNNING:
             # The log may have lost when it was queued.
             attempt = attempt or PastAttempt(int(event.get("epoch", 0)), at)
-            attempt = replace(attempt, claimed_at=max(at, attempt.queued_at), worker=str(event.get("worker", "")))
+            attempt = replace(
+                attempt, claimed_at=max(at, attempt.queued_at), worker=str(event.get("worker", ""))
+            )
         elif attempt is not None and kind in _END_AN_ATTEMPT:
             yield replace(
                 attempt,

@@ -169,8 +169,19 @@ class AttemptRecord:
 
     def to_json(self) -> str:
         """An attempt as a commit creates it: offered, not claimed."""
-        more = {"pool": self.pool, "spark": self.spark, "avoid": self.avoid, "avoid_until": self.avoid_until}
-        return _compact({"epoch": self.epoch, "nonce": self.nonce, **{name: one for name, one in more.items() if one}})
+        more = {
+            "pool": self.pool,
+            "spark": self.spark,
+            "avoid": self.avoid,
+            "avoid_until": self.avoid_until,
+        }
+        return _compact(
+            {
+                "epoch": self.epoch,
+                "nonce": self.nonce,
+                **{name: one for name, one in more.items() if one},
+            }
+        )
 
 
 _ATTEMPT: TypeAdapter[AttemptRecord] = TypeAdapter(AttemptRecord)
@@ -181,7 +192,11 @@ def _can_be_shown(name: str, value: Any) -> bool:
     if isinstance(value, str):
         return name not in _COUNTS
     # In this form also of a whole number that is too large for a float.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what this one stores
@@ -327,7 +342,11 @@ class JobRecord:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
         known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
         return plan.group_plans(
-            *known, any_code=self.any_code, base=self.base or 0, mixed=self.mixed, schedule=self.schedule
+            *known,
+            any_code=self.any_code,
+            base=self.base or 0,
+            mixed=self.mixed,
+            schedule=self.schedule,
         )
 
     def written(self) -> dict[str, Any]:
@@ -346,18 +365,30 @@ class JobRecord:
             for name in _READ
             if (value := getattr(self, name)) != getattr(old, name)
         }
-        return changed | {f"{FIELD}{digest}": text for digest, text in self.texts.items() if digest not in old.texts}
+        return changed | {
+            f"{FIELD}{digest}": text
+            for digest, text in self.texts.items()
+            if digest not in old.texts
+        }
 
     def to_fields(self) -> dict[str, str]:
         """All hash fields. One that is empty need not be stored: it has its default."""
         plain = {name: _field_text(getattr(self, name), _DEFAULTS.get(name)) for name in _READ}
-        return plain | {"schema": str(self.schema)} | {f"{FIELD}{digest}": text for digest, text in self.texts.items()}
+        return (
+            plain
+            | {"schema": str(self.schema)}
+            | {f"{FIELD}{digest}": text for digest, text in self.texts.items()}
+        )
 
     @classmethod
     def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
         """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
         _check_schema(data)
-        values = {name: read(data[name]) for name, read in _READ.items() if name in _NEEDED or data.get(name)}
+        values = {
+            name: read(data[name])
+            for name, read in _READ.items()
+            if name in _NEEDED or data.get(name)
+        }
         return cls(**values, texts=_texts_in(data))
 
     @classmethod
@@ -382,7 +413,9 @@ def _check_schema(data: Mapping[str, str]) -> None:
 
 
 def _texts_in(fields: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)}
+    return {
+        name.removeprefix(FIELD): text for name, text in fields.items() if name.startswith(FIELD)
+    }
 
 
 def _field_text(value: Any, default: Any) -> str:
@@ -403,4 +436,8 @@ def _reader(kind: Any) -> Callable[[str], Any]:
 
 _NEEDED = ("id", "name", "spec", "commit", "status", "intent")
 _DEFAULTS = {item.name: item.default for item in fields(JobRecord) if item.name not in _NEEDED}
-_READ = {name: _reader(kind) for name, kind in get_type_hints(JobRecord).items() if name not in ("schema", "texts")}
+_READ = {
+    name: _reader(kind)
+    for name, kind in get_type_hints(JobRecord).items()
+    if name not in ("schema", "texts")
+}

@@ -329,7 +329,9 @@ class ScheduleRecord:
     def follows(self) -> list[str]:
         """The datasets after whose new versions it runs."""
         after = json.loads(self.policy).get("after") or []
-        return after if isinstance(after, list) else after.get("any_of") or after.get("all_of") or []
+        return (
+            after if isinstance(after, list) else after.get("any_of") or after.get("all_of") or []
+        )
 
     @property
     def clocked(self) -> bool:
@@ -347,7 +349,9 @@ class ScheduleRecord:
         """Since when each problem stands that somebody was told of, by its condition, and a backfill that is HALTED."""
         found = {condition: told.since for condition, told in self.told.items() if not told.over}
         fill = self.backfill
-        return found | ({"backfill": fill.at} if fill is not None and fill.halted and not fill.over else {})
+        return found | (
+            {"backfill": fill.at} if fill is not None and fill.halted and not fill.over else {}
+        )
 
     @property
     def ordered_backfill(self) -> Backfill | None:
@@ -359,7 +363,9 @@ class ScheduleRecord:
 
     def to_json(self) -> str:
         """Compact JSON without what is at its default, and without the spec, which is a field of its own."""
-        told = _RECORD.dump_python(self, mode="json", exclude_defaults=True, exclude={"spec", "commit"})
+        told = _RECORD.dump_python(
+            self, mode="json", exclude_defaults=True, exclude={"spec", "commit"}
+        )
         return json.dumps(told, separators=(",", ":"))
 
     @classmethod
@@ -399,8 +405,16 @@ _MOVES: tuple[tuple[Collection[ScheduleStatus], Collection[ScheduleStatus], str]
         (_W.RETRYING,),
         "its run failed, or could not be submitted, and another try may mend it",
     ),
-    ((_W.RETRYING,), (_W.WAITING, _W.RUNNING), "a run has ended well, or could be submitted after all"),
-    ((_W.RETRYING,), (_W.WAITING,), "a run has ended well or was submitted after all, or a person canceled the retry"),
+    (
+        (_W.RETRYING,),
+        (_W.WAITING, _W.RUNNING),
+        "a run has ended well, or could be submitted after all",
+    ),
+    (
+        (_W.RETRYING,),
+        (_W.WAITING,),
+        "a run has ended well or was submitted after all, or a person canceled the retry",
+    ),
     (_GOES_ON, (_W.HALTED,), "no further try can mend the failure, or none is left"),
     ((_W.HALTED,), _GOES_ON, "the user resumed it, asked for a run, or set it again"),
     ((*_GOES_ON, _W.HALTED), (_W.PAUSED,), "the user paused it; a run that goes on may end"),
@@ -408,7 +422,9 @@ _MOVES: tuple[tuple[Collection[ScheduleStatus], Collection[ScheduleStatus], str]
     (_OPEN, (_W.STOPPED,), "the user stopped it; a run that goes on may end"),
     (_GOES_ON, (_W.FINISHED,), "no tick is left: `until` has come"),
 )
-SCHEDULE_MOVES = {(old, new): why for olds, news, why in _MOVES for old in _W if old in olds for new in news}
+SCHEDULE_MOVES = {
+    (old, new): why for olds, news, why in _MOVES for old in _W if old in olds for new in news
+}
 
 
 def check_schedule_status(name: str, old: ScheduleStatus, new: ScheduleStatus) -> None:

@@ -45,7 +45,11 @@ def compile_to_store(spec: JobSpec, standing: JobRecord | None = None) -> Compil
     text, texts = spec.packed()
     compiled = Compiled(compile_plan(spec), text, texts)
     plans = compiled.plan.group_plans("", None)
-    stays = replace(standing, spec="", texts={**standing.texts, **texts}).to_fields() if standing is not None else texts
+    stays = (
+        replace(standing, spec="", texts={**standing.texts, **texts}).to_fields()
+        if standing is not None
+        else texts
+    )
     size = _bytes(text, *plans.values(), *stays.values())
     if size > MAX_JOB_BYTES:
         raise SpecError([_too_large(spec, size, plans, _bytes(stays.get("alterations", "")))])
@@ -59,12 +63,20 @@ def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) ->
     first: dict[str, Loc] = {}
     for text, loc in _long_texts(data, ()):
         first.setdefault(text, loc)
-    parts = [(_bytes(text), f"a text of {len(text):,} characters", loc) for text, loc in first.items()]
+    parts = [
+        (_bytes(text), f"a text of {len(text):,} characters", loc) for text, loc in first.items()
+    ]
     for i, group in enumerate(spec.groups):
         own = _bytes(json.dumps(Packer().pack(groups[i])), plans.get(group.name, ""))
         parts.append((own, f"group {group.name}", ("groups", i)))
     conf = _bytes(json.dumps(Packer().pack(data.get("defaults", {}).get("conf", {})))) * len(plans)
-    parts.append((conf, f"defaults.conf, which is stored with each of {len(plans):,} groups", ("defaults", "conf")))
+    parts.append(
+        (
+            conf,
+            f"defaults.conf, which is stored with each of {len(plans):,} groups",
+            ("defaults", "conf"),
+        )
+    )
     parts.append((altered, "what was altered so far", ()))
     largest, what, loc = max(parts, key=lambda part: part[0])
     message = (

@@ -21,7 +21,9 @@ from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import fork_bytes
 
 WAITING_RECORD = GroupRecord()
-UNEXPANDED = "UNEXPANDED"  # in a census: a need that is a dynamic fork whose values nobody knows yet
+UNEXPANDED = (
+    "UNEXPANDED"  # in a census: a need that is a dynamic fork whose values nobody knows yet
+)
 
 Census = Counter[str]  # how many groups stand in which state
 
@@ -35,7 +37,9 @@ class JobState:
     """
 
     damage = ""
-    plans: int | None = None  # of how many groups the store has what runners get; None: it was not asked
+    plans: int | None = (
+        None  # of how many groups the store has what runners get; None: it was not asked
+    )
 
     def __init__(
         self,
@@ -52,14 +56,20 @@ class JobState:
         self.collected = dict(collected)
         self.attempts = attempts
         self.frozen = set(frozen)  # groups and members whose inputs have been fixed
-        self.census: dict[str, Census] = {name: Counter() for name in plan.groups}  # per planned group, records only
+        self.census: dict[str, Census] = {
+            name: Counter() for name in plan.groups
+        }  # per planned group, records only
         self.by_state: dict[GroupState, dict[str, None]] = {state: {} for state in GroupState}
         self.recovering: dict[str, None] = {}
         self.fatal: dict[str, None] = {}  # failed for good, and nothing after them lives with it
-        self.runnable: dict[str, dict[str, None]] = {}  # per queue: groups that may go, with unqueued members
+        self.runnable: dict[
+            str, dict[str, None]
+        ] = {}  # per queue: groups that may go, with unqueued members
         self.joins_judged = False  # ``runnable`` holds all that may go
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
-        self.fulls: dict[str, int | None] = {}  # per planned group: members counted into its successors' needs
+        self.fulls: dict[
+            str, int | None
+        ] = {}  # per planned group: members counted into its successors' needs
         self.open_groups = 0  # planned groups that are not done
         self.outliving = 0  # those of them that run although the job fails fast
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
@@ -119,7 +129,10 @@ class JobState:
         """
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False
-        return all(record.state is GroupState.SUCCEEDED and not record.rows for record in self.groups.values())
+        return all(
+            record.state is GroupState.SUCCEEDED and not record.rows
+            for record in self.groups.values()
+        )
 
     @property
     def first_failed(self) -> str:
@@ -205,7 +218,9 @@ def summary_of(state: JobState) -> str:
         "submitted_at": job.submitted_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at,
-        "groups": {group_state: len(groups) for group_state, groups in state.by_state.items() if groups},
+        "groups": {
+            group_state: len(groups) for group_state, groups in state.by_state.items() if groups
+        },
         "total": None if state.unexpanded else state.size,
         "version": job.version,
         "reason": asdict(job.reason) if job.reason else None,

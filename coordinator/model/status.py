@@ -32,7 +32,9 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.STOPPED, Status.CANCELED, Status.FINISHED, Status.FAILED})
-HELD = frozenset({Status.PAUSED, Status.HALTED})  # until a person acts: nothing begins, and no timeout goes on
+HELD = frozenset(
+    {Status.PAUSED, Status.HALTED}
+)  # until a person acts: nothing begins, and no timeout goes on
 
 
 class Intent(StrEnum):
@@ -90,11 +92,19 @@ class GroupState(StrEnum):
 
 # What listings count as done: a group that was canceled has ended, and nobody did it.
 DONE = frozenset({"SUCCEEDED", "FAILED", "SKIPPED"})
-GROUP_TERMINAL = frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCELED, GroupState.SKIPPED})
+GROUP_TERMINAL = frozenset(
+    {GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCELED, GroupState.SKIPPED}
+)
 
 
 def derive(
-    *, intent: Intent, outcome: Status | None, halted: bool, started: bool, active: bool, recovering: bool
+    *,
+    intent: Intent,
+    outcome: Status | None,
+    halted: bool,
+    started: bool,
+    active: bool,
+    recovering: bool,
 ) -> Status:
     """The status of a job.
 
@@ -109,7 +119,9 @@ def derive(
     if outcome is not None:
         return outcome
     if halted and intent in (Intent.RUN, Intent.PAUSE):
-        return Status.HALTED  # also where the user had paused it: PAUSED means that only the user holds it up
+        return (
+            Status.HALTED
+        )  # also where the user had paused it: PAUSED means that only the user holds it up
     if intent is Intent.PAUSE:
         return Status.PAUSING if active else Status.PAUSED
     if intent is Intent.STOP:
@@ -130,23 +142,47 @@ _ENDED = (
 
 # By a decision, from the record as it stands.
 GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
-    (_S.WAITING, _S.QUEUED): "its join says go, and there is room: `max_parallel`, the dispatch window of its queue",
+    (
+        _S.WAITING,
+        _S.QUEUED,
+    ): "its join says go, and there is room: `max_parallel`, the dispatch window of its queue",
     (_S.WAITING, _S.SUCCEEDED): "a join without steps whose rule holds; it visits no worker",
-    (_S.WAITING, _S.FAILED): "a quorum that can no longer be reached, or a dynamic fork whose source nobody made",
-    (_S.WAITING, _S.SKIPPED): "something it needs failed or was skipped, by its rule; or a fork without values",
+    (
+        _S.WAITING,
+        _S.FAILED,
+    ): "a quorum that can no longer be reached, or a dynamic fork whose source nobody made",
+    (
+        _S.WAITING,
+        _S.SKIPPED,
+    ): "something it needs failed or was skipped, by its rule; or a fork without values",
     (_S.WAITING, _S.CANCELED): _ENDED,
     (_S.QUEUED, _S.RUNNING): "an attempt was claimed",
     (_S.QUEUED, _S.WAITING): "a pause takes an unclaimed offer back",
     (_S.QUEUED, _S.FAILED): "nobody claimed it within its `queue_timeout`",
     (_S.QUEUED, _S.CANCELED): "as from WAITING",
     (_S.RUNNING, _S.SUCCEEDED): "the outcome says so",
-    (_S.RUNNING, _S.BACKOFF): "failed with retries left; or the worker was lost; or the attempt was handed back",
-    (_S.RUNNING, _S.FAILED): "failed for good: not recoverable, retries used up, or too many workers lost in a row",
-    (_S.RUNNING, _S.CANCELING): "the user cancels; the runner is told at once, and again at its next renewal",
-    (_S.RUNNING, _S.CANCELED): "as from WAITING; the running attempt is stale at once, and its watchdog ends it",
+    (
+        _S.RUNNING,
+        _S.BACKOFF,
+    ): "failed with retries left; or the worker was lost; or the attempt was handed back",
+    (
+        _S.RUNNING,
+        _S.FAILED,
+    ): "failed for good: not recoverable, retries used up, or too many workers lost in a row",
+    (
+        _S.RUNNING,
+        _S.CANCELING,
+    ): "the user cancels; the runner is told at once, and again at its next renewal",
+    (
+        _S.RUNNING,
+        _S.CANCELED,
+    ): "as from WAITING; the running attempt is stale at once, and its watchdog ends it",
     (_S.BACKOFF, _S.QUEUED): "its time has come",
     (_S.BACKOFF, _S.CANCELED): "as from WAITING",
-    (_S.CANCELING, _S.CANCELED): "the attempt has ended, in whatever way but success; or nobody confirmed it until the "
+    (
+        _S.CANCELING,
+        _S.CANCELED,
+    ): "the attempt has ended, in whatever way but success; or nobody confirmed it until the "
     "deadline",
     (_S.CANCELING, _S.SUCCEEDED): "it was done before it heard",
 }
@@ -166,7 +202,10 @@ _USER_ENDED = "the user stopped or canceled the job; the log is asked whether it
 PHASE_MOVES: dict[tuple[Phase, Phase], str] = {
     (_P.NONE, _P.PUBLISHING): "all groups are done",
     (_P.PUBLISHING, _P.RETRYING): _TROUBLE,
-    (_P.RETRYING, _P.PUBLISHING): f"{_WAITED}; or a try that counted as hanging gave a sign of life",
+    (
+        _P.RETRYING,
+        _P.PUBLISHING,
+    ): f"{_WAITED}; or a try that counted as hanging gave a sign of life",
     (_P.PUBLISHING, _P.ABORTING): _USER_ENDED,
     (_P.RETRYING, _P.ABORTING): _USER_ENDED,
     (_P.ABORTING, _P.ABORT_RETRYING): _TROUBLE,
@@ -189,17 +228,37 @@ _JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
     ((_J.PAUSING,), (_J.PAUSED,), "the last running attempt has ended"),
     (_GOES_ON, (_J.PAUSING,), "the user paused it; running attempts may end"),
     (_GOES_ON, (_J.PAUSED,), "the user paused it, and no attempt is left"),
-    ((_J.HALTED,), (_J.PAUSING, _J.PAUSED), "the user resumed it, and paused it before it was looked at"),
+    (
+        (_J.HALTED,),
+        (_J.PAUSING, _J.PAUSED),
+        "the user resumed it, and paused it before it was looked at",
+    ),
     ((_J.PAUSING, _J.PAUSED, _J.HALTED), _GOES_ON, "the user resumed it"),
-    ({*_OPEN} - {_J.HALTED}, (_J.HALTED,), "no coordinator could decide it, twice for the same error"),
-    ((*_GOES_ON, _J.PAUSING, _J.PAUSED, _J.HALTED), (_J.STOPPING,), "the user stopped it; running attempts may end"),
-    ({*_OPEN} - {_J.CANCELING}, (_J.CANCELING,), "the user canceled it; running attempts are told to end"),
+    (
+        {*_OPEN} - {_J.HALTED},
+        (_J.HALTED,),
+        "no coordinator could decide it, twice for the same error",
+    ),
+    (
+        (*_GOES_ON, _J.PAUSING, _J.PAUSED, _J.HALTED),
+        (_J.STOPPING,),
+        "the user stopped it; running attempts may end",
+    ),
+    (
+        {*_OPEN} - {_J.CANCELING},
+        (_J.CANCELING,),
+        "the user canceled it; running attempts are told to end",
+    ),
     ({*_OPEN} - {_J.CANCELING}, (_J.STOPPED,), "the user stopped it, and nothing was running"),
     (_OPEN, (_J.CANCELED,), "the user canceled it and nothing was running; or by force"),
     ({*_OPEN} - {_J.STOPPING, _J.CANCELING}, (_J.FAILED,), _FAILED),
     (_OPEN, (_J.FINISHED,), "its package is published, or there was nothing to publish"),
     ((_J.STOPPING,), (_J.STOPPED,), "the last running attempt has ended"),
-    ((_J.CANCELING,), (_J.CANCELED,), "the last running attempt has ended, or the deadline has come"),
+    (
+        (_J.CANCELING,),
+        (_J.CANCELED,),
+        "the last running attempt has ended, or the deadline has come",
+    ),
     ((_J.STOPPING,), (_J.FINISHED,), "its package stood before the stop"),
     ((_J.CANCELING,), (_J.FINISHED,), "its package stood before the cancel"),
     (
@@ -209,7 +268,13 @@ _JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
         "resumed it, and there was nothing to publish",
     ),
 )
-JOB_MOVES = {(old, new): why for olds, news, why in _JOB_MOVES for old in Status if old in olds for new in news}
+JOB_MOVES = {
+    (old, new): why
+    for olds, news, why in _JOB_MOVES
+    for old in Status
+    if old in olds
+    for new in news
+}
 
 
 class IllegalMove(Exception):

@@ -53,7 +53,11 @@ class Tick:
         return cls(seconds, TickOutcome(outcome), int(number), job, int(version), redo)
 
 
-_OUTCOMES = {"RUN_SUBMITTED": TickOutcome.RUNNING, "RUN_STANDS": TickOutcome.RUNNING, "USER_SKIP": TickOutcome.SKIPPED}
+_OUTCOMES = {
+    "RUN_SUBMITTED": TickOutcome.RUNNING,
+    "RUN_STANDS": TickOutcome.RUNNING,
+    "USER_SKIP": TickOutcome.SKIPPED,
+}
 
 
 def ticks_changed(events: Iterable[Mapping[str, Any]]) -> tuple[Tick, ...]:
@@ -88,13 +92,19 @@ def is_by_hand(key: str) -> bool:
 def tick_of_key(key: str) -> float | None:
     """The tick of the run with this key; None if it has none."""
     found = _KEY_OF_TICK.fullmatch(key)
-    return None if found is None or is_by_hand(key) else datetime.datetime.fromisoformat(found[1]).timestamp()
+    return (
+        None
+        if found is None or is_by_hand(key)
+        else datetime.datetime.fromisoformat(found[1]).timestamp()
+    )
 
 
 def tick_text(tick: float) -> str:
     """A tick as it stands in keys: ISO 8601 in UTC, with Z."""
     at = utc(tick)
-    return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds").replace("+00:00", "Z")
+    return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds").replace(
+        "+00:00", "Z"
+    )
 
 
 def utc(at: float) -> datetime.datetime:

@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-METADATA = ("fd00:ec2::254", "100.100.100.200")  # of clouds that keep it outside the link-local networks
+METADATA = (
+    "fd00:ec2::254",
+    "100.100.100.200",
+)  # of clouds that keep it outside the link-local networks
 
 
 class NotAllowed(OSError):
@@ -67,7 +70,9 @@ class Allowed:
         if any(ip in network for network in self._networks):
             return
         if not self._open:
-            raise NotAllowed(f"{host} has the address {ip}, which is not in allow: of UNSTUCK_NOTIFY")
+            raise NotAllowed(
+                f"{host} has the address {ip}, which is not in allow: of UNSTUCK_NOTIFY"
+            )
         if _is_local_to_the_machine(ip):
             raise NotAllowed(
                 f"{host} has the address {ip}, where clouds keep the keys of their machines; "
@@ -105,7 +110,9 @@ class Connecting:
     def connect(self, host: str, port: int, allowed: Allowed | None) -> socket.socket:
         """A connection to the first address of ``host`` that answers. Raises: OSError, NotAllowed."""
         failed: OSError = OSError(f"{host} has no address")
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
             try:
                 if allowed is not None:
                     allowed.check(host, str(address[0]))
@@ -114,7 +121,9 @@ class Connecting:
                 failed = error
         raise failed
 
-    def _connect(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    def _connect(
+        self, family: int, kind: int, protocol: int, address: tuple[object, ...]
+    ) -> socket.socket:
         made = socket.socket(family, kind, protocol)
         try:
             if self.over:  # its name took so long

@@ -29,7 +29,9 @@ def message_of(notice: Notice, page: str, now: float) -> Message:
     if notice.event == "recovered" and notice.status in NOT_WELL:
         # A schedule has no status CANCELED: only its backfill can be canceled.
         part = "'s backfill" if notice.kind == "schedule" and notice.status == "CANCELED" else ""
-        title = f"{notice.kind} {notice.name}{part} is {notice.status}, which ends what was told before"
+        title = (
+            f"{notice.kind} {notice.name}{part} is {notice.status}, which ends what was told before"
+        )
     link = f"{page.rstrip('/')}/{_path(notice)}" if page else ""
     return Message(notice, _unicode(title), _unicode("\n".join(_lines(notice))), link, now)
 
@@ -40,7 +42,11 @@ def _unicode(text: str) -> str:
 
 
 def _path(notice: Notice) -> str:
-    return f"schedules/{quote(notice.name, safe='')}" if notice.kind == "schedule" else f"jobs/{quote(notice.job)}"
+    return (
+        f"schedules/{quote(notice.name, safe='')}"
+        if notice.kind == "schedule"
+        else f"jobs/{quote(notice.job)}"
+    )
 
 
 def _lines(notice: Notice) -> list[str]:

@@ -78,7 +78,12 @@ class OpenProblems:
             except FileNotFoundError:
                 continue  # another coordinator has sent its end
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("%s/%s is not a notice that this release can read: %s", self._folder, name, error)
+                log.warning(
+                    "%s/%s is not a notice that this release can read: %s",
+                    self._folder,
+                    name,
+                    error,
+                )
 
     def _path(self, target: str, problem: str) -> str:
         return f"{self._folder}/{_digest(f'{target} {problem}')}.json"
@@ -93,7 +98,9 @@ class OpenProblems:
         try:
             return self._breaker.call(self._uri, "open problems are not noted", call)
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
-            log.warning("a rollback of Redis now may leave a problem open at its receiver: %s", error)
+            log.warning(
+                "a rollback of Redis now may leave a problem open at its receiver: %s", error
+            )
             return otherwise
 
 
@@ -115,7 +122,12 @@ class ForgottenProblems:
             retention: seconds after which a job leaves the store, whether or not its problem has ended.
             clock: Unix seconds.
         """
-        self._problems, self._outbox, self._retention, self._clock = problems, outbox, retention, clock
+        self._problems, self._outbox, self._retention, self._clock = (
+            problems,
+            outbox,
+            retention,
+            clock,
+        )
         self._jobs, self._schedules, self._expected = jobs, schedules, expected
         self._background = Background(1, "forgotten-problems")
         self._next = 0.0
@@ -132,12 +144,17 @@ class ForgottenProblems:
             try:
                 self._judge(one)
             except Exception:
-                log.exception("whether %s has ended is not known; the next look tries again", one.notice.problem)
+                log.exception(
+                    "whether %s has ended is not known; the next look tries again",
+                    one.notice.problem,
+                )
 
     def _judge(self, one: OpenProblem) -> None:
         now, subject = self._clock(), self._subject(one.notice)
         fate = fate_of(one.target, one.notice, subject, now, self._retention)
-        if fate is Fate.FORGOTTEN:  # its file goes when the notice is sent: Redis may forget it once more
+        if (
+            fate is Fate.FORGOTTEN
+        ):  # its file goes when the notice is sent: Redis may forget it once more
             self._outbox.add(end_of(one.target, one.notice, subject, now))
         elif fate is Fate.ENDED:
             self._problems.forget(one.target, one.notice.problem)

@@ -83,8 +83,13 @@ class Notices:
         """The notices that wait, the longest first, and of each target at most so many."""
         found = []
         for target in cast(list[str], self._redis.zrange(self._keys.notices_due, 0, -1)):
-            state = json.loads(cast(str | None, self._redis.hget(self._keys.notices, target)) or "{}")
-            queue = cast(Any, self._redis.zrange(self._keys.notices_for(target), 0, most - 1, withscores=True))
+            state = json.loads(
+                cast(str | None, self._redis.hget(self._keys.notices, target)) or "{}"
+            )
+            queue = cast(
+                Any,
+                self._redis.zrange(self._keys.notices_for(target), 0, most - 1, withscores=True),
+            )
             with self._redis.pipeline(transaction=False) as pipe:
                 for problem, _ in queue:
                     pipe.lrange(self._keys.notices_of(target, problem), 0, -1)
@@ -96,12 +101,17 @@ class Notices:
                         continue
                     tries = 0 if number else int(state.get("tries", {}).get(problem, 0))
                     at = max(next_at, state.get("next", 0.0))
-                    found.append(Waiting(target, notice, float(since), at, tries, state.get("said", "")))
+                    found.append(
+                        Waiting(target, notice, float(since), at, tries, state.get("said", ""))
+                    )
         return sorted(found, key=lambda one: one.since)
 
     def sent(self, most: int = 100) -> list[Sent]:
         """The notices that were sent, the newest first."""
-        entries = cast(list[tuple[str, Mapping[str, str]]], self._redis.xrevrange(self._keys.notices_sent, count=most))
+        entries = cast(
+            list[tuple[str, Mapping[str, str]]],
+            self._redis.xrevrange(self._keys.notices_sent, count=most),
+        )
         return [
             Sent(fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["said"])
             for _, fields in entries
@@ -112,11 +122,15 @@ class Notices:
 class Outbox(Notices):
     """The outbox in one Redis. ``client`` must decode responses, and wait longer than a second."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, client: redis.Redis, keys: Keys, clock: Callable[[], float] | None = None
+    ) -> None:
         """``clock``: Unix seconds; by default, those of Redis."""
         super().__init__(client, keys)
         self._clock = clock or self._redis_time
-        self._scripts = {name: Script(client, keys, __package__, name) for name in ("spread", "take", "note_try")}
+        self._scripts = {
+            name: Script(client, keys, __package__, name) for name in ("spread", "take", "note_try")
+        }
         self._waiting = keys.notices_for("")
 
     def _redis_time(self) -> float:
@@ -145,7 +159,9 @@ class Outbox(Notices):
 
         ``sender``: a word of its own for each call, so that what is noted late changes nothing else.
         """
-        found = self._scripts["take"](target=target, sender=sender, time=self._time(), hold=hold, waiting=self._waiting)
+        found = self._scripts["take"](
+            target=target, sender=sender, time=self._time(), hold=hold, waiting=self._waiting
+        )
         if not found:
             return None
         problem, tries, failed, entry = found
@@ -153,7 +169,14 @@ class Outbox(Notices):
         return Taken(target, problem, id_, text, tries, failed)
 
     def note_try(
-        self, taken: Taken, sender: str, outcome: str, said: str, *, wait: float = 0.0, rest: float = 0.0
+        self,
+        taken: Taken,
+        sender: str,
+        outcome: str,
+        said: str,
+        *,
+        wait: float = 0.0,
+        rest: float = 0.0,
     ) -> TryEnd:
         """Note what became of a notice: ``sent``, ``failed`` or ``dead``. Idempotent.
 

@@ -16,7 +16,12 @@ import redis
 
 from unstuck.coordinator.decide.timers.backoff import AWAY_WAIT, Uniform, doubled, random_wait
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    LONGEST_ANSWER,
+    Message,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.open_problems import ForgottenProblems, OpenProblems
 from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
@@ -54,11 +59,19 @@ class Sender:
             forgotten: sends the end of those that Redis has forgotten; None: nobody does.
         """
         self._problems, self._forgotten = problems, forgotten
-        self._outbox, self._setting, self._mint, self._clock, self._uniform = outbox, setting, mint, clock, uniform
+        self._outbox, self._setting, self._mint, self._clock, self._uniform = (
+            outbox,
+            setting,
+            mint,
+            clock,
+            uniform,
+        )
         self._known_elsewhere = known_elsewhere
         self._wake: dict[str, threading.Event] = {}
         self._threads: dict[str, threading.Thread] = {}
-        self._hanging: dict[str, Future[str]] = {}  # a try of this target that has not ended in its time
+        self._hanging: dict[
+            str, Future[str]
+        ] = {}  # a try of this target that has not ended in its time
         self.stopping = threading.Event()
 
     def run(self) -> None:
@@ -111,7 +124,9 @@ class Sender:
             notice = taken.notice
         except ValueError as error:
             return self._end(taken, sender, "dead", f"UNREADABLE: {shortened(str(error))}")
-        with about(**({"schedule": notice.name} if notice.kind == "schedule" else {"job": notice.job})):
+        with about(
+            **({"schedule": notice.name} if notice.kind == "schedule" else {"job": notice.job})
+        ):
             if self._problems is not None:
                 self._problems.note(target, notice)
             ended = self._end(taken, sender, *self._try(target, notice))
@@ -123,13 +138,22 @@ class Sender:
         if self._problems is not None:
             self._problems.forget(target, problem)
 
-    def _end(self, taken: Taken, sender: str, outcome: str, said: str, asked: float = 0.0) -> TryEnd:
-        again, rest = (max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed))
+    def _end(
+        self, taken: Taken, sender: str, outcome: str, said: str, asked: float = 0.0
+    ) -> TryEnd:
+        again, rest = (
+            max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed)
+        )
         ended = self._record(taken, sender, outcome, said, again, rest)
         if ended is TryEnd.DEAD:
             log.error("the notice %s for %s is a dead letter now: %s", taken.id, taken.target, said)
         elif ended is TryEnd.AGAIN:
-            log.warning("the notice %s could not be sent to %s, and is tried again: %s", taken.id, taken.target, said)
+            log.warning(
+                "the notice %s could not be sent to %s, and is tried again: %s",
+                taken.id,
+                taken.target,
+                said,
+            )
         return ended
 
     def _try(self, target: str, notice: Notice) -> tuple[str, str, float]:
@@ -152,7 +176,9 @@ class Sender:
                 raise SendFailed("the try before this one has not ended")
             del self._hanging[target]
         channel = self._setting.targets[target]
-        trying = call_in_thread(lambda: channel.send(message, self._setting.allowed), f"send-{target}")
+        trying = call_in_thread(
+            lambda: channel.send(message, self._setting.allowed), f"send-{target}"
+        )
         wait([trying], channel.timeout + LATE)
         if not trying.done():
             self._hanging[target] = trying
@@ -165,7 +191,9 @@ class Sender:
     def _backoff(self, failures: int) -> float:
         return doubled(FIRST_WAIT, LONGEST_WAIT, failures) * self._uniform(0.5, 1.0)
 
-    def _record(self, taken: Taken, sender: str, outcome: str, said: str, again: float, rest: float) -> TryEnd:
+    def _record(
+        self, taken: Taken, sender: str, outcome: str, said: str, again: float, rest: float
+    ) -> TryEnd:
         """Note the outcome, however long the store is away: what is not noted is sent once more."""
         away = 0
         while True:
@@ -192,7 +220,9 @@ class Sender:
         if event is None:
             event = self._wake[target] = threading.Event()
             name = f"notices-{target}"
-            thread = threading.Thread(target=self._send_all, args=(target, event), name=name, daemon=True)
+            thread = threading.Thread(
+                target=self._send_all, args=(target, event), name=name, daemon=True
+            )
             self._threads[target] = thread
             thread.start()
         return event

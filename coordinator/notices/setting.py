@@ -50,8 +50,12 @@ class _Written(Strict):
     @field_validator("page")
     @classmethod
     def _is_a_page(cls, value: str) -> str:
-        if value and (urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname):
-            raise ValueError("expected the address of the page, such as https://unstuck.example.com")
+        if value and (
+            urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname
+        ):
+            raise ValueError(
+                "expected the address of the page, such as https://unstuck.example.com"
+            )
         return value
 
 
@@ -92,7 +96,9 @@ def notify_setting(settings: Settings, environ: Mapping[str, str] | None = None)
             text = Path(written).expanduser().read_text("utf-8")
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise SpecError([Problem(f"the file {shorten(written)} cannot be read: {why}")]) from None
+            raise SpecError(
+                [Problem(f"the file {shorten(written)} cannot be read: {why}")]
+            ) from None
         return _read(text, written, os.environ if environ is None else environ)
     except SpecError as error:
         lines = str(error).splitlines()
@@ -115,7 +121,9 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
     try:
         written = _Written.model_validate(data)
     except ValidationError as error:
-        problems += [_without_values(problem, values) for problem in problems_of(error, data, _MODELS)]
+        problems += [
+            _without_values(problem, values) for problem in problems_of(error, data, _MODELS)
+        ]
         written = _Written()
     targets = {}
     for name, given in written.targets.items():
@@ -146,13 +154,22 @@ def _target(
     try:
         data = secrets.resolve(dict(given))
     except Unrecoverable as error:
-        return [Problem(str(error).replace("this worker", "this process").replace("the worker", "the process"), place)]
+        return [
+            Problem(
+                str(error)
+                .replace("this worker", "this process")
+                .replace("the worker", "the process"),
+                place,
+            )
+        ]
     kind = CHANNELS[kinds[0]]
     try:
         target = kind.model_validate(data)
     except ValidationError as error:
         found = problems_of(error, data, {(): kind})
-        return [replace(_without_values(one, _values(data)), loc=(*place, *one.loc)) for one in found]
+        return [
+            replace(_without_values(one, _values(data)), loc=(*place, *one.loc)) for one in found
+        ]
     if allow is not None and kinds[0] == "apprise":
         message = "Apprise connects by itself, so allow: cannot hold for it; leave out one of them"
         return [Problem(message, (*place, "apprise"))]
@@ -172,8 +189,15 @@ def _allowed(target: Channel, allowed: Allowed, place: Loc) -> Channel | list[Pr
 
 def _without_values(problem: Problem, values: Iterable[str]) -> Problem:
     """``problem`` without what a target is set to."""
-    if problem.loc[:1] == ("targets",) and len(problem.loc) > 2 and "without quotes" in problem.message:
-        return replace(problem, message="this value means different things to readers of YAML; put it in quotes")
+    if (
+        problem.loc[:1] == ("targets",)
+        and len(problem.loc) > 2
+        and "without quotes" in problem.message
+    ):
+        return replace(
+            problem,
+            message="this value means different things to readers of YAML; put it in quotes",
+        )
     message = problem.message
     for value in sorted((one for one in values if len(one) >= _SHORTEST), key=len, reverse=True):
         message = message.replace(shorten(value), "what is written there").replace(value, "…")
@@ -193,7 +217,11 @@ def _inline(targets: Mapping[str, Channel]) -> dict[str, str]:
         for number, secret in enumerate(target.secrets()):
             parts = urlsplit(secret) if "://" in secret else None
             path = f"{parts.path}{'?' if parts.query else ''}{parts.query}" if parts else ""
-            for piece in (secret, parts.password if parts else "", path if len(path) >= _LONG_PATH else ""):
+            for piece in (
+                secret,
+                parts.password if parts else "",
+                path if len(path) >= _LONG_PATH else "",
+            ):
                 if piece and len(piece) >= _SHORTEST:
                     found[f"{VARIABLE}.{name}.{number}.{len(found)}"] = piece
     return found

@@ -50,7 +50,13 @@ class Background:
             most: pieces that hang before the process is exhausted.
             beside: how many threads may hang in the same work; after that many, only a call with ``new_try`` begins it.
         """
-        self._at_once, self._name, self._term, self._most, self._clock = at_once, name, term, most, clock
+        self._at_once, self._name, self._term, self._most, self._clock = (
+            at_once,
+            name,
+            term,
+            most,
+            clock,
+        )
         self._beside = beside
         self._waiting: dict[str, dict[Hashable, Work]] = {}
         self._runs: list[_Run] = []
@@ -90,12 +96,20 @@ class Background:
         room = self._at_once - sum(run.place == place and not run.hangs for run in self._runs)
         for key in list(waiting)[: max(0, room)]:
             run = _Run(key, place, now)
-            thread = threading.Thread(target=self._run, args=(run, waiting[key]), name=self._name, daemon=True)
+            thread = threading.Thread(
+                target=self._run, args=(run, waiting[key]), name=self._name, daemon=True
+            )
             try:
                 thread.start()
             except RuntimeError as error:
                 # A limit of the host: the work waits, and no run is left behind that would seem to hang.
-                log.warning("%s %s in %s waits: no thread could be started for it: %s", self._name, key, place, error)
+                log.warning(
+                    "%s %s in %s waits: no thread could be started for it: %s",
+                    self._name,
+                    key,
+                    place,
+                    error,
+                )
                 break
             self._runs.append(run)  # before it can end: that takes the mutex, which is ours
             del waiting[key]

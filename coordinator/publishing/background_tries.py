@@ -87,7 +87,9 @@ class Publisher:
         """
         job = state.job.id
         key = (job, "publish" if abort is None else "abort")
-        waits = self._background(key, state.job.warehouse, partial(self._try, state, abort), new_try=new_try)
+        waits = self._background(
+            key, state.job.warehouse, partial(self._try, state, abort), new_try=new_try
+        )
         if waits and abort is None and not new_try:
             self._record_progress(job)
 
@@ -117,7 +119,11 @@ class Publisher:
                     break
                 self._sleep(random_wait(BUSY_WAIT, tries, self._uniform))
         except redis.RedisError as error:
-            log.warning("job %s was published, which could not be recorded; it will be found out: %s", job, error)
+            log.warning(
+                "job %s was published, which could not be recorded; it will be found out: %s",
+                job,
+                error,
+            )
 
     def _record_progress(self, job: str) -> None:
         """Record that a try goes on. A record that fails does no harm: the next one follows."""
@@ -126,7 +132,9 @@ class Publisher:
         except redis.RedisError as error:
             log.warning("job %s is being published, which could not be recorded: %s", job, error)
 
-    def _result(self, state: JobState, abort: Reason | None, answered: Callable[[], None]) -> PublishResult:
+    def _result(
+        self, state: JobState, abort: Reason | None, answered: Callable[[], None]
+    ) -> PublishResult:
         try:
             if abort is None:
                 return self._warehouses.publish(state, answered)
@@ -140,4 +148,6 @@ class Publisher:
             what = "the package could not be published yet"
             if abort is not None:
                 what = "the warehouse could not be asked yet whether the package stands"
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", f"{what}: {type(error).__name__}: {error}"[:500]))
+            return PublishResult(
+                trouble=Reason("PUBLISH_TROUBLE", f"{what}: {type(error).__name__}: {error}"[:500])
+            )

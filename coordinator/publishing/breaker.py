@@ -32,7 +32,9 @@ T = TypeVar("T")
 class CircuitBreaker:
     """Calls warehouses, and waits no longer than a limit for each answer. Threads may share it."""
 
-    def __init__(self, limit: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, limit: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """``limit``: seconds, unless a call names its own; `LIMIT` if None. ``clock``: monotonic seconds."""
         self._limit = LIMIT if limit is None else limit
         self._clock = clock
@@ -40,7 +42,9 @@ class CircuitBreaker:
         self._next_at: dict[str, float] = {}  # when the next call may try, by warehouse
         self._mutex = threading.Lock()
 
-    def call(self, place: str, what: str, function: Callable[[], T], limit: float | None = None) -> T:
+    def call(
+        self, place: str, what: str, function: Callable[[], T], limit: float | None = None
+    ) -> T:
         """The answer of the warehouse at ``place``.
 
         Args:
@@ -53,7 +57,9 @@ class CircuitBreaker:
         """
         hanging = self._refusal(place)
         if hanging:
-            raise WarehouseSilent(_text(place, what, f"does not answer: {hanging} calls of this process hang in it"))
+            raise WarehouseSilent(
+                _text(place, what, f"does not answer: {hanging} calls of this process hang in it")
+            )
         call = call_in_thread(function, "warehouse-call")
         limit = self._limit if limit is None else limit
         wait([call], limit)
@@ -69,7 +75,9 @@ class CircuitBreaker:
             hanging = [call for call in self._hanging.get(place, ()) if not call.done()]
             self._hanging[place] = hanging
             now = self._clock()
-            if len(hanging) >= MOST_HANGING or (len(hanging) >= OPENS_AT and now < self._next_at.get(place, now)):
+            if len(hanging) >= MOST_HANGING or (
+                len(hanging) >= OPENS_AT and now < self._next_at.get(place, now)
+            ):
                 return len(hanging)
             if len(hanging) >= OPENS_AT:
                 self._next_at[place] = now + TRY_EVERY

@@ -34,9 +34,33 @@ PARTITION_MISMATCH = "PARTITION_MISMATCH"
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 TRIES = 100  # commits of others that may come first, in one try of publishing
 # Of the features that a table may ask of its writers, beyond files with the right columns: those that we have.
-_FEATURES = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "changeDataFeed", "generatedColumns"}
-_ASKS = ("delta.invariants", "delta.generationExpression", "delta.identity", "delta.columnMapping", "CURRENT_DEFAULT")
-_PLAIN = {"boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date"}
+_FEATURES = {
+    "appendOnly",
+    "invariants",
+    "timestampNtz",
+    "checkConstraints",
+    "changeDataFeed",
+    "generatedColumns",
+}
+_ASKS = (
+    "delta.invariants",
+    "delta.generationExpression",
+    "delta.identity",
+    "delta.columnMapping",
+    "CURRENT_DEFAULT",
+)
+_PLAIN = {
+    "boolean",
+    "byte",
+    "short",
+    "integer",
+    "long",
+    "float",
+    "double",
+    "string",
+    "binary",
+    "date",
+}
 _TIMES = {"timestamp", "timestamp_ntz"}
 
 
@@ -103,11 +127,15 @@ def check(
     what = f"the output {name} of job {job} cannot be written into the Delta table {spec.table}"
     home = warehouse.storage.uri("").removeprefix("file:").rstrip("/")
     if f"{spec.table}/".startswith(f"{home}/") or f"{home}/".startswith(f"{spec.table}/"):
-        raise PublishFailed(TABLE_UNFIT, f"{what}: it is inside the warehouse, or the other way round")
+        raise PublishFailed(
+            TABLE_UNFIT, f"{what}: it is inside the warehouse, or the other way round"
+        )
     with _trouble(name, spec.table):
         table = _open(spec.table)
         if table is None and place.has_strangers():
-            raise PublishFailed(TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files")
+            raise PublishFailed(
+                TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files"
+            )
         _check_types(what, json.loads(output.schema)["fields"])
         for text, shown in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
             if any(text in file.partition.values() for file in output.files):
@@ -115,10 +143,13 @@ def check(
                     PARTITION_MISMATCH,
                     f"{what}: a column of partition_by: holds {shown}, which readers of Delta cannot tell from null",
                 )
-        long = (value for file in output.files for value in file.partition.values() if value is not None)
+        long = (
+            value for file in output.files for value in file.partition.values() if value is not None
+        )
         if any(not folder_fits(value) for value in long):
             raise PublishFailed(
-                PARTITION_MISMATCH, f"{what}: a column of partition_by: holds a text that is too long for a folder"
+                PARTITION_MISMATCH,
+                f"{what}: a column of partition_by: holds a text that is too long for a folder",
             )
         if table is not None:
             _check_table(what, table, output.schema, spec.mode, spec.partition_by)
@@ -134,13 +165,20 @@ def check(
 
 
 def _appended(
-    warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec: OutputSpec, standing: DatasetState | None
+    warehouse: Warehouse,
+    job: str,
+    name: str,
+    output: StagedOutput,
+    spec: OutputSpec,
+    standing: DatasetState | None,
 ) -> frozenset[str]:
     """Files that ``job`` has taken over from another one, and that another retry of that one has appended already.
 
     By the log and not by the table, whose files others may have rewritten.
     """
-    taken_over = {file.path for file in output.files if not file.path.startswith(f"_staging/{job}/")}
+    taken_over = {
+        file.path for file in output.files if not file.path.startswith(f"_staging/{job}/")
+    }
     found: set[str] = set()
     n = 0 if standing is None or standing.table is None else standing.changed
     while spec.mode == "append" and n and taken_over - found:
@@ -172,15 +210,24 @@ def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequ
     """``made``: the schema of the output. Raises: PublishFailed."""
     protocol, metadata, schema = table.protocol(), table.metadata(), table.schema().to_json()
     odd = sorted(set(protocol.writer_features or ()) - _FEATURES)
-    odd += [f"writer version {protocol.min_writer_version}"] if protocol.min_writer_version > 7 else []
+    odd += (
+        [f"writer version {protocol.min_writer_version}"] if protocol.min_writer_version > 7 else []
+    )
     odd += [ask for ask in _ASKS if f'"{ask}' in schema]
-    odd += [key for key in metadata.configuration if key.startswith(("delta.constraints.", "delta.columnMapping."))]
+    odd += [
+        key
+        for key in metadata.configuration
+        if key.startswith(("delta.constraints.", "delta.columnMapping."))
+    ]
     if metadata.configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
         odd.append("delta.enableChangeDataFeed")
     if mode != "append" and metadata.configuration.get("delta.appendOnly", "").lower() == "true":
         odd.append("delta.appendOnly")
     if odd:
-        raise PublishFailed(TABLE_UNFIT, f"{what}: it asks more of its writers than Unstuck can do: {', '.join(odd)}")
+        raise PublishFailed(
+            TABLE_UNFIT,
+            f"{what}: it asks more of its writers than Unstuck can do: {', '.join(odd)}",
+        )
     if _columns(schema) != _columns(made):
         raise PublishFailed(
             SCHEMA_MISMATCH,
@@ -191,11 +238,14 @@ def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequ
     may_be_null = {field["name"] for field in json.loads(made)["fields"] if field["nullable"]}
     if both := sorted(never_null & may_be_null):
         raise PublishFailed(
-            SCHEMA_MISMATCH, f"{what}: its columns {', '.join(both)} are never null, the output's may be"
+            SCHEMA_MISMATCH,
+            f"{what}: its columns {', '.join(both)} are never null, the output's may be",
         )
     if list(metadata.partition_columns) != list(partition_by) and mode != "merge":
         by = [", ".join(one) or "no column" for one in (metadata.partition_columns, partition_by)]
-        raise PublishFailed(PARTITION_MISMATCH, f"{what}: it is parted by {by[0]}, and the output by {by[1]}")
+        raise PublishFailed(
+            PARTITION_MISMATCH, f"{what}: it is parted by {by[0]}, and the output by {by[1]}"
+        )
 
 
 def _columns(schema: str) -> dict[str, str]:
@@ -208,19 +258,26 @@ def _check_keys(
 ) -> None:
     """Raises: PublishFailed: a key is no column, null, or there twice. Delta would find that only after the entry."""
     if absent := [key for key in keys if key not in _columns(output.schema)]:
-        raise PublishFailed(KEYS_UNFIT, f"{what}: keys: names {', '.join(absent)}, which is no column of it")
+        raise PublishFailed(
+            KEYS_UNFIT, f"{what}: keys: names {', '.join(absent)}, which is no column of it"
+        )
     if not output.rows:
         return
     columns = ", ".join(map(_quoted, keys))
     null = " OR ".join(f"{_quoted(key)} IS NULL" for key in keys)
     for problem, query in (
         ("null in some row", f"SELECT {columns} FROM s WHERE {null} LIMIT 1"),
-        ("the same in several rows", f"SELECT {columns} FROM s GROUP BY {columns} HAVING count(*) > 1 LIMIT 1"),
+        (
+            "the same in several rows",
+            f"SELECT {columns} FROM s GROUP BY {columns} HAVING count(*) > 1 LIMIT 1",
+        ),
     ):
         for batch in _rows(warehouse.storage, job, name, output.files, output.schema, query):
             if batch.num_rows:
                 example = ", ".join(str(batch.column(i)[0].as_py()) for i in range(len(keys)))
-                raise PublishFailed(KEYS_UNFIT, f"{what}: keys: {', '.join(keys)} is {problem} ({example})")
+                raise PublishFailed(
+                    KEYS_UNFIT, f"{what}: keys: {', '.join(keys)} is {problem} ({example})"
+                )
 
 
 def write_tables(warehouse: Warehouse, entry: Entry) -> None:
@@ -233,7 +290,11 @@ def write_tables(warehouse: Warehouse, entry: Entry) -> None:
     todo, open_ = {entry.n: entry}, [entry]
     while open_:
         for table in open_.pop().tables.values():
-            if table.after and table.after not in todo and not warehouse.tables_written(table.after):
+            if (
+                table.after
+                and table.after not in todo
+                and not warehouse.tables_written(table.after)
+            ):
                 todo[table.after] = warehouse.existing_entry(table.after)
                 open_.append(todo[table.after])
     for n in sorted(todo):
@@ -265,14 +326,18 @@ def _write(warehouse: Warehouse, entry: Entry, name: str, into: Table) -> None:
                     change.mode,
                     into.partition_by,
                 )
-            except PublishFailed as unfit:  # it was fit when the entry was made: somebody has changed it since
+            except (
+                PublishFailed
+            ) as unfit:  # it was fit when the entry was made: somebody has changed it since
                 raise TableTrouble(str(unfit)) from unfit
         if _commit(warehouse, entry, name, into, place, table):
             reach(Point.AFTER_TABLE, entry.job)
     raise TableTrouble(f"other writers came first, {TRIES} times")
 
 
-def _commit(warehouse: Warehouse, entry: Entry, name: str, into: Table, place: TableFiles, table: Any | None) -> bool:
+def _commit(
+    warehouse: Warehouse, entry: Entry, name: str, into: Table, place: TableFiles, table: Any | None
+) -> bool:
     """Commit once, against the version at hand. False: somebody else has committed since."""
     from deltalake import CommitProperties, Schema, Transaction
     from deltalake.exceptions import CommitFailedError, DeltaError
@@ -292,11 +357,20 @@ def _commit(warehouse: Warehouse, entry: Entry, name: str, into: Table, place: T
         standing = _standing(table)
         added = {place.path_of(file): file for file in change.added if file.rows}
         # What the table has of them stays: two retries of one job may take over the same files.
-        adds = [place.add(warehouse.storage, file, path) for path, file in added.items() if path not in standing]
+        adds = [
+            place.add(warehouse.storage, file, path)
+            for path, file in added.items()
+            if path not in standing
+        ]
         place.sync_folder()
         if table is None:
             create_table_with_add_actions(
-                into.path, schema, adds, mode="error", partition_by=into.partition_by, commit_properties=properties
+                into.path,
+                schema,
+                adds,
+                mode="error",
+                partition_by=into.partition_by,
+                commit_properties=properties,
             )
         else:
             actions = [*_removes(standing, change, added), *adds]
@@ -318,7 +392,11 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
         return {}
     found = table.get_add_actions()
     paths, sizes = (_values(found.column(name)) for name in ("path", "size_bytes"))
-    parts = _values(found.column("partition")) if table.metadata().partition_columns else [{}] * len(paths)
+    parts = (
+        _values(found.column("partition"))
+        if table.metadata().partition_columns
+        else [{}] * len(paths)
+    )
     # deltalake encodes the path that it is given, and gives it as it stands in the log.
     return {
         unquote(path): (size, {column: _text(value) for column, value in part.items()})
@@ -332,11 +410,16 @@ def _counted(table: Any) -> list[DataFile]:
     rows = _values(found.column("num_records")) if "num_records" in found.schema.names else [None]
     if None in rows:
         return []
-    return [DataFile(path, n, size, part) for n, (path, (size, part)) in zip(rows, standing.items(), strict=True)]
+    return [
+        DataFile(path, n, size, part)
+        for n, (path, (size, part)) in zip(rows, standing.items(), strict=True)
+    ]
 
 
 def _removes(
-    standing: Mapping[str, tuple[int, dict[str, str | None]]], change: Change, added: Mapping[str, DataFile]
+    standing: Mapping[str, tuple[int, dict[str, str | None]]],
+    change: Change,
+    added: Mapping[str, DataFile],
 ) -> Iterator[Any]:
     """Return the files that a ``change`` removes: none, all others, or those of the partitions that it names."""
     from deltalake.transaction import RemoveAction
@@ -353,15 +436,21 @@ def _values(column: Any) -> list[Any]:
     return [value.as_py() for value in column]
 
 
-def _merge(warehouse: Warehouse, entry: Entry, name: str, into: Table, table: Any, properties: Any) -> None:
+def _merge(
+    warehouse: Warehouse, entry: Entry, name: str, into: Table, table: Any, properties: Any
+) -> None:
     change = entry.datasets[name]
     rows = _rows(warehouse.storage, entry.job, name, change.added, change.schema, "SELECT * FROM s")
     predicate = " AND ".join(f"t.{_quoted(key)} = s.{_quoted(key)}" for key in into.keys)
-    merger = table.merge(rows, predicate=predicate, source_alias="s", target_alias="t", commit_properties=properties)
+    merger = table.merge(
+        rows, predicate=predicate, source_alias="s", target_alias="t", commit_properties=properties
+    )
     merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-def _rows(files: Files, job: str, name: str, data: Sequence[DataFile], schema: str, query: str) -> Any:
+def _rows(
+    files: Files, job: str, name: str, data: Sequence[DataFile], schema: str, query: str
+) -> Any:
     """The answer of a ``query`` of the staged rows ``s``, as a stream of Arrow batches; each is a sign of life."""
     # The staged files become a Delta table of their own, since deltalake reads tables only.
     from arro3.core import RecordBatchReader
@@ -375,7 +464,9 @@ def _rows(files: Files, job: str, name: str, data: Sequence[DataFile], schema: s
         for number, file in enumerate(data)
         if file.rows
     ]
-    create_table_with_add_actions(path, Schema.from_json(schema_of(fields_of(schema))), adds, mode="ignore")
+    create_table_with_add_actions(
+        path, Schema.from_json(schema_of(fields_of(schema))), adds, mode="ignore"
+    )
     answer = QueryBuilder().register("s", DeltaTable(path)).execute(query)
 
     def batches() -> Iterator[Any]:
@@ -421,6 +512,10 @@ def _trouble(name: str, path: str) -> Iterator[None]:
         yield
     except (PublishFailed, WarehouseMismatch, WarehouseUnsafe):
         raise
-    except Exception as error:  # deltalake raises DeltaError, OSError, ValueError and others for one cause
-        trouble = str(error) if isinstance(error, TableTrouble) else f"{type(error).__name__}: {error}"
+    except (
+        Exception
+    ) as error:  # deltalake raises DeltaError, OSError, ValueError and others for one cause
+        trouble = (
+            str(error) if isinstance(error, TableTrouble) else f"{type(error).__name__}: {error}"
+        )
         raise TableTrouble(f"the Delta table {path} of {name}: {trouble}") from error

@@ -16,7 +16,9 @@ from unstuck.tasks.warehouse.marker import StagedOutput
 EXPECTATION_FAILED = "EXPECTATION_FAILED"
 
 
-def check_expectations(specs: Mapping[str, OutputSpec], made: Mapping[str, Sequence[StagedOutput]], at: float) -> None:
+def check_expectations(
+    specs: Mapping[str, OutputSpec], made: Mapping[str, Sequence[StagedOutput]], at: float
+) -> None:
     """Check what was ``made`` of each output, all members of a fork together, as of ``at`` (seconds since the epoch).
 
     Raises: PublishFailed: with all that does not hold.
@@ -36,9 +38,13 @@ def _wrong(expect: Expect, parts: Sequence[StagedOutput], at: float) -> list[str
     rows, wanted, fresh = sum(part.rows for part in parts), expect.rows, expect.fresh
     newest = max((part.newest for part in parts if part.newest is not None), default=None)
     if wanted is not None and wanted.min is not None and rows < wanted.min:
-        found.append(f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at least {wanted.min:,} are expected")
+        found.append(
+            f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at least {wanted.min:,} are expected"
+        )
     if wanted is not None and wanted.max is not None and rows > wanted.max:
-        found.append(f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at most {wanted.max:,} are expected")
+        found.append(
+            f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at most {wanted.max:,} are expected"
+        )
     if fresh is not None and newest is None:
         found.append(f"expect.fresh: the column {fresh.column} has no value")
     elif fresh is not None and newest is not None and at - newest > fresh.within:

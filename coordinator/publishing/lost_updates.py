@@ -28,10 +28,16 @@ def check_unchanged(
     """
     if output.checkpoint is not None or (spec.mode == "append" and not output.rows):
         return  # where a stream is read on from, its position is compared
-    is_replaced = are_named(output.replaces) if spec.mode == "partition_overwrite" else lambda _: True
+    is_replaced = (
+        are_named(output.replaces) if spec.mode == "partition_overwrite" else lambda _: True
+    )
 
     def rows_in(state: DatasetState | None) -> set[str]:
-        return {file.path for file in state.files if file.rows and is_replaced(file.partition)} if state else set()
+        return (
+            {file.path for file in state.files if file.rows and is_replaced(file.partition)}
+            if state
+            else set()
+        )
 
     if rows_in(read) != rows_in(standing):
         raise PublishFailed(

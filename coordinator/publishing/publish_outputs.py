@@ -51,7 +51,10 @@ FORMAT_MISMATCH = "FORMAT_MISMATCH"
 
 
 def publish(
-    request: PublishRequest, answered: Callable[[], None] = lambda: None, *, now: float | None = None
+    request: PublishRequest,
+    answered: Callable[[], None] = lambda: None,
+    *,
+    now: float | None = None,
 ) -> PublishResult:
     """Make the outputs of a job visible, all in one entry of the warehouse log.
 
@@ -76,7 +79,9 @@ def publish(
     try:
         package = _package(warehouse.storage, request)
         check_expectations(request.outputs, package.expected, request.as_of if now is None else now)
-        idle = dict.fromkeys(output.nothing_new for output in package.outputs.values() if output.nothing_new)
+        idle = dict.fromkeys(
+            output.nothing_new for output in package.outputs.values() if output.nothing_new
+        )
         if idle:
             package = package._replace(outputs=with_news(package.outputs, warehouse.state()))
         if not package.outputs:
@@ -110,17 +115,23 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
             change = replace(change, inputs=package.inputs_of(name), steps=package.steps[name])
             datasets[name] = with_checkpoint(name, change, output, standing)
         more: dict[str, Any] = {"tokens": package.tokens, "made_on": package.made_on}
-        more["tables"] = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
+        more["tables"] = {
+            name: table.made_by(n, name, state.get(name)) for name, table in tables.items()
+        }
         return request.entry(n, "package", params=dict(request.params), datasets=datasets, **more)
 
     while True:
         try:
-            return warehouse.append(request.publish_id, request.base, entry_of, request.package_id)[0]
+            return warehouse.append(request.publish_id, request.base, entry_of, request.package_id)[
+                0
+            ]
         except delta_tables.TableMoved:
             tables = _tables(warehouse, request, package.outputs)
 
 
-def _check_owners(request: PublishRequest, outputs: Mapping[str, StagedOutput], owners: Owners) -> None:
+def _check_owners(
+    request: PublishRequest, outputs: Mapping[str, StagedOutput], owners: Owners
+) -> None:
     """Check that the job may publish its outputs. Rejected rows belong to the owner of their output.
 
     Raises: PublishFailed.
@@ -130,14 +141,20 @@ def _check_owners(request: PublishRequest, outputs: Mapping[str, StagedOutput], 
         raise PublishFailed(DATASET_OWNED, f"{why}. Nothing was published")
 
 
-def _with_owner(change: Change, request: PublishRequest, spec: OutputSpec, owner: Owner | None) -> Change:
+def _with_owner(
+    change: Change, request: PublishRequest, spec: OutputSpec, owner: Owner | None
+) -> Change:
     """``change`` with the owner of the dataset from then on. ``owner``: the one before."""
     after = owner_after(owner, request.job_name, spec.shared_with, take_over=request.take_over)
     taken = owner is not None and after is not None and owner.job_name != after.job_name
-    return replace(change, owner=after, taken_from=owner.job_name if taken and owner is not None else "")
+    return replace(
+        change, owner=after, taken_from=owner.job_name if taken and owner is not None else ""
+    )
 
 
-def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> PublishResult:
+def abort(
+    request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None
+) -> PublishResult:
     """Make sure that a job is never published, unless it is already; says which of the two is so.
 
     For cancel, force-stop and the deadline that meet a job in publishing. Errors and repeats as for ``publish``.
@@ -150,7 +167,9 @@ def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = l
 def _append_abort(warehouse: Warehouse, request: PublishRequest, code: str, reason: str) -> Entry:
     """The entry of the publish id: this ABORT, or what stood before."""
     return warehouse.append(
-        request.publish_id, request.base, lambda n, _: request.entry(n, "abort", code=code, reason=reason)
+        request.publish_id,
+        request.base,
+        lambda n, _: request.entry(n, "abort", code=code, reason=reason),
     )[0]
 
 
@@ -166,7 +185,11 @@ def _tables(
     warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]
 ) -> dict[str, delta_tables.Target]:
     """The Delta tables into which outputs go, each found fit for it. Raises: PublishFailed, TableTrouble, OSError."""
-    specs = {name: spec for name, spec in request.outputs.items() if spec.table is not None and name in outputs}
+    specs = {
+        name: spec
+        for name, spec in request.outputs.items()
+        if spec.table is not None and name in outputs
+    }
     if not specs:
         return {}
     state = warehouse.state()
@@ -189,13 +212,17 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
         delta_tables.write_tables(warehouse, entry)
     if entry.kind == "package":
         changes = entry.datasets
-        told = {name: change.replaced for name, change in changes.items() if change.replaced is not None}
+        told = {
+            name: change.replaced for name, change in changes.items() if change.replaced is not None
+        }
         read = [change.checkpoint for change in changes.values() if change.checkpoint is not None]
         left = sum(one.counts.get("left", 0) for one in read if not one.held_by)
         rows = {name: change.rows for name, change in changes.items()}
         taken = {name: change.taken_from for name, change in changes.items() if change.taken_from}
         return PublishResult(entry.n, rows, told, left=left, taken_over=taken, at=entry.at)
-    return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
+    return PublishResult(
+        failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted")
+    )
 
 
 def change_of(
@@ -213,8 +240,16 @@ def change_of(
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
     there = [] if standing is None else [file.path for file in standing.files]
-    if standing is not None and (spec.table is None) != (standing.table is None) and spec.mode != "replace":
-        was = "a dataset of the warehouse" if standing.table is None else f"the Delta table {standing.table}"
+    if (
+        standing is not None
+        and (spec.table is None) != (standing.table is None)
+        and spec.mode != "replace"
+    ):
+        was = (
+            "a dataset of the warehouse"
+            if standing.table is None
+            else f"the Delta table {standing.table}"
+        )
         raise PublishFailed(
             FORMAT_MISMATCH,
             f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. Publish once with mode: "
@@ -226,8 +261,14 @@ def change_of(
         added = [file for file in output.files if file.path not in target.appended]
         removed = [*there, *(file.path for file in output.files)]
         rows = sum(file.rows for file in added)
-        told = replaced(target.standing, (file for file in target.standing if is_replaced(file.partition)), added)
-        return Change(spec.mode, added, removed, rows, output.schema, replaces=output.replaces, replaced=told)
+        told = replaced(
+            target.standing,
+            (file for file in target.standing if is_replaced(file.partition)),
+            added,
+        )
+        return Change(
+            spec.mode, added, removed, rows, output.schema, replaces=output.replaces, replaced=told
+        )
     if standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     if spec.mode == "replace":
@@ -242,7 +283,9 @@ def change_of(
     if spec.mode == "partition_overwrite":
         columns = list(spec.partition_by)
         foreign = (
-            file for file in (*output.files, *standing.files) if file.rows and set(file.partition) != set(columns)
+            file
+            for file in (*output.files, *standing.files)
+            if file.rows and set(file.partition) != set(columns)
         )
         if (odd := next(foreign, None)) is not None:
             parts = ", ".join(odd.partition) or "no column"
@@ -254,15 +297,23 @@ def change_of(
         # One that is named is replaced also where the output has no rows of it: by nothing. An earlier load of the same
         # partitions may have appended rows outside them: these go with it.
         loads = {load_of(named) for named in output.replaces}
-        gone = [file for file in standing.files if is_replaced(file.partition) or file.outside_of in loads]
+        gone = [
+            file
+            for file in standing.files
+            if is_replaced(file.partition) or file.outside_of in loads
+        ]
     # Two retries of one job may take over the same files: what is published already is not added again.
     removed = [file.path for file in gone]
     stay = set(there) - set(removed)
     added = [file for file in output.files if file.rows and file.path not in stay]
     if not (added or stay) and fields_of(output.schema) == fields_of(schema):
-        added = output.files[:1]  # readers of files find the columns of a dataset that has no rows any more
+        added = output.files[
+            :1
+        ]  # readers of files find the columns of a dataset that has no rows any more
     told = None if output.rejected_of else replaced(standing.files, gone, added)
-    return Change(spec.mode, added, removed, sum(file.rows for file in added), schema, replaced=told)
+    return Change(
+        spec.mode, added, removed, sum(file.rows for file in added), schema, replaced=told
+    )
 
 
 def _schema_after(name: str, output: StagedOutput, spec: OutputSpec, standing: DatasetState) -> str:
@@ -300,7 +351,9 @@ class _Package(NamedTuple):
 
     def inputs_of(self, name: str) -> dict[str, list[int]]:
         """Return the versions that were read of each dataset from which the output ``name`` was made."""
-        read = {dataset: [n for n in versions if n] for dataset, versions in self.sources[name].items()}
+        read = {
+            dataset: [n for n in versions if n] for dataset, versions in self.sources[name].items()
+        }
         return {dataset: versions for dataset, versions in read.items() if versions}
 
 
@@ -338,7 +391,11 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
     names = list(made) if wanted is None else list(dict.fromkeys(wanted))
     if wanted is not None:  # rejected rows are published with their output
         named = set(names)
-        names += [name for name, parts in made.items() if parts[0].output.rejected_of in named and name not in named]
+        names += [
+            name
+            for name, parts in made.items()
+            if parts[0].output.rejected_of in named and name not in named
+        ]
     names = [name for name in names if name in made or name not in request.skipped]
     if missing := [name for name in names if name not in made]:
         raise PublishFailed(
@@ -354,18 +411,28 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
         list(dict.fromkeys(part.staging for part in parts)),
         {name: joined_versions(part.marker.sources for part in made[name]) for name in names},
         _steps(parts, {name: made[name][0].group for name in names}, request.needs),
-        {name: sorted({all_in_words(part.marker.made_on) for part in made[name]} - {""}) for name in names},
+        {
+            name: sorted({all_in_words(part.marker.made_on) for part in made[name]} - {""})
+            for name in names
+        },
     )
 
 
-def _steps(parts: Sequence[_Part], makers: Mapping[str, str], needs: Needs) -> dict[str, dict[str, str]]:
+def _steps(
+    parts: Sequence[_Part], makers: Mapping[str, str], needs: Needs
+) -> dict[str, dict[str, str]]:
     """Return the code that led to each output. ``makers``: by output, the group that made it."""
-    codes: dict[str, dict[str, None]] = {}  # members of a fork may have run different code, after a deploy
+    codes: dict[
+        str, dict[str, None]
+    ] = {}  # members of a fork may have run different code, after a deploy
     for part in parts:
         codes.setdefault(part.group, {})[part.marker.code] = None
     code_of = {group: ", ".join(filter(None, each)) for group, each in codes.items()}
     groups = led_to(needs, code_of)
-    return {name: {group: code_of[group] for group in sorted(groups[maker])} for name, maker in makers.items()}
+    return {
+        name: {group: code_of[group] for group in sorted(groups[maker])}
+        for name, maker in makers.items()
+    }
 
 
 def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutput:
@@ -380,7 +447,13 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
             )
     for part in parts:
         if not files_exist(files, part.output.written):
-            raise _gone(files, job, part.group, part.staging, f"files of its output {name} are gone or cut short")
+            raise _gone(
+                files,
+                job,
+                part.group,
+                part.staging,
+                f"files of its output {name} are gone or cut short",
+            )
     # The file of a member without rows holds its columns alone, which may be a guess from no values.
     filled = [part for part in parts if part.output.rows] or parts
     schema = filled[0].output.schema
@@ -399,9 +472,13 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         rows=sum(part.output.rows for part in parts),
         schema=schema,
         rejected_of=first.output.rejected_of,
-        checkpoint=whole_checkpoint(files, name, [one for part in parts if (one := part.output.checkpoint)]),
+        checkpoint=whole_checkpoint(
+            files, name, [one for part in parts if (one := part.output.checkpoint)]
+        ),
         replaces=[named for part in parts for named in part.output.replaces],
-        nothing_new=first.output.nothing_new if all(part.output.nothing_new for part in parts) else "",
+        nothing_new=first.output.nothing_new
+        if all(part.output.nothing_new for part in parts)
+        else "",
     )
 
 

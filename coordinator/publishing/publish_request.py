@@ -58,7 +58,9 @@ class PublishRequest:
         """The request of a job, for the outputs of the groups that have succeeded."""
         job, plan = state.job, state.plan
         sources = {
-            name: tuple(filter(None, (state.record(member).marked for member in state.members(name))))
+            name: tuple(
+                filter(None, (state.record(member).marked for member in state.members(name)))
+            )
             for name in plan.groups
         }
         return cls(

@@ -14,6 +14,8 @@ ANSWER_WITHIN = 4.0  # seconds
 def published_names(uri: str, breaker: CircuitBreaker) -> Collection[str]:
     """Return the names of the datasets in the warehouse at ``uri``; none if it does not answer, or cannot be read."""
     try:
-        return breaker.call(uri, "no name is suggested", lambda: Warehouse(uri).state(), ANSWER_WITHIN)
+        return breaker.call(
+            uri, "no name is suggested", lambda: Warehouse(uri).state(), ANSWER_WITHIN
+        )
     except (UnstuckError, OSError, ValueError):
         return ()

@@ -61,7 +61,9 @@ def restore(
     place = warehouse.storage.uri("")
     if (identity := warehouse.identity()) is None:
         raise WarehouseMismatch(f"There is no warehouse at {place}; is it mounted?")
-    warehouse = Warehouse(place, identity)  # if it goes away meanwhile, nothing is written where it was
+    warehouse = Warehouse(
+        place, identity
+    )  # if it goes away meanwhile, nothing is written where it was
     now = warehouse.dataset(name)
     publish_id = f"{RESTORE}-{name}-{version}-{now.changed}"
     what = f"version {version} of {name} is not restored"
@@ -91,7 +93,17 @@ def restore(
             about = {"version": version, "reason": reason} if reason else {"version": version}
             job_name = f"{RESTORE} of version {version} by {by}"
             at, datasets = time.time(), {name: change}
-            return Entry(n, n - 1, publish_id, "package", publish_id, job_name, at, params=about, datasets=datasets)
+            return Entry(
+                n,
+                n - 1,
+                publish_id,
+                "package",
+                publish_id,
+                job_name,
+                at,
+                params=about,
+                datasets=datasets,
+            )
 
         made, new = warehouse.append(publish_id, now.changed, entry)
     return Restored(made.n, new, wanted.rows, len(wanted.files), told, stream)
@@ -111,4 +123,6 @@ def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) ->
     if removed is None and not gone:
         return wanted
     why = str(removed or "somebody outside has removed files of it, or cut them short")
-    raise Refused(f"{what}: {why}. {len(gone):,} of its {len(wanted.files):,} files are gone: {listed(gone) or 'none'}")
+    raise Refused(
+        f"{what}: {why}. {len(gone):,} of its {len(wanted.files):,} files are gone: {listed(gone) or 'none'}"
+    )

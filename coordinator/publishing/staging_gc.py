@@ -32,7 +32,9 @@ from unstuck.tasks.warehouse.log_entry import Entry
 log = logging.getLogger(__name__)
 BATCH = 20  # jobs taken by one sweep
 TERM = 3600.0  # seconds until a job is looked at again: a retry holds its staging, or the look had trouble or died
-GIVE_UP = 30 * 86400.0  # seconds after its retention for which the removal of a job's staging is tried
+GIVE_UP = (
+    30 * 86400.0
+)  # seconds after its retention for which the removal of a job's staging is tried
 CACHED_ENTRIES = 100_000  # of one warehouse log
 _ATTEMPT = re.compile(r"\d+-\w+-\w+")
 _DEPTH = 4  # parts in the path of an attempt's folder
@@ -43,7 +45,9 @@ Listing = Mapping[str, Sequence[str]]  # names in a job's staging folder → the
 class StagingCollector:
     """Collects staging, one warehouse at a time. Several coordinators may do so at once."""
 
-    def __init__(self, index: StagingIndex, store: Store, background: Background, settings: Settings) -> None:
+    def __init__(
+        self, index: StagingIndex, store: Store, background: Background, settings: Settings
+    ) -> None:
         """``settings``: which versions of a warehouse stay. Old ones go about once in `TERM`, where jobs have ended."""
         self._index = index
         self._store = store
@@ -62,7 +66,9 @@ class StagingCollector:
         try:
             taken = self._index.take(now, BATCH, TERM)
         except redis.RedisError as error:
-            log.warning("the index of staging could not be read, staging is collected later: %s", error)
+            log.warning(
+                "the index of staging could not be read, staging is collected later: %s", error
+            )
             return
         for place in {(staged.warehouse, staged.warehouse_id) for staged in taken}:
             batch = [staged for staged in taken if (staged.warehouse, staged.warehouse_id) == place]
@@ -97,16 +103,30 @@ class StagingCollector:
                 progress=lambda number, total: progressed(),
             )
         except Exception as error:  # noqa: BLE001 - as for a look: it is tried again after the term
-            log.warning("old versions in %s were not removed: %s: %s", known.warehouse, type(error).__name__, error)
+            log.warning(
+                "old versions in %s were not removed: %s: %s",
+                known.warehouse,
+                type(error).__name__,
+                error,
+            )
             return
         if done.files:
-            log.info("%d files of versions before %d in %s were removed", done.files, done.oldest, known.warehouse)
+            log.info(
+                "%d files of versions before %d in %s were removed",
+                done.files,
+                done.oldest,
+                known.warehouse,
+            )
 
     def _trouble(self, staged: Staged, now: float, error: Exception) -> None:
         """Log the error; give up in the end, since a warehouse may be gone for ever."""
         over = now > staged.forget_at + GIVE_UP
         what = f"the staging of job {staged.job} ({folder_of(staged.job)} in {staged.warehouse}) could not be collected"
-        then = "It is left as it is, for people to remove" if over else f"It is tried again in {TERM / 60:.0f} minutes"
+        then = (
+            "It is left as it is, for people to remove"
+            if over
+            else f"It is tried again in {TERM / 60:.0f} minutes"
+        )
         log.warning("%s: %s: %s. %s", what, type(error).__name__, error, then)
         if over:
             with suppress(redis.RedisError):  # it is given up after the next look
@@ -129,7 +149,11 @@ class StagingCollector:
             # The record that says which attempts count is gone, so all of them stay.
             self._index.later(job, staged.forget_at + MARGIN)
             return
-        counting = {record.staging for record in state.groups.values()} - {""} if state is not None else set()
+        counting = (
+            {record.staging for record in state.groups.values()} - {""}
+            if state is not None
+            else set()
+        )
         needed = counting | retries.folders
         listing = _listing(warehouse.storage, job)
         which = expired_staging if forgotten else stale_attempts
@@ -141,7 +165,10 @@ class StagingCollector:
             warehouse.storage.remove_tree(path)
         if removed:
             log.info(
-                "job %s: %d folders and files of its staging in %s were removed", job, len(removed), staged.warehouse
+                "job %s: %d folders and files of its staging in %s were removed",
+                job,
+                len(removed),
+                staged.warehouse,
             )
         if not forgotten:
             self._index.later(job, max(staged.forget_at, now) + MARGIN)
@@ -170,7 +197,9 @@ class StagingCollector:
         for n in range(staged.base + 1, head + 1):
             owners = known.get(n)
             if owners is None:
-                owners = known[n] = frozenset(owner(folder) or "" for folder in _entry_folders(warehouse, n))
+                owners = known[n] = frozenset(
+                    owner(folder) or "" for folder in _entry_folders(warehouse, n)
+                )
             if staged.job in owners:
                 found |= _entry_folders(warehouse, n)
         return found
@@ -192,7 +221,9 @@ def remove_staging(warehouse: Warehouse, job: str, base: int) -> None:
 def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:
     entry = warehouse.entry(n)
     if entry is None:
-        raise LogBroken(f"entry {n} of the log at {warehouse.storage.uri('')} is missing, though later ones stand")
+        raise LogBroken(
+            f"entry {n} of the log at {warehouse.storage.uri('')} is missing, though later ones stand"
+        )
     return named_by(entry)
 
 
@@ -242,8 +273,12 @@ class Kept:
 
 def stale_attempts(job: str, listing: Listing, kept: Kept) -> list[str]:
     """Folders of attempts that count for nothing. Logs stay, and everything that is no attempt's folder."""
-    folders = (f"{folder_of(job)}/{group}/{name}" for group, names in listing.items() for name in names)
-    return [path for path in folders if _ATTEMPT.fullmatch(path.rpartition("/")[2]) and path not in kept]
+    folders = (
+        f"{folder_of(job)}/{group}/{name}" for group, names in listing.items() for name in names
+    )
+    return [
+        path for path in folders if _ATTEMPT.fullmatch(path.rpartition("/")[2]) and path not in kept
+    ]
 
 
 def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:

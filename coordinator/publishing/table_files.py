@@ -21,7 +21,10 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
-_OURS = ("unstuck-", ".unstuck-")  # how the names of our files begin, and those of files that become ours
+_OURS = (
+    "unstuck-",
+    ".unstuck-",
+)  # how the names of our files begin, and those of files that become ours
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
@@ -38,7 +41,10 @@ class TableFiles:
         if os.path.isfile(self._root):
             return True
         paths = self._walk() if self._store is None else self._store.paths()
-        return any(not path.startswith("_delta_log/") and not _name(path).startswith(_OURS) for path in paths)
+        return any(
+            not path.startswith("_delta_log/") and not _name(path).startswith(_OURS)
+            for path in paths
+        )
 
     def _walk(self) -> Iterator[str]:
         def stop(error: OSError) -> None:
@@ -85,7 +91,9 @@ class TableFiles:
                 _sync(f"{self._root}/{folder}")
         files.answered()
         stats = json.dumps({"numRecords": file.rows})
-        return AddAction(path, file.bytes, dict(file.partition), int(time.time() * 1000), True, stats)
+        return AddAction(
+            path, file.bytes, dict(file.partition), int(time.time() * 1000), True, stats
+        )
 
     def sync_folder(self) -> None:
         """The names of files that were added are on disk. Raises: OSError."""
@@ -126,7 +134,8 @@ def _name(path: str) -> str:
 def _folders(partition: Mapping[str, str | None]) -> str:
     """The folders of a partition as Hive names them. Polars wants them where any file of a table stands in some."""
     return "".join(
-        f"{quote(key, safe='')}={NULL_FOLDER if v is None else quote(v, safe='')}/" for key, v in partition.items()
+        f"{quote(key, safe='')}={NULL_FOLDER if v is None else quote(v, safe='')}/"
+        for key, v in partition.items()
     )
 
 

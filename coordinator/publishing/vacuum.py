@@ -72,7 +72,9 @@ def vacuum(
 
     # What an earlier vacuum said goes, even if this one would keep more.
     oldest, kept_for = hold(max(_oldest_kept(warehouse, head, keep, before), noted))
-    removable = _removable(warehouse, removed, oldest, head)  # a log that cannot be read is left as it is
+    removable = _removable(
+        warehouse, removed, oldest, head
+    )  # a log that cannot be read is left as it is
     if oldest > removed and not dry_run:
         warehouse.keep_from(noted := max(noted, oldest))
         counted()
@@ -117,7 +119,11 @@ def _removable(warehouse: Warehouse, removed: int, oldest: int, head: int) -> li
             if change.checkpoint is not None:
                 taken_out[change.checkpoint.after] = None  # a later job goes on from a later one
                 taken_out[change.checkpoint.after_state] = None
-    live = {file.path for dataset in warehouse.state(oldest, removed=True).values() for file in dataset.files}
+    live = {
+        file.path
+        for dataset in warehouse.state(oldest, removed=True).values()
+        for file in dataset.files
+    }
     for n in range(oldest + 1, head + 1):
         for change in warehouse.existing_entry(n).datasets.values():
             live.update(file.path for file in change.added)

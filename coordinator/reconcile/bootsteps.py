@@ -49,7 +49,9 @@ class Loop(bootsteps.StartStopStep):  # type: ignore[misc]
         self._loop = self.make()
         self._loop.stopping.clear()
         name = self.what.replace(" ", "-")
-        self._thread = threading.Thread(target=self._run, args=(self._loop,), name=name, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(self._loop,), name=name, daemon=True
+        )
         self._thread.start()
 
     def shutdown(self, parent: Any) -> None:
@@ -99,7 +101,9 @@ class CoordinatorStallDetector(StallDetector):
     )
 
     def at_work(self) -> bool:
-        return all(word is None or word is False for word in (state.should_stop, state.should_terminate))
+        return all(
+            word is None or word is False for word in (state.should_stop, state.should_terminate)
+        )
 
     def give_up(self) -> None:
         end_as_failure()

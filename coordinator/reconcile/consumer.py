@@ -83,7 +83,12 @@ class Consumer:
             wait: seconds for which reports may be collected while no runner waits for their effect.
         """
         self.sweep = sweep
-        self._stream, self._reconciler, self._settings, self._heartbeat = stream, reconciler, settings, heartbeat
+        self._stream, self._reconciler, self._settings, self._heartbeat = (
+            stream,
+            reconciler,
+            settings,
+            heartbeat,
+        )
         self._clock, self._uniform, self._wait = clock, uniform, wait
         self._busy: dict[str, _Busy] = {}
         self._last_batch = 0  # outcomes in the last batch
@@ -130,7 +135,9 @@ class Consumer:
             idle = self._stream.claim_idle(self._settings.report_idle, BATCH)
             idle = [entry for entry in idle if entry.id not in waiting]
             # A report that ended each coordinator that read it is not tried for ever.
-            self._poisoned(idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not")
+            self._poisoned(
+                idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not"
+            )
             self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
         self.again(now)
         if now >= self._next_look:
@@ -141,7 +148,9 @@ class Consumer:
         if now >= self._next_trim:
             self._next_trim = now + 30.0
             if self._reconciler.exhausted:
-                raise PublishersExhausted("too many publishers hang in a warehouse; another process may find it well")
+                raise PublishersExhausted(
+                    "too many publishers hang in a warehouse; another process may find it well"
+                )
             self._stream.trim()
             self._heartbeat.forget_silent()
         self._beat()
@@ -154,7 +163,9 @@ class Consumer:
         now = self._clock()
         if now >= self._next_note:
             self._next_note = now + EVERY
-            self._heartbeat.note(*(None if at is None else now - at for at in (self._read_at, self.sweep.ended_at)))
+            self._heartbeat.note(
+                *(None if at is None else now - at for at in (self._read_at, self.sweep.ended_at))
+            )
 
     def again(self, now: float) -> bool:
         """Try the busy jobs whose time has come. Returns whether there were any."""
@@ -203,8 +214,16 @@ class Consumer:
             except Exception as error:
                 if unavailable(error) or _no_group(error):
                     raise
-                log.exception("%d reports of job %s could not be applied; they are delivered again", len(entries), job)
-                self._poisoned(entries, POISON_AFTER, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
+                log.exception(
+                    "%d reports of job %s could not be applied; they are delivered again",
+                    len(entries),
+                    job,
+                )
+                self._poisoned(
+                    entries,
+                    POISON_AFTER,
+                    f"applying it raised {type(error).__name__}: {str(error)[:300]}",
+                )
         self._beat()
 
     def _poisoned(self, entries: Sequence[StreamEntry], limit: int, why: str) -> None:
@@ -214,7 +233,12 @@ class Consumer:
 
     def _dead_letter(self, entries: Sequence[StreamEntry], code: str, why: str) -> None:
         self._stream.dead_letter(entries, f"{code}: {why}", code)
-        log.error("reports %s are dead letters now: %s: %s", ", ".join(entry.id for entry in entries), code, why)
+        log.error(
+            "reports %s are dead letters now: %s: %s",
+            ", ".join(entry.id for entry in entries),
+            code,
+            why,
+        )
 
     def _ack_wake_ups(self, entries: Sequence[StreamEntry]) -> list[StreamEntry]:
         """Ack the wake-ups among ``entries``, since their jobs stay in the due index. Returns the reports."""
@@ -226,7 +250,9 @@ class Consumer:
         result = self._reconciler.reconcile(job, reports, due=len(reports) < len(entries))
         if result is PassResult.BUSY:
             tries += 1
-            self._busy[job] = _Busy(entries, tries, self._clock() + random_wait(BUSY_WAIT, tries, self._uniform))
+            self._busy[job] = _Busy(
+                entries, tries, self._clock() + random_wait(BUSY_WAIT, tries, self._uniform)
+            )
             return
         unknown = self._ack_wake_ups(entries)
         if result is PassResult.MORE:
@@ -237,7 +263,9 @@ class Consumer:
     def _read_timeout(self) -> float:
         """How long to wait for new reports before other work is due, in seconds."""
         now = self._clock()
-        until = min([self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())])
+        until = min(
+            [self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())]
+        )
         return min(max(until - now, 0.001), 1.0)
 
 

@@ -11,7 +11,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from unstuck.coordinator.model.listed_job import ListedJob
-from unstuck.coordinator.notices.rules.expected import Came, Expected, judge, looks_back_to, names_of, stored_rules
+from unstuck.coordinator.notices.rules.expected import (
+    Came,
+    Expected,
+    judge,
+    looks_back_to,
+    names_of,
+    stored_rules,
+)
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions, subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
@@ -20,7 +27,9 @@ from unstuck.tasks.protocol.report import in_short
 LOOK_EVERY = 30.0  # seconds between looks of one coordinator
 MOST = 20_000  # jobs of any name that are looked at in one look; the next ones in the next
 DAY = 25 * 3600.0  # seconds back of which jobs are known; the longest day of a zone has so many
-OVERLAP = 60.0  # seconds that are looked at once more, since the clock of Redis may be set back a little
+OVERLAP = (
+    60.0  # seconds that are looked at once more, since the clock of Redis may be set back a little
+)
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +63,9 @@ class ExpectedJobs:
 
     def run(self) -> None:
         """Judge all expected names, unless that was a short while ago. Raises: redis.RedisError."""
-        if self._clock() >= self._next and self._looking.acquire(blocking=False):  # two threads may sweep at once
+        if self._clock() >= self._next and self._looking.acquire(
+            blocking=False
+        ):  # two threads may sweep at once
             try:
                 self._look()
             finally:
@@ -70,35 +81,58 @@ class ExpectedJobs:
         expected: dict[str, Expected] = {}
         asked: dict[str, Subscriptions] = {}
         for name in names:
-            known, by_fleet = _read(name, states.get(name, "{}"), Expected.from_json, Expected()), name in self._names
+            known, by_fleet = (
+                _read(name, states.get(name, "{}"), Expected.from_json, Expected()),
+                name in self._names,
+            )
             if name not in rules and not by_fleet and not known.late:
                 if not known.by_fleet:  # it was submitted without a rule since
                     self._store.note(name, states[name], "", ())
             elif name not in schedules:
-                asked[name] = subscriptions(name, _read(name, rules.get(name, ""), stored_rules, NO_RULES), self._rules)
-                expected[name] = replace(known, since=known.since or now, by_fleet=by_fleet or known.by_fleet)
+                asked[name] = subscriptions(
+                    name, _read(name, rules.get(name, ""), stored_rules, NO_RULES), self._rules
+                )
+                expected[name] = replace(
+                    known, since=known.since or now, by_fleet=by_fleet or known.by_fleet
+                )
         jobs = self._jobs(asked, expected, now)
         if jobs is None:
             self._next = 0.0
             return
         for name, one in expected.items():
-            found = judge(name, asked[name], one, jobs[name], now, self._zone, given_up=name not in self._names)
+            found = judge(
+                name,
+                asked[name],
+                one,
+                jobs[name],
+                now,
+                self._zone,
+                given_up=name not in self._names,
+            )
             after = "" if found.forget else found.expected.to_json()
             if after != states.get(name):
-                self._store.note(name, states.get(name, ""), after, [one.to_json() for one in found.notices])
+                self._store.note(
+                    name, states.get(name, ""), after, [one.to_json() for one in found.notices]
+                )
 
     def _jobs(
         self, asked: Mapping[str, Subscriptions], expected: Mapping[str, Expected], now: float
     ) -> dict[str, list[Came]] | None:
         """By name, the jobs that are needed to judge it, the newest first; None: more are to be looked at before."""
-        froms = {name: looks_back_to(asked[name], one, now, self._zone) for name, one in expected.items()}
+        froms = {
+            name: looks_back_to(asked[name], one, now, self._zone) for name, one in expected.items()
+        }
         wanted = {name: at for name, at in froms.items() if at is not None}
         if not self._follow(expected, min([*wanted.values(), now - DAY]), now):
             return None
         found: dict[str, list[Came]] = defaultdict(list)
         for name, since in wanted.items():
             known = self._known[name]
-            newest = sorted((job for job, at in known.items() if at >= since), key=known.__getitem__, reverse=True)
+            newest = sorted(
+                (job for job, at in known.items() if at >= since),
+                key=known.__getitem__,
+                reverse=True,
+            )
             for line in self._store.lines([name], newest):
                 job = ListedJob.from_json(line)
                 why = job.reason.text if job.reason is not None else ""
@@ -134,5 +168,9 @@ def _read(name: str, text: str, read: Callable[[str], T], otherwise: T) -> T:
     try:
         return read(text)
     except (ValueError, TypeError) as error:
-        log.error("a record of the expected job %s cannot be read, and is begun anew: %s", name, in_short(error))
+        log.error(
+            "a record of the expected job %s cannot be read, and is begun anew: %s",
+            name,
+            in_short(error),
+        )
         return otherwise

@@ -85,13 +85,17 @@ class Heartbeat:
         if 0 <= now - self._looked_at < EVERY_LOOK:
             return
         self._looked_at = now
-        queues = sorted({CONTROL_QUEUE, *(queue for one in self._registry.runners() for queue in one.queues)})
+        queues = sorted(
+            {CONTROL_QUEUE, *(queue for one in self._registry.runners() for queue in one.queues)}
+        )
         with self._redis.pipeline(transaction=False) as pipe:
             for queue in queues:
                 pipe.lindex(self._keys.queue(queue), -1)  # Celery adds on the left
             oldest = pipe.execute(raise_on_error=False)
         # A key that is no list is no queue of Celery's.
-        found = {queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)}
+        found = {
+            queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)
+        }
         self._queue_ages = ages_after(self._queue_ages, found, now)
 
     def leave(self) -> None:

@@ -101,11 +101,15 @@ class Reconciler:
         self.rules = rules
         # By this, the rules of the fleet are not hashed for each commit.
         self.asked = lru_cache(1024)(lambda name, of_job: subscriptions(name, of_job, rules))
-        self._usual: dict[tuple[str, str], tuple[float, float]] = {}  # name and schedule → when it was read, seconds
+        self._usual: dict[
+            tuple[str, str], tuple[float, float]
+        ] = {}  # name and schedule → when it was read, seconds
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._send_wake_ups = send_wake_ups
         self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
-        self._publisher = Publisher(warehouses, self._decide_published, background, sleep, clock, uniform)
+        self._publisher = Publisher(
+            warehouses, self._decide_published, background, sleep, clock, uniform
+        )
 
     @property
     def exhausted(self) -> bool:
@@ -142,15 +146,23 @@ class Reconciler:
             if wake_ups := self.store.wake_ups(lanes, self.listening(now), now):
                 self._send_wake_ups(wake_ups)
         except Exception as error:  # noqa: BLE001 - of any transport; the sweep looks again
-            log.warning("no wake-up could be sent; the next sweep sends it: %s: %s", type(error).__name__, error)
+            log.warning(
+                "no wake-up could be sent; the next sweep sends it: %s: %s",
+                type(error).__name__,
+                error,
+            )
 
-    def reconcile(self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False) -> PassResult:
+    def reconcile(
+        self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False
+    ) -> PassResult:
         """Decide one job: look at the groups that ``reports`` name; without reports, or when ``due``, at all groups.
 
         Raises:
             redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
         """
-        groups = None if due or not reports else [delivered.report.token.group for delivered in reports]
+        groups = (
+            None if due or not reports else [delivered.report.token.group for delivered in reports]
+        )
         return self._perform(Pass(self, job, groups, reports))
 
     def _decide_published(self, job: str, result: PublishResult) -> bool:
@@ -221,7 +233,10 @@ class Pass:
             if ended is not Round.REFUSED:
                 self.reports, self.published = (), None
             # A pass that met the lock busy tries again by itself: one more round for it is enough.
-            if ended is Round.DONE and self._end(anyway=rounds[Round.DONE] > 1) is not EndAnswer.AGAIN:
+            if (
+                ended is Round.DONE
+                and self._end(anyway=rounds[Round.DONE] > 1) is not EndAnswer.AGAIN
+            ):
                 return PassResult.DONE
             if rounds[Round.MORE] == TURN:
                 self._end(anyway=True)
@@ -263,7 +278,9 @@ class Pass:
         """Load, decide and commit once."""
         if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
             self._reconciler.cache.pop(self.job, None)
-            return self._acknowledge(Applied.TERMINAL, None)  # as after an outage: of a wide job there are many
+            return self._acknowledge(
+                Applied.TERMINAL, None
+            )  # as after an outage: of a wide job there are many
         at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
         if not 0 <= self._begun.now - at < CACHE_SECONDS:
             cached = None
@@ -298,7 +315,9 @@ class Pass:
         acks = receipt(state, self.reports)
         job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
-            self._store.acknowledge(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
+            self._store.acknowledge(
+                self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks
+            )
             return Round.DONE
         everything = self.groups is None
         env = self._environment(state)
@@ -332,7 +351,9 @@ class Pass:
         job, everything = state.job, self.groups is None
         asked = self._reconciler.asked(job.name, state.plan.notify)
         usual = partial(self._reconciler.usual, job, env.now)
-        told = tell(asked, decision.old, state, env, decision.due, usual=usual, everything=everything)
+        told = tell(
+            asked, decision.old, state, env, decision.due, usual=usual, everything=everything
+        )
         decision.notices = tuple(notice.to_json() for notice in told.notices)
         if told.told != job.told:
             decision.job = state.job = replace(job, told=told.told)
@@ -350,7 +371,12 @@ class Pass:
         listening = self._reconciler.listening(now)
         takeover = self._begun.takeover(settings.sweep_every)
         return Environment.of(
-            settings, now, self._reconciler.ids(), listening, takeover=takeover, published=self.published
+            settings,
+            now,
+            self._reconciler.ids(),
+            listening,
+            takeover=takeover,
+            published=self.published,
         )
 
     def _committed(self, state: JobState, decision: Decision) -> None:
@@ -369,9 +395,13 @@ class Pass:
             state = self._store.load(self.job, bare=True)
             if state is None or state.job.terminal or state.job.intent is not Intent.FORCE_STOP:
                 return None
-            log.warning("job %s is ended by force without its groups, which cannot be decided", self.job)
+            log.warning(
+                "job %s is ended by force without its groups, which cannot be decided", self.job
+            )
             self.groups = None
-            while (ended := self._decide(state)) is Round.MORE:  # on this state: it cannot be loaded again
+            while (
+                ended := self._decide(state)
+            ) is Round.MORE:  # on this state: it cannot be loaded again
                 self.reports = ()
             return ended
         except Exception as error:
@@ -390,7 +420,11 @@ class Pass:
         errors.pop(self.job, None)
         text = f"the coordinator could not decide this job: {text[:500]}. Nothing more is started until it is resumed."
         self._store.halt(
-            self.job, Reason("UNDECIDABLE", text), self._reconciler.ids(), self._begun.now, self._tell_of_halt
+            self.job,
+            Reason("UNDECIDABLE", text),
+            self._reconciler.ids(),
+            self._begun.now,
+            self._tell_of_halt,
         )
         return self._look_later("HALTED", HALTED_LOOK)
 

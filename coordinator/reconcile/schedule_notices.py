@@ -23,7 +23,10 @@ from unstuck.tasks.spec.fields import STORED
 @lru_cache(1024)
 def rules_of(spec: str) -> tuple[NotifyRule, ...]:
     """The rules in a job spec, as JSON."""
-    return tuple(NotifyRule.model_validate(one, context=STORED) for one in json.loads(spec).get("notify") or ())
+    return tuple(
+        NotifyRule.model_validate(one, context=STORED)
+        for one in json.loads(spec).get("notify") or ()
+    )
 
 
 @dataclass(frozen=True, slots=True)

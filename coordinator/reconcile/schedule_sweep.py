@@ -20,7 +20,12 @@ from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.reconcile.schedule_notices import NO_RULES, ScheduleNotices
-from unstuck.coordinator.reconcile.stream_looks import LOOK_EVERY, StreamLooks, place_of, reads_streams
+from unstuck.coordinator.reconcile.stream_looks import (
+    LOOK_EVERY,
+    StreamLooks,
+    place_of,
+    reads_streams,
+)
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Ticks, window
 from unstuck.coordinator.schedules.decide_schedule import (
     NOT_READ,
@@ -32,7 +37,13 @@ from unstuck.coordinator.schedules.decide_schedule import (
     settled,
 )
 from unstuck.coordinator.schedules.run_outcome import RunSeen, seen_as, seen_in_log
-from unstuck.coordinator.schedules.submission import Noted, not_submitted, nothing_new, stood_already, submitted
+from unstuck.coordinator.schedules.submission import (
+    Noted,
+    not_submitted,
+    nothing_new,
+    stood_already,
+    submitted,
+)
 from unstuck.coordinator.schedules.tick_params import reading, run_spec
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
@@ -133,13 +144,19 @@ class Schedules:
             published = self._schedules.published(record.warehouse, record.follows)
             streams = reads_streams(record.spec) and not record.status.terminal
             backlog = self._schedules.backlogs([name])[0] if streams else None
-            now = self._schedules.now()  # after all that was read: a wait counts from the failure, not from before it
+            now = (
+                self._schedules.now()
+            )  # after all that was read: a wait counts from the failure, not from before it
             ticks = self._ticks_of_backfill(record)
             decision = decide(record, runs, now, published, self._term, ticks, log_seen)
             if streams and decision.due is not None:
                 decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
             standing = {job: seen.status for job, seen in runs.items()}
-            seen_now: dict[str, Any] = {"jobs": standing, "published": published, "backlog": backlog}
+            seen_now: dict[str, Any] = {
+                "jobs": standing,
+                "published": published,
+                "backlog": backlog,
+            }
             told, notices, due = self._notices.completed(
                 record, decision.record, decision.events, decision.due, now, **seen_now
             )
@@ -154,14 +171,20 @@ class Schedules:
                 looks = policy_of(decision.record.policy).only_if is not None
                 place = place_of(record) if looks else record.warehouse
                 for run in decision.submits(now):
-                    self._background((name, run.tick, run.number), place, partial(self._submit, name, run))
+                    self._background(
+                        (name, run.tick, run.number), place, partial(self._submit, name, run)
+                    )
                 return
 
-    def _decide_by_log(self, record: ScheduleRecord, first: float, alive: Callable[[], None]) -> None:
+    def _decide_by_log(
+        self, record: ScheduleRecord, first: float, alive: Callable[[], None]
+    ) -> None:
         """Decide a schedule that is about to skip ticks from ``first`` on, by what the warehouse log has of them."""
         with about(schedule=record.name):
             try:
-                self.decide(record.name, log_seen=self._submitter.log_seen(record, first, self._schedules))
+                self.decide(
+                    record.name, log_seen=self._submitter.log_seen(record, first, self._schedules)
+                )
             except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
                 text = "ticks of schedule %s wait until the warehouse log can be read: %s"
                 log.warning(text, record.name, error)
@@ -174,9 +197,13 @@ class Schedules:
     def _commit(
         self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str, notices: Sequence[str]
     ) -> CommitAnswer:
-        runs = {event["job"]: event["at"] for event in decision.events if event["kind"] in _SUBMITTED}
+        runs = {
+            event["job"]: event["at"] for event in decision.events if event["kind"] in _SUBMITTED
+        }
         more: dict[str, Any] = {"due": decision.due, "due_seen": due_seen, "notices": notices}
-        change = ScheduleChange(self._ids(), old.commit, decision.record, decision.events, runs, **more)
+        change = ScheduleChange(
+            self._ids(), old.commit, decision.record, decision.events, runs, **more
+        )
         return self._schedules.commit(change)
 
     def _forget_runs(self, decision: ScheduleDecision) -> None:
@@ -200,7 +227,10 @@ class Schedules:
             try:
                 state = self._jobs.load(job)
             except (Damaged, NewerJob):
-                log.warning("the groups of job %s cannot be read: nobody can say whether it may be tried again", job)
+                log.warning(
+                    "the groups of job %s cannot be read: nobody can say whether it may be tried again",
+                    job,
+                )
         return seen_as(record, state)
 
     def _submit(self, name: str, run: Run, alive: Callable[[], None]) -> None:
@@ -211,7 +241,11 @@ class Schedules:
             except NotWanted:
                 return
             except redis.RedisError as error:
-                log.warning("a run of schedule %s could not be submitted; it is tried again: %s", name, error)
+                log.warning(
+                    "a run of schedule %s could not be submitted; it is tried again: %s",
+                    name,
+                    error,
+                )
 
     def _wanted(self, name: str, run: Run) -> ScheduleRecord:
         """The record of the schedule, which wants ``run`` to be submitted.
@@ -233,7 +267,9 @@ class Schedules:
             job, backfill = self._job_of(record, run, spec)
         except StandsAlready as error:
             job, result = error.job, error.result
-            return lambda standing, now: stood_already(standing, run, job, seen_in_log(result, now), now)
+            return lambda standing, now: stood_already(
+                standing, run, job, seen_in_log(result, now), now
+            )
         except SpecError as error:
             wrong = Reason("SPEC_INVALID", str(error)[:2000])
             return lambda standing, now: not_submitted(standing, run, wrong, True, now)
@@ -242,14 +278,20 @@ class Schedules:
             return lambda standing, now: not_submitted(standing, run, owned, True, now)
         except (Damaged, NewerJob) as error:
             damaged = isinstance(error, Damaged)
-            helps = f". `unstuck schedule resume {record.name}` runs its tick from the start" if damaged else ""
+            helps = (
+                f". `unstuck schedule resume {record.name}` runs its tick from the start"
+                if damaged
+                else ""
+            )
             text = f"job {run.retry_of}, which is to be tried again, cannot be read: {error}"
             unread = Reason(error.code, text[:1800] + helps)
             return lambda standing, now: not_submitted(standing, run, unread, damaged, now)
         except (redis.RedisError, NotWanted):
             raise
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
-            why = Reason(getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500])
+            why = Reason(
+                getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500]
+            )
             return lambda standing, now: not_submitted(standing, run, why, False, now)
         return lambda standing, now: submitted(standing, run, job, backfill, now)
 
@@ -258,7 +300,9 @@ class Schedules:
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False
         if self._jobs.job(run.job_id(record.name)) is not None:
-            return False  # it was submitted, and nobody has noted that: it may have read what was new
+            return (
+                False  # it was submitted, and nobody has noted that: it may have read what was new
+            )
         return not any(stream.arrived for stream in self._looks.look(record, spec).streams.values())
 
     def _spec_of(self, record: ScheduleRecord, run: Run) -> JobSpec:
@@ -296,7 +340,9 @@ class Schedules:
         try:
             since = earliest_package(record, run.tick, run.after)
             of = OfSchedule(since, lambda: self._wanted(name, run).commit)
-            stored = self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, of)
+            stored = self._submitter.store_job(
+                spec, record.warehouse, key, by, "", again, fields, of
+            )
             if stored.new:
                 return stored.id, run.backfill
             job = stored.id
@@ -316,6 +362,8 @@ class Schedules:
             changed, events = settled(result[0], now), result[1]
             runs = {event["job"]: now for event in events if event.get("job")}
             changed, notices, _ = self._notices.completed(record, changed, events, now, now)
-            change = ScheduleChange(self._ids(), record.commit, changed, events, runs, due=now, notices=notices)
+            change = ScheduleChange(
+                self._ids(), record.commit, changed, events, runs, due=now, notices=notices
+            )
             if self._schedules.commit(change) is CommitAnswer.APPLIED:
                 return

@@ -25,7 +25,9 @@ from unstuck.tasks.errors import SourceUnavailable, UnstuckError
 from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
-LOOK_WITHIN = 30.0  # seconds for a look at the streams of a job, some of which may lie on a dead mount
+LOOK_WITHIN = (
+    30.0  # seconds for a look at the streams of a job, some of which may lie on a dead mount
+)
 LOOK_EVERY = 60.0  # seconds between looks at the streams of a schedule
 
 
@@ -41,7 +43,10 @@ class StreamLooks:
     """Looks at streams; one object for the life of a process, so that an idle stream costs little."""
 
     def __init__(
-        self, schedules: ScheduleStore, background: Background, concern: Callable[[ScheduleRecord], bool]
+        self,
+        schedules: ScheduleStore,
+        background: Background,
+        concern: Callable[[ScheduleRecord], bool],
     ) -> None:
         """``concern``: whether somebody is told of the backlog of a schedule, which is then decided after each look."""
         self._concern = concern
@@ -56,9 +61,13 @@ class StreamLooks:
         def work(alive: object) -> None:
             try:
                 tick = datetime.datetime.fromtimestamp(now, datetime.UTC)
-                self.look(record, run_spec(JobSpec.from_values(json.loads(record.spec), None), tick))
+                self.look(
+                    record, run_spec(JobSpec.from_values(json.loads(record.spec), None), tick)
+                )
             except (SpecError, UnstuckError, OSError, redis.RedisError) as error:
-                log.warning("the streams of schedule %s could not be looked at: %s", record.name, error)
+                log.warning(
+                    "the streams of schedule %s could not be looked at: %s", record.name, error
+                )
 
         self._background((record.name, "streams"), place_of(record), work)
 
@@ -70,14 +79,18 @@ class StreamLooks:
             LogBroken, WarehouseNewer, OSError: the warehouse could not be read.
         """
         place, last = Warehouse(record.warehouse), self._schedules.backlogs([record.name])[0]
-        now = self._schedules.now()  # before it looks: what a run reads meanwhile may be seen as unread
+        now = (
+            self._schedules.now()
+        )  # before it looks: what a run reads meanwhile may be seen as unread
         try:
             looks = self._breaker.call(record.name, "", lambda: self._looks.look(spec, place))
         except WarehouseSilent:
             text = f"a look at its streams was not answered within {LOOK_WITHIN:.0f}s; see whether they are mounted"
             known = {"its streams": StreamBacklog()} if last is None else last.streams
             troubled = {address: replace(one, trouble=text) for address, one in known.items()}
-            self._schedules.note_backlog(record.name, Backlog(now, troubled), told=self._concern(record))
+            self._schedules.note_backlog(
+                record.name, Backlog(now, troubled), told=self._concern(record)
+            )
             raise SourceUnavailable(text) from None
         found = backlog_of(looks, last, now)
         self._schedules.note_backlog(record.name, found, told=self._concern(record))

@@ -51,8 +51,12 @@ class Sweep:
         self._indexes = indexes
         self._schedules = schedules
         self._expected = expected
-        self._terms: dict[str, float] = {}  # job → its due, which lay ahead when `run_due` looked last
-        self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
+        self._terms: dict[
+            str, float
+        ] = {}  # job → its due, which lay ahead when `run_due` looked last
+        self.ended_at: float | None = (
+            None  # the last sweep of this process, by ``clock``; for people only
+        )
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
         """One sweep. Returns how many jobs were decided.
@@ -93,7 +97,10 @@ class Sweep:
         more: list[str] = []  # jobs with so much to decide that the others come first
         # All jobs that are due now, in batches. A decided job is due later. A job is met again only
         # if it has more to decide.
-        while batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met] or more:
+        while (
+            batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met]
+            or more
+        ):
             more = []
             for job in batch:
                 result = self._reconcile(job)

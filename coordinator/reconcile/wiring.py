@@ -54,7 +54,9 @@ def send_wake_ups(wake_ups: Mapping[str, int]) -> None:
     """Send so many wake-ups to each queue, in one batch, through the Celery app of the fleet."""
     with fleet.producer_pool.acquire(block=True) as producer, producer.batch():
         for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
-            fleet.send_task("unstuck.run", args=[queue], queue=queue, producer=producer, retry=False)
+            fleet.send_task(
+                "unstuck.run", args=[queue], queue=queue, producer=producer, retry=False
+            )
 
 
 def assemble(settings: Settings) -> Consumer:
@@ -63,7 +65,9 @@ def assemble(settings: Settings) -> Consumer:
     store = Store(settings, client)
     told = notify_setting(settings)
     publishing = Background(PUBLISHERS)
-    reconciler = Reconciler(store, send_wake_ups, Warehouses(), settings, mint, publishing, rules=told.rules)
+    reconciler = Reconciler(
+        store, send_wake_ups, Warehouses(), settings, mint, publishing, rules=told.rules
+    )
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
@@ -71,11 +75,22 @@ def assemble(settings: Settings) -> Consumer:
     submitting = Background(SUBMITTERS, "run-submitter")
     telling = ScheduleNotices(told.rules, settings.time_zone)
     schedules = Schedules(
-        ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_term, notices=telling
+        ScheduleStore(client, keys),
+        store,
+        submitter,
+        submitting,
+        mint,
+        settings.lock_term,
+        notices=telling,
     )
     indexes = Indexes(client, keys, store)
     expected = ExpectedJobs(ExpectedJobsStore(client, keys), telling.rules, telling.zone)
-    parts: dict[str, Any] = {"collector": collector, "indexes": indexes, "schedules": schedules, "expected": expected}
+    parts: dict[str, Any] = {
+        "collector": collector,
+        "indexes": indexes,
+        "schedules": schedules,
+        "expected": expected,
+    }
     sweep = Sweep(store, reconciler, settings, **parts)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
@@ -105,4 +120,11 @@ def sender() -> Sender:
     stores = (Store(known, client), ScheduleStore(client, keys), ExpectedJobsStore(client, keys))
     forgotten = ForgottenProblems(problems, outbox, *stores, known.retention)
     registry = ProcessRegistry(client, keys)
-    return Sender(outbox, notify_setting(known), mint, registry.targets, problems=problems, forgotten=forgotten)
+    return Sender(
+        outbox,
+        notify_setting(known),
+        mint,
+        registry.targets,
+        problems=problems,
+        forgotten=forgotten,
+    )

@@ -51,7 +51,9 @@ T = TypeVar("T")
 
 def connect_for_requests(settings: Settings) -> redis.Redis:
     """A connection on which a request may wait until its write is durable: WAIT and WAITAOF take up to 5 seconds."""
-    return connect(settings.redis_url, timeout=REPLY_WITHIN if settings.durability == "everysec" else 6.0)
+    return connect(
+        settings.redis_url, timeout=REPLY_WITHIN if settings.durability == "everysec" else 6.0
+    )
 
 
 class JobRequests:
@@ -69,7 +71,9 @@ class JobRequests:
         self.settings = submitter.settings
         self._store, self._registry, self._submitter = store, registry, submitter
         self._queries, self.schedules = queries, schedules
-        self._applier = CommandApplier(store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
+        self._applier = CommandApplier(
+            store, lambda: secrets.token_hex(8), time.monotonic, time.sleep
+        )
 
     @classmethod
     def at(cls, settings: Settings, client: redis.Redis, breaker: CircuitBreaker) -> JobRequests:
@@ -100,7 +104,9 @@ class JobRequests:
                     f"another key, or run the tick with `unstuck schedule backfill {name} --from TICK --to TICK`"
                 )
         elif retry:
-            raise BadRequest("retry is for a submit under a key: it retries the last job of the key")
+            raise BadRequest(
+                "retry is for a submit under a key: it retries the last job of the key"
+            )
         job_spec, other = JobSpec.of(spec, params or {}), False
         doubtful = check_tables(job_spec, self.settings, self._submitter.published_names)
         try:
@@ -180,43 +186,71 @@ class JobRequests:
 
     def _found(self, job: str, found: T | None) -> T:
         if found is None:
-            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+            raise NoSuchJob(
+                f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is"
+            )
         return found
 
     def command(
-        self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
+        self,
+        job: str,
+        given: Command,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        now: bool = False,
     ) -> Commanded:
         """See `Client.command`."""
         who = by or user_here()
-        text = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
+        text = (
+            reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
+        )
 
         def judge(record: JobRecord) -> Commanded:
             return command(record, given, now=now, by=who, why=reason)
 
         if given is not Command.FORCE_STOP:
             return self._apply(job, given, lambda state: judge(state.job), text, who)
-        return self._write(job, given, lambda: ((record := self.job_record(job)), judge(record)), text, who)
+        return self._write(
+            job, given, lambda: ((record := self.job_record(job)), judge(record)), text, who
+        )
 
-    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
+    def alter(
+        self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None
+    ) -> Commanded:
         """See `Client.alter`."""
         who = by or user_here()
-        return self._apply(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
+        return self._apply(
+            job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who
+        )
 
     def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """See `Client.skip`."""
-        return self._apply(job, "skip", lambda state: skip(state, group), reason, by or user_here(), group)
+        return self._apply(
+            job, "skip", lambda state: skip(state, group), reason, by or user_here(), group
+        )
 
     def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """See `Client.rerun`."""
         word = self._applier.mint()
-        return self._apply(job, "rerun", lambda state: rerun(state, group, word), reason, by or user_here(), group)
+        return self._apply(
+            job, "rerun", lambda state: rerun(state, group, word), reason, by or user_here(), group
+        )
 
     def _apply(
-        self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
+        self,
+        job: str,
+        word: str,
+        judge: Callable[[JobState], Commanded],
+        reason: str,
+        by: str,
+        group: str = "",
     ) -> Commanded:
         def judge_undamaged() -> tuple[JobRecord, Commanded]:
             state = self.state(job)[0]
-            return state.job, against_damage(state.job, state.damage) if state.damage else judge(state)
+            return state.job, against_damage(state.job, state.damage) if state.damage else judge(
+                state
+            )
 
         return self._write(job, word, judge_undamaged, reason, by, group)
 
@@ -229,12 +263,16 @@ class JobRequests:
         by: str,
         group: str = "",
     ) -> Commanded:
-        result = self._applier.apply(word, judge, reason, by, group, wait=not isinstance(word, Command))
+        result = self._applier.apply(
+            word, judge, reason, by, group, wait=not isinstance(word, Command)
+        )
         if result.answer is Answer.DONE:
             self._submitter.make_durable(f"job {job}")
         return result
 
-    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> Commanded:
+    def pause(
+        self, job: str, *, reason: str = "", by: str | None = None, now: bool = False
+    ) -> Commanded:
         """See `Client.pause`."""
         return self.command(job, Command.PAUSE, reason=reason, by=by, now=now)
 

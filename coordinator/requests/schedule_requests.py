@@ -62,7 +62,9 @@ class ScheduleRequests:
         self._submitter, self._settings = submitter, submitter.settings
         self._store, self._registry = store, registry
 
-    def set(self, spec: Spec, *, take_over: bool = False, reason: str = "", by: str | None = None) -> ScheduleResult:
+    def set(
+        self, spec: Spec, *, take_over: bool = False, reason: str = "", by: str | None = None
+    ) -> ScheduleResult:
         """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
 
         A schedule that is not there goes on from its last run that the warehouse knows: Redis may have lost it.
@@ -128,7 +130,9 @@ class ScheduleRequests:
         """
         place = new.warehouse
         try:
-            found = self._submitter.breaker.call(place, "it", lambda: last_run(Warehouse(place), new.name))
+            found = self._submitter.breaker.call(
+                place, "it", lambda: last_run(Warehouse(place), new.name)
+            )
         except (UnstuckError, OSError) as error:
             return new, f"; its ticks count from now, whatever it ran before: {error}"
         if found is None:
@@ -139,7 +143,9 @@ class ScheduleRequests:
         )
         return replace(new, last_success=found), told
 
-    def command(self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+    def command(
+        self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None
+    ) -> ScheduleResult:
         """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes nothing.
 
         Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
@@ -150,7 +156,9 @@ class ScheduleRequests:
         """
         if given is ScheduleCommand.RESUME:
             return self._resume(name, reason, by or user_here())
-        return self._write(lambda now: command(self._record(name), given, now, by or user_here(), reason))
+        return self._write(
+            lambda now: command(self._record(name), given, now, by or user_here(), reason)
+        )
 
     def _resume(self, name: str, reason: str, by: str) -> ScheduleResult:
         """Resume a schedule. Ticks that have a package in the warehouse log are done, and not skipped."""
@@ -159,7 +167,9 @@ class ScheduleRequests:
             log = self._submitter.log_seen(record, record.cursor, self._store)
         except (UnstuckError, OSError) as error:
             trouble = f"; its past ticks are reported as skipped without a look at the warehouse log: {error}"
-        result = self._write(lambda now: command(self._record(name), ScheduleCommand.RESUME, now, by, reason, log))
+        result = self._write(
+            lambda now: command(self._record(name), ScheduleCommand.RESUME, now, by, reason, log)
+        )
         return replace(result, text=result.text + trouble)
 
     def pause(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
@@ -171,7 +181,12 @@ class ScheduleRequests:
         return self.command(name, ScheduleCommand.RESUME, reason=reason, by=by)
 
     def run(
-        self, name: str, *, params: Mapping[str, Any] | None = None, reason: str = "", by: str | None = None
+        self,
+        name: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        reason: str = "",
+        by: str | None = None,
     ) -> ScheduleResult:
         """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See `command`.
 
@@ -230,17 +245,27 @@ class ScheduleRequests:
 
         def judge(now: float) -> ScheduleCommanded:
             record = self._record(name)
-            how: dict[str, Any] = {"parallel": parallel, "redo": "all" if from_here else redo, "backwards": backwards}
-            wanted = wanted_ticks(record, first, None if from_here else last, **how, from_here=from_here)
+            how: dict[str, Any] = {
+                "parallel": parallel,
+                "redo": "all" if from_here else redo,
+                "backwards": backwards,
+            }
+            wanted = wanted_ticks(
+                record, first, None if from_here else last, **how, from_here=from_here
+            )
             ticks = self._store.ticks(name, 0.0) if record.builds_on else NO_TICKS
             reads, problem = self._state_before(record, wanted, ticks) if from_here else (None, "")
             if problem:
-                return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {problem}")
+                return ScheduleCommanded(
+                    Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {problem}"
+                )
             return begin_backfill(record, wanted, ticks, now, by or user_here(), reason, reads)
 
         return self._write(judge)
 
-    def _state_before(self, record: ScheduleRecord, wanted: Wanted, ticks: Ticks) -> tuple[int | None, str]:
+    def _state_before(
+        self, record: ScheduleRecord, wanted: Wanted, ticks: Ticks
+    ) -> tuple[int | None, str]:
         """The version for the first run of ``wanted`` to read, as the tick before it left it; None: the newest.
 
         Returns: also why that is not known.
@@ -265,7 +290,9 @@ class ScheduleRequests:
             f"{tick_text(first)}, so the first run cannot read it as it was then; give an earlier --from"
         )
 
-    def skip(self, name: str, tick: Bound, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+    def skip(
+        self, name: str, tick: Bound, *, reason: str = "", by: str | None = None
+    ) -> ScheduleResult:
         """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it continues.
 
         Args:
@@ -286,7 +313,9 @@ class ScheduleRequests:
 
         def judge(now: float) -> ScheduleCommanded:
             record, known = self._record(name), self._store.ticks(name, at, at)
-            unnoted = [run.job_id(name) for run in record.going_on if run.tick == at and not run.job]
+            unnoted = [
+                run.job_id(name) for run in record.going_on if run.tick == at and not run.job
+            ]
             stored = {job.id for job in self._queries.listed(unnoted)}
             return skip(record, known.get(at, Tick(at)), stored, now, by or user_here(), reason)
 
@@ -296,7 +325,9 @@ class ScheduleRequests:
         self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
         """Pause, resume or cancel the backfill of a schedule; runs that go on may end. See `command`."""
-        return self._write(lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason))
+        return self._write(
+            lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason)
+        )
 
     def remove(self, name: str, *, reason: str = "", by: str | None = None) -> str:
         """Forget a schedule; the jobs of its runs stay. Returns a text.
@@ -311,14 +342,24 @@ class ScheduleRequests:
             now, who = self._store.now(), by or user_here()
             try:
                 record = self._record(name)
-            except Damaged:  # nobody can say whether a run goes on, and without this it could never be set again
+            except (
+                Damaged
+            ):  # nobody can say whether a run goes on, and without this it could never be set again
                 told, commit = [], self._store.last_commit(name)
             else:
                 if why := goes_on(record):
                     raise Refused(why)
-                told, commit = [notice.to_json() for notice in told_of_removal(record, who, now)], record.commit
-            event = {"kind": "USER_REMOVE", "at": now, "by": who} | ({"text": reason} if reason else {})
-            if self._store.remove(name, commit, event, self._settings.retention, told) is not CommitAnswer.CONFLICT:
+                told, commit = (
+                    [notice.to_json() for notice in told_of_removal(record, who, now)],
+                    record.commit,
+                )
+            event = {"kind": "USER_REMOVE", "at": now, "by": who} | (
+                {"text": reason} if reason else {}
+            )
+            if (
+                self._store.remove(name, commit, event, self._settings.retention, told)
+                is not CommitAnswer.CONFLICT
+            ):
                 return f"schedule {name} is removed; the jobs of its runs stay"
 
     def goes_on(self, name: str) -> bool:
@@ -328,9 +369,7 @@ class ScheduleRequests:
 
     def _record(self, name: str) -> ScheduleRecord:
         if (record := self._store.load(name)) is None:
-            text = (
-                f"no schedule {name} is in the store at {self._settings.prefix}; `unstuck schedule list` shows what is"
-            )
+            text = f"no schedule {name} is in the store at {self._settings.prefix}; `unstuck schedule list` shows what is"
             for event in self._store.events(name, 1):
                 why = f": {event['text']}" if event.get("text") else ""
                 text = f"{event.get('by', 'somebody')} removed schedule {name} at {tick_text(int(event['at']))}{why}"
@@ -346,7 +385,9 @@ class ScheduleRequests:
             if result.answer is not Answer.DONE:
                 return ScheduleResult.of(result)
             record = settled(result.record, now)
-            change = ScheduleChange(command_id, record.commit, record, result.events, due=now, commanded=True)
+            change = ScheduleChange(
+                command_id, record.commit, record, result.events, due=now, commanded=True
+            )
             if self._store.commit(change) is CommitAnswer.APPLIED:
                 self._submitter.make_durable(f"schedule {record.name}")
                 return ScheduleResult.of(replace(result, record=record))
@@ -357,4 +398,6 @@ def wanted_ticks(record: ScheduleRecord, first: Bound, last: Bound | None, **mor
     try:
         return Wanted.between(policy_of(record.policy), first, last, **more)
     except ValueError as error:
-        raise BadRequest(f"{error}; or a date such as 2026-12-31, which is a day in the zone of the schedule") from None
+        raise BadRequest(
+            f"{error}; or a date such as 2026-12-31, which is a day in the zone of the schedule"
+        ) from None

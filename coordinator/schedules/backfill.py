@@ -16,7 +16,14 @@ from typing import Any
 
 from unstuck.coordinator.decide.timers.backoff import doubled
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import MAX_UNRESOLVED, Backfill, Redo, Run, RunFailure, ScheduleRecord
+from unstuck.coordinator.model.schedule_record import (
+    MAX_UNRESOLVED,
+    Backfill,
+    Redo,
+    Run,
+    RunFailure,
+    ScheduleRecord,
+)
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
 from unstuck.coordinator.schedules.run_outcome import RunSeen
@@ -66,7 +73,11 @@ class Wanted:
 
         Raises: ValueError.
         """
-        return cls(_bound(first, policy, False), _ALWAYS if last is None else _bound(last, policy, True), **more)
+        return cls(
+            _bound(first, policy, False),
+            _ALWAYS if last is None else _bound(last, policy, True),
+            **more,
+        )
 
     def problem(self, policy: ScheduleSpec, now: float) -> str:
         """Say why there is no such backfill; empty if there is one."""
@@ -85,7 +96,9 @@ class Wanted:
     def ticks(self, policy: ScheduleSpec, now: float) -> list[datetime]:
         """The ticks that have come, in the order in which they are run; at most one more than there may be."""
         last = min(self.last, datetime.fromtimestamp(now, UTC))
-        found = list(islice(ticks(policy, self.first - timedelta(microseconds=1), last), MAX_TICKS + 1))
+        found = list(
+            islice(ticks(policy, self.first - timedelta(microseconds=1), last), MAX_TICKS + 1)
+        )
         return found[::-1] if self.backwards else found
 
     def begun(self, policy: ScheduleSpec, written: str, now: float, by: str) -> Backfill:
@@ -117,7 +130,12 @@ def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
 
 def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
     """The event once ``run`` is submitted as ``job``; ``had``: the tick had that job before, so nothing was begun."""
-    event = {"kind": "RUN_STANDS" if had else "RUN_SUBMITTED", "at": now, "job": job, **tick_of(run)}
+    event = {
+        "kind": "RUN_STANDS" if had else "RUN_SUBMITTED",
+        "at": now,
+        "job": job,
+        **tick_of(run),
+    }
     return {**event, "text": "the tick had this run before"} if had else event
 
 
@@ -184,7 +202,11 @@ class ScheduleContext:
 
 
 def advance(
-    context: ScheduleContext, backfill: Backfill, policy: ScheduleSpec, runs: Mapping[str, RunSeen], now: float
+    context: ScheduleContext,
+    backfill: Backfill,
+    policy: ScheduleSpec,
+    runs: Mapping[str, RunSeen],
+    now: float,
 ) -> tuple[Backfill, list[Event]]:
     """``backfill`` after what its runs came to, and with the runs that are to be submitted next.
 
@@ -198,7 +220,9 @@ def advance(
     if backfill.canceled:
         stored, events = stored_runs(context.name, backfill.active, runs, now)
         dropped = len(backfill.active) + len(backfill.resumed) - len(stored)
-        backfill = replace(backfill, runs=(*stored, *backfill.failed), passed=backfill.passed - dropped)
+        backfill = replace(
+            backfill, runs=(*stored, *backfill.failed), passed=backfill.passed - dropped
+        )
     for run in backfill.active:
         if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
             backfill = _ended(backfill, run, seen, policy, now, events)
@@ -215,7 +239,9 @@ def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill
     if not backfill.failed or backfill.canceled:
         events.append({"kind": "BACKFILL_ENDED", "at": now, "text": backfill.progress})
         # A stop that came when all of its ticks were done has canceled nothing.
-        return replace(backfill, ended_at=now, canceled=backfill.canceled and backfill.done < backfill.total)
+        return replace(
+            backfill, ended_at=now, canceled=backfill.canceled and backfill.done < backfill.total
+        )
     if backfill.halted is not None:
         return backfill
     error = backfill.last_error
@@ -223,7 +249,9 @@ def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill
     return _halted(backfill, Reason("TICKS_FAILED", f"{backfill.progress}{last}"), now, events)
 
 
-def _more_runs(context: ScheduleContext, backfill: Backfill, policy: ScheduleSpec, now: float) -> Backfill:
+def _more_runs(
+    context: ScheduleContext, backfill: Backfill, policy: ScheduleSpec, now: float
+) -> Backfill:
     """Return ``backfill`` with as many runs as may be active at once; ticks that a person resumed come first."""
     if backfill.goes_on:
         room = max(0, backfill.parallel - len(backfill.active))
@@ -236,7 +264,9 @@ def _more_runs(context: ScheduleContext, backfill: Backfill, policy: ScheduleSpe
             break
         if at in context.busy and backfill.in_order:
             break  # what the clock has begun comes to its end first
-        run = None if at in context.busy else _run_for(context.ticks.get(at, Tick(at)), backfill, now)
+        run = (
+            None if at in context.busy else _run_for(context.ticks.get(at, Tick(at)), backfill, now)
+        )
         left = run is None and context.ticks.get(at, Tick(at)).outcome is TickOutcome.FAILED
         backfill = replace(
             backfill,
@@ -276,7 +306,9 @@ def _run_for(tick: Tick, backfill: Backfill, now: float) -> Run | None:
             return replace(run, number=tick.number + 1, redo=backfill.id)
         case TickOutcome.FAILED:
             return replace(run, number=tick.number + 1, retry_of=tick.job, redo=tick.redo)
-        case TickOutcome.RUNNING:  # of a backfill that was canceled, or of a run that nobody follows any more
+        case (
+            TickOutcome.RUNNING
+        ):  # of a backfill that was canceled, or of a run that nobody follows any more
             return replace(run, number=tick.number, redo=tick.redo)
         case _:
             return run
@@ -342,7 +374,12 @@ def _following(backfill: Backfill, policy: ScheduleSpec) -> float | None:
 
 
 def _ended(
-    backfill: Backfill, run: Run, seen: RunSeen | None, policy: ScheduleSpec, now: float, events: list[Event]
+    backfill: Backfill,
+    run: Run,
+    seen: RunSeen | None,
+    policy: ScheduleSpec,
+    now: float,
+    events: list[Event],
 ) -> Backfill:
     """``backfill`` after the end of one of its runs; ``seen`` is None if its job is not in the store any more."""
     others = tuple(mine for mine in backfill.runs if mine is not run)
@@ -355,7 +392,14 @@ def _ended(
     error = RunFailure(run.job, run.tick, seen.ended_at, why.code, why.text)
     failures, retry = run.failures + 1, policy.retry
     again = replace(
-        run, number=run.number + 1, job="", at=now, retry_of=run.job, after=seen.ended_at, failures=failures, tries=0
+        run,
+        number=run.number + 1,
+        job="",
+        at=now,
+        retry_of=run.job,
+        after=seen.ended_at,
+        failures=failures,
+        tries=0,
     )
     backfill = replace(backfill, runs=(*others, again), last_error=error)
     by_person = seen.status is not Status.FAILED
@@ -365,7 +409,9 @@ def _ended(
     return replace(backfill, runs=(*others, waiting))
 
 
-def order_problem(record: ScheduleRecord, wanted: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float) -> str:
+def order_problem(
+    record: ScheduleRecord, wanted: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float
+) -> str:
     """Say why ticks that build on each other cannot be run as wanted; empty if they can.
 
     Args:
@@ -381,7 +427,9 @@ def order_problem(record: ScheduleRecord, wanted: Wanted, policy: ScheduleSpec, 
         return f"{why}, and a run {ends}, or leave its tick out with `unstuck schedule skip {record.name} TICK`"
     if wanted.from_here:
         return ""
-    in_range = [ticks.get(tick.timestamp(), Tick(tick.timestamp())) for tick in wanted.ticks(policy, now)]
+    in_range = [
+        ticks.get(tick.timestamp(), Tick(tick.timestamp())) for tick in wanted.ticks(policy, now)
+    ]
     to_run = [
         tick.at
         for tick in in_range
@@ -389,7 +437,11 @@ def order_problem(record: ScheduleRecord, wanted: Wanted, policy: ScheduleSpec, 
     ]
     if not to_run:
         return ""
-    before = [tick for at, tick in ticks.items() if at < to_run[0] and tick.outcome is not TickOutcome.SKIPPED]
+    before = [
+        tick
+        for at, tick in ticks.items()
+        if at < to_run[0] and tick.outcome is not TickOutcome.SKIPPED
+    ]
     if before and before[-1].outcome is TickOutcome.FAILED:
         failed = tick_text(before[-1].at)
         return (

@@ -47,7 +47,9 @@ LATE = 60.0  # seconds for which a tick of `missed: none` may be late
 MAX_COUNTED = 10_000  # ticks of one skip: more are not counted
 MAX_STEPS = 100  # in one decision; the rest follow with due = now
 CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
-LOOK = 60.0  # seconds between looks at a schedule whose run goes on: the end of the run makes it due
+LOOK = (
+    60.0  # seconds between looks at a schedule whose run goes on: the end of the run makes it due
+)
 TERM = 2.5  # seconds for which a run that is being submitted is left to one coordinator, by default
 IDLE_LOOK = 600.0  # seconds between looks at a schedule that waits for a person
 
@@ -113,7 +115,11 @@ class Skip:
     def told(self) -> str:
         """In words: ``12 ticks skipped, 2026-11-27T03:10:00Z to 2026-11-27T05:00:00Z: why``."""
         many = f"more than {MAX_COUNTED:,}" if self.count > MAX_COUNTED else f"{self.count:,}"
-        span = tick_text(self.first) if self.count == 1 else f"{tick_text(self.first)} to {tick_text(self.last)}"
+        span = (
+            tick_text(self.first)
+            if self.count == 1
+            else f"{tick_text(self.first)} to {tick_text(self.last)}"
+        )
         return f"{many} tick{'s' if self.count > 1 else ''} skipped, {span}: {self.text}"
 
 
@@ -231,7 +237,11 @@ def decide(
     if record.backfill is not None:
         record, more = _backfilled(record, record.backfill, runs, ticks_of_backfill, now)
         events += more
-        due = now if due is not None and any(event["kind"] == "BACKFILL_ENDED" for event in more) else due
+        due = (
+            now
+            if due is not None and any(event["kind"] == "BACKFILL_ENDED" for event in more)
+            else due
+        )
     record = settled(record, now)
     looks = [] if (record.status.terminal and not record.runs) or due is None else [due]
     if record.backfill is not None and not record.backfill.over:
@@ -265,7 +275,11 @@ def _skipped_or_published(record: ScheduleRecord, step: Step, log: LogSeen) -> S
     if not isinstance(step, Skip):
         return step
     policy = policy_of(record.policy)
-    done = [at for at in sorted(log.runs) if step.first <= at <= step.last and passed(policy, at - 0.001, at)]
+    done = [
+        at
+        for at in sorted(log.runs)
+        if step.first <= at <= step.last and passed(policy, at - 0.001, at)
+    ]
     if not done:
         return step
     before = passed(policy, record.cursor, done[0] - 0.001)
@@ -275,10 +289,16 @@ def _skipped_or_published(record: ScheduleRecord, step: Step, log: LogSeen) -> S
 
 
 def _backfilled(
-    record: ScheduleRecord, backfill: Backfill, runs: Mapping[str, RunSeen], ticks: Ticks, now: float
+    record: ScheduleRecord,
+    backfill: Backfill,
+    runs: Mapping[str, RunSeen],
+    ticks: Ticks,
+    now: float,
 ) -> tuple[ScheduleRecord, list[dict[str, Any]]]:
     """``record`` with its backfill advanced, and the events of that."""
-    context = ScheduleContext(record.name, record.intent is ScheduleIntent.PAUSE, busy_ticks(record), ticks)
+    context = ScheduleContext(
+        record.name, record.intent is ScheduleIntent.PAUSE, busy_ticks(record), ticks
+    )
     advanced, events = advance(context, backfill, policy_of(backfill.policy), runs, now)
     record = replace(record, backfill=advanced)
     for run in backfill.runs:
@@ -296,7 +316,9 @@ def backfill_succeeded(record: ScheduleRecord, run: Run, seen: RunSeen) -> Sched
 
 def _succeeded(record: ScheduleRecord, run: RunSuccess) -> ScheduleRecord:
     last = record.last_success
-    return record if last is not None and last.tick >= run.tick else replace(record, last_success=run)
+    return (
+        record if last is not None and last.tick >= run.tick else replace(record, last_success=run)
+    )
 
 
 def decide_schedule(
@@ -314,28 +336,38 @@ def decide_schedule(
     free = not record.runs or policy.overlap == "allow"
     if record.ordered_backfill is not None and free and not record.retries:
         progress = record.ordered_backfill.progress
-        return Wait("BACKFILL", f"its backfill comes first, since runs build on each other: {progress}")
+        return Wait(
+            "BACKFILL", f"its backfill comes first, since runs build on each other: {progress}"
+        )
     if record.requests and free:
         return Submit(record.requests[0])
     if record.intent is ScheduleIntent.PAUSE:
-        return Wait("PAUSED", f"it is paused{f' by {record.intent_by}' if record.intent_by else ''}")
-    if record.halted is None and (final := next((run.final for run in record.retries if run.final), None)):
+        return Wait(
+            "PAUSED", f"it is paused{f' by {record.intent_by}' if record.intent_by else ''}"
+        )
+    if record.halted is None and (
+        final := next((run.final for run in record.retries if run.final), None)
+    ):
         return Halt(final)
     if record.halted is not None:
         return Wait("HALTED", record.halted.text)
-    if free and (come := next((run for run in record.retries if _has_come(run, policy, now)), None)):
+    if free and (
+        come := next((run for run in record.retries if _has_come(run, policy, now)), None)
+    ):
         return Submit(come)
     if not free:
         return _while_running(record, runs)
     if record.retries and policy.overlap != "allow":
         again = min(record.retries, key=lambda run: run.next_at)
-        text = (
-            f"the run of {tick_text(again.tick)} failed, and is tried again in {format_duration(again.next_at - now)}"
-        )
+        text = f"the run of {tick_text(again.tick)} failed, and is tried again in {format_duration(again.next_at - now)}"
         return Wait("BACKOFF", text, again.next_at)
     if record.more_at and (policy.until is None or now < policy.until.timestamp()):
         return Submit(Run(tick=_unused(record, record.more_at)), more=True)
-    return _by_tick(record, policy, now) if policy.after is None else _by_dataset(record, policy, published, now)
+    return (
+        _by_tick(record, policy, now)
+        if policy.after is None
+        else _by_dataset(record, policy, published, now)
+    )
 
 
 def _has_come(run: Run, policy: ScheduleSpec, now: float) -> bool:
@@ -418,7 +450,9 @@ def _at_its_end(record: ScheduleRecord) -> Step:
     return Finish()
 
 
-def _by_dataset(record: ScheduleRecord, policy: ScheduleSpec, published: Published, now: float) -> Step:
+def _by_dataset(
+    record: ScheduleRecord, policy: ScheduleSpec, published: Published, now: float
+) -> Step:
     """The next step of a schedule that follows datasets. All versions that came since its last run make one run."""
     until = None if policy.until is None else policy.until.timestamp()
     if until is not None and until <= now:
@@ -450,7 +484,9 @@ def _unused(record: ScheduleRecord, tick: float) -> float:
     return tick
 
 
-def _made_up(policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float) -> Step:
+def _made_up(
+    policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float
+) -> Step:
     """Decide about ticks that have come: the first is run, or some are skipped."""
     first, last, count = found
     within = policy.missed_within if policy.missed != "none" else LATE
@@ -462,11 +498,15 @@ def _made_up(policy: ScheduleSpec, found: tuple[float, float, int], cursor: floa
     elif policy.missed != "all":
         begin = last
     if begin > first and (missed := passed(policy, cursor, begin - 1e-6)):
-        return Skip("MISSED", f"nobody could run them in time, and `missed` is `{policy.missed}`", *missed)
+        return Skip(
+            "MISSED", f"nobody could run them in time, and `missed` is `{policy.missed}`", *missed
+        )
     return Submit(Run(tick=begin))
 
 
-def _after(record: ScheduleRecord, step: Step, now: float) -> tuple[ScheduleRecord, dict[str, Any] | None]:
+def _after(
+    record: ScheduleRecord, step: Step, now: float
+) -> tuple[ScheduleRecord, dict[str, Any] | None]:
     """The record after ``step``, and the event of it."""
     match step:
         case Ended(run, seen):
@@ -478,7 +518,9 @@ def _after(record: ScheduleRecord, step: Step, now: float) -> tuple[ScheduleReco
                 "retries": tuple(one for one in record.retries if one is not run),
                 "new_at": record.new_at if seen is None else 0.0,
                 "more_at": 0.0 if more else record.more_at,
-                "busy_until": now if more else record.busy_until,  # no gap in which a tick could have been free
+                "busy_until": now
+                if more
+                else record.busy_until,  # no gap in which a tick could have been free
             }
             # A retry has the number 1 if its run could not be submitted; the cursor is past its tick.
             by_tick = run.number == 1 and not run.by and not more and run not in record.retries
@@ -499,7 +541,11 @@ def _after(record: ScheduleRecord, step: Step, now: float) -> tuple[ScheduleReco
             event = {"kind": "HALTED", "at": now, "code": reason.code, "text": reason.text}
             return replace(record, halted=reason), event
         case Finish():
-            return replace(record, over=True), {"kind": "FINISHED", "at": now, "text": "no tick is left"}
+            return replace(record, over=True), {
+                "kind": "FINISHED",
+                "at": now,
+                "text": "no tick is left",
+            }
     raise AssertionError(step)
 
 
@@ -513,14 +559,21 @@ def after_end(
         return replace(record, runs=(*others, replace(run, job=""))), None
     on_and_on = record.cursor < record.busy_from or run.at <= record.busy_until
     busy_from = record.busy_from if on_and_on else run.at
-    record = replace(record, runs=others, busy_from=busy_from, busy_until=max(record.busy_until, seen.ended_at))
+    record = replace(
+        record, runs=others, busy_from=busy_from, busy_until=max(record.busy_until, seen.ended_at)
+    )
     event = ended_event("", run, seen, now)
     if seen.status is Status.FINISHED:
         well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows, seen.left)
         record = replace(record, last_success=well, failures=0, first_error=None, last_error=None)
         record = _after_take_over(record, seen)
-        record = replace(record, more_at=_beside_ticks(policy_of(record.policy), seen.ended_at) if seen.left else 0.0)
-    elif seen.status is Status.FAILED and not run.by_hand:  # which has no tick that could be tried again
+        record = replace(
+            record,
+            more_at=_beside_ticks(policy_of(record.policy), seen.ended_at) if seen.left else 0.0,
+        )
+    elif (
+        seen.status is Status.FAILED and not run.by_hand
+    ):  # which has no tick that could be tried again
         record = _failed(record, run, seen, now)
     return record, event
 
@@ -541,15 +594,27 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
     policy, reason = policy_of(record.policy), seen.reason or Reason("FAILED", "it failed")
     failure = RunFailure(run.job, run.tick, seen.ended_at, reason.code, reason.text)
     failures = record.failures + 1
-    record = replace(record, failures=failures, first_error=record.first_error or failure, last_error=failure)
-    final = Reason(reason.code, f"no further try can mend it: {reason.text}") if seen.final else None
+    record = replace(
+        record, failures=failures, first_error=record.first_error or failure, last_error=failure
+    )
+    final = (
+        Reason(reason.code, f"no further try can mend it: {reason.text}") if seen.final else None
+    )
     if final is None and failures > policy.retry.max:
         if policy.cron is not None and not record.builds_on:
             return record  # its next tick is the next try
-        final = Reason("RETRIES_EXHAUSTED", f"{failures} runs failed in a row; the last: {reason.text}")
+        final = Reason(
+            "RETRIES_EXHAUSTED", f"{failures} runs failed in a row; the last: {reason.text}"
+        )
     wait = doubled(policy.retry.backoff, policy.retry.max_backoff, failures - 1)
     again = Run(
-        run.tick, run.number + 1, by=run.by, retry_of=run.job, after=seen.ended_at, next_at=now + wait, final=final
+        run.tick,
+        run.number + 1,
+        by=run.by,
+        retry_of=run.job,
+        after=seen.ended_at,
+        next_at=now + wait,
+        final=final,
     )
     return replace(record, retries=(*record.retries, again))
 
@@ -557,14 +622,21 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
 def _look_at(record: ScheduleRecord, wait: Wait, now: float, term: float) -> float:
     """When the schedule is looked at next: at the time that it waits for, and from time to time in any case."""
     times = [_look_at_run(run, now, term) for run in record.runs]
-    times += [run.next_at for run in record.retries if run.next_at > now]  # beside the ticks, where overlap allows it
+    times += [
+        run.next_at for run in record.retries if run.next_at > now
+    ]  # beside the ticks, where overlap allows it
     # What should have come by now is being done: at once again would be the whole turn of the sweep.
     return min([*times, now + IDLE_LOOK if wait.until is None or wait.until <= now else wait.until])
 
 
 def _look_at_backfill(record: ScheduleRecord, backfill: Backfill, now: float, term: float) -> float:
     held = record.intent is ScheduleIntent.PAUSE or backfill.next in busy_ticks(record)
-    if backfill.goes_on and not held and backfill.next is not None and len(backfill.active) < backfill.parallel:
+    if (
+        backfill.goes_on
+        and not held
+        and backfill.next is not None
+        and len(backfill.active) < backfill.parallel
+    ):
         return now  # there were more ticks to pass than one decision may
     return min([*(_look_at_run(run, now, term) for run in backfill.active), now + IDLE_LOOK])
 

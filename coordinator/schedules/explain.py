@@ -36,7 +36,9 @@ class ScheduleExplanation:
     backlog: Backlog | None = None
 
 
-def explain_schedule(view: ScheduleView, idle: Idle, jobs: Mapping[str, str]) -> ScheduleExplanation:
+def explain_schedule(
+    view: ScheduleView, idle: Idle, jobs: Mapping[str, str]
+) -> ScheduleExplanation:
     """Explain a schedule.
 
     Args:
@@ -62,7 +64,11 @@ def explain_schedule(view: ScheduleView, idle: Idle, jobs: Mapping[str, str]) ->
 def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
     if schedule.intent is not ScheduleIntent.RUN:
         why = f": {schedule.intent_why}" if schedule.intent_why else ""
-        yield Fact("asked", f"{schedule.intent} by {schedule.intent_by or 'somebody'}{why}", schedule.intent_at)
+        yield Fact(
+            "asked",
+            f"{schedule.intent} by {schedule.intent_by or 'somebody'}{why}",
+            schedule.intent_at,
+        )
     if (well := schedule.last_success) is None:
         yield Fact("well", "no tick is done yet")
     else:
@@ -70,24 +76,42 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
         version = f"version {well.version}" if well.version else "nothing to publish"
         yield Fact("well", f"job {well.job}, {version}{f': {rows}' if rows else ''}", well.at)
         if well.left:
-            yield Fact("left", f"{well.left:,} files or offsets, beyond the bound of one run; the next begins at once")
+            yield Fact(
+                "left",
+                f"{well.left:,} files or offsets, beyond the bound of one run; the next begins at once",
+            )
     if schedule.failures:
         tried = f"up to {schedule.policy.retry.max} are tried again"
-        pending = (schedule.retries or schedule.runs) and schedule.status is not ScheduleStatus.HALTED
-        yield Fact("failures", f"{schedule.failures} in a row; {tried if pending else 'no retry is pending'}")
+        pending = (
+            schedule.retries or schedule.runs
+        ) and schedule.status is not ScheduleStatus.HALTED
+        yield Fact(
+            "failures",
+            f"{schedule.failures} in a row; {tried if pending else 'no retry is pending'}",
+        )
     first, last = schedule.first_error, schedule.last_error
-    errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
+    errors = (
+        {"error": last} if first in (None, last) else {"first error": first, "last error": last}
+    )
     for what, error in errors.items():
         if error is not None:
             yield Fact(what, f"{error.code}: {error.text}   unstuck logs {error.job}", error.at)
     for run in schedule.going_on:
         if run.trouble is not None:
-            yield Fact("trouble", f"{run.trouble.code}: {run.trouble.text}; tried {run.tries} times", run.at)
+            yield Fact(
+                "trouble",
+                f"{run.trouble.code}: {run.trouble.text}; tried {run.tries} times",
+                run.at,
+            )
         elif run.job:
             why = f": {jobs[run.job]}" if jobs.get(run.job) else ""
             yield Fact("running", f"job {run.job}, of {tick_text(run.tick)}{why}", run.at)
     if schedule.quiet is not None:
-        yield Fact("quiet", f"nothing new at {schedule.quiet.count:,} ticks; looked last", schedule.quiet.looked_at)
+        yield Fact(
+            "quiet",
+            f"nothing new at {schedule.quiet.count:,} ticks; looked last",
+            schedule.quiet.looked_at,
+        )
     if schedule.backfill is not None and not schedule.backfill.over:
         why = f"; {schedule.backfill.halted.text}" if schedule.backfill.halted else ""
         yield Fact("backfill", f"{schedule.backfill.status}: {schedule.backfill.progress}{why}")
@@ -97,7 +121,9 @@ def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
     """Tell how much its streams have unread, and how far they were read, as a coordinator saw it last."""
     if view.backlog is not None:
         for address, stream in view.backlog.streams.items():
-            yield Fact("backlog", f"{address}: {stream.told(view.backlog.at)}; looked", view.backlog.at)
+            yield Fact(
+                "backlog", f"{address}: {stream.told(view.backlog.at)}; looked", view.backlog.at
+            )
             if stream.position:
                 yield Fact("position", f"{address}: {stream.position}")
 
@@ -136,4 +162,8 @@ def backfill_help(schedule: ScheduleFacts) -> tuple[str, ...]:
     if fill is None or fill.over or fill.halted is None:
         return ()
     skips = (f"unstuck schedule skip {name} {tick_text(run.tick)}" for run in fill.failed[:1])
-    return (f"unstuck schedule backfill {name} --resume", *skips, f"unstuck schedule backfill {name} --cancel")
+    return (
+        f"unstuck schedule backfill {name} --resume",
+        *skips,
+        f"unstuck schedule backfill {name} --cancel",
+    )

@@ -53,8 +53,19 @@ def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
         final = reason.code in FINAL
         if state is not None and reason.code == "GROUP_FAILED" and (group := state.first_failed):
             reason, final = _of_group(state, group, reason)
-    status = job.status if job.status.terminal or not job.terminal else Status.FAILED  # it has lost its status
-    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.left, job.backfill)
+    status = (
+        job.status if job.status.terminal or not job.terminal else Status.FAILED
+    )  # it has lost its status
+    return RunSeen(
+        status,
+        job.ended_at,
+        reason,
+        final,
+        job.version,
+        dict(job.published),
+        job.left,
+        job.backfill,
+    )
 
 
 def seen_in_log(result: PublishResult, now: float) -> RunSeen:
@@ -62,9 +73,13 @@ def seen_in_log(result: PublishResult, now: float) -> RunSeen:
     if result.failed is None:
         text = f"its package stood already, as version {result.version}"
         done = Reason("DONE", text)
-        return RunSeen(Status.FINISHED, now, done, False, result.version, dict(result.rows), result.left)
+        return RunSeen(
+            Status.FINISHED, now, done, False, result.version, dict(result.rows), result.left
+        )
     ended = result.failed.code in ("USER_CANCELED", "USER_STOPPED", "FORCE_STOPPED")
-    return RunSeen(Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL)
+    return RunSeen(
+        Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL
+    )
 
 
 def _of_group(state: JobState, group: str, reason: Reason) -> tuple[Reason, bool]:

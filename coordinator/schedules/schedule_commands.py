@@ -12,9 +12,21 @@ from typing import Any
 
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import Damaged
-from unstuck.coordinator.model.schedule_record import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import (
+    Backfill,
+    Run,
+    ScheduleIntent,
+    ScheduleRecord,
+    ScheduleStatus,
+)
 from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
-from unstuck.coordinator.schedules.backfill import Ticks, Wanted, order_problem, resumed, without_tick
+from unstuck.coordinator.schedules.backfill import (
+    Ticks,
+    Wanted,
+    order_problem,
+    resumed,
+    without_tick,
+)
 from unstuck.coordinator.schedules.decide_schedule import (
     CLOCKS_DIFFER,
     EMPTY_LOG,
@@ -58,7 +70,9 @@ class ScheduleCommanded:
     events: tuple[dict[str, Any], ...] = ()
 
 
-def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reason: str = "") -> ScheduleCommanded:
+def set_again(
+    old: ScheduleRecord | None, new: ScheduleRecord, now: float, reason: str = ""
+) -> ScheduleCommanded:
     """Make a schedule, or change what it repeats. The same content changes nothing.
 
     Args:
@@ -81,7 +95,9 @@ def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reaso
     if _trigger(old) != _trigger(changed):
         changed = replace(_from_now(changed, now), seen=new.seen, new_at=0.0)
     events = (event, *_set_back(old, changed, now))
-    return ScheduleCommanded(Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events)
+    return ScheduleCommanded(
+        Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events
+    )
 
 
 def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
@@ -126,7 +142,9 @@ def command(
     asked = result.record
     if asked.intent is not record.intent:
         asked = replace(asked, intent_at=now, intent_by=by, intent_why=reason)
-    return replace(result, record=asked, events=(event, *result.events, *_set_back(record, asked, now)))
+    return replace(
+        result, record=asked, events=(event, *result.events, *_set_back(record, asked, now))
+    )
 
 
 def begin_backfill(
@@ -151,19 +169,25 @@ def begin_backfill(
     if not wrong and wanted.from_here and not record.builds_on:
         wrong = "its runs do not build on each other, so --from-here has no meaning: give --from and --to"
     if wrong:
-        return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}")
-    new = replace(wanted.begun(policy, record.policy, now, by), in_order=bool(record.builds_on), reads=reads)
+        return ScheduleCommanded(
+            Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}"
+        )
+    new = replace(
+        wanted.begun(policy, record.policy, now, by), in_order=bool(record.builds_on), reads=reads
+    )
     event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
     if old is not None and not old.over:
         if _range(old) != _range(new):
-            text = (
-                f"and its backfill is {old.status}: {old.progress}; `unstuck schedule backfill {name} --cancel` ends it"
-            )
+            text = f"and its backfill is {old.status}: {old.progress}; `unstuck schedule backfill {name} --cancel` ends it"
             return _refused(record, text)
         if old.parallel == new.parallel or old.canceled:
-            return ScheduleCommanded(Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.progress}")
+            return ScheduleCommanded(
+                Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.progress}"
+            )
     if record.builds_on and (wrong := order_problem(record, wanted, policy, ticks, now)):
-        return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled so: {wrong}")
+        return ScheduleCommanded(
+            Answer.REFUSED, record, f"schedule {name} cannot be backfilled so: {wrong}"
+        )
     if old is not None and not old.over:
         new = replace(old, parallel=new.parallel)
     text = f"{_backfill(record)} is on record: {new.progress}, at most {new.parallel} at once"
@@ -180,15 +204,24 @@ def run_by_hand(
     if record.status.terminal:
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
     if record.requests:
-        return ScheduleCommanded(Answer.REFUSED, record, f"a run of schedule {name} had been asked for before")
+        return ScheduleCommanded(
+            Answer.REFUSED, record, f"a run of schedule {name} had been asked for before"
+        )
     asked = Run(tick=round(now, 3), by=by or "a person", by_hand=True, params=dict(params))
     event = _event("USER_RUN", now, was=record.status, by=by, text=reason)
     changed = replace(record, requests=(asked,))
-    return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record", (event,))
+    return ScheduleCommanded(
+        Answer.DONE, changed, f"a run of schedule {name} is on record", (event,)
+    )
 
 
 def skip(
-    record: ScheduleRecord, tick: Tick, stored: Collection[str], now: float, by: str = "", reason: str = ""
+    record: ScheduleRecord,
+    tick: Tick,
+    stored: Collection[str],
+    now: float,
+    by: str = "",
+    reason: str = "",
 ) -> ScheduleCommanded:
     """Leave a tick out: it gets no run any more, and what waited for it continues.
 
@@ -203,17 +236,31 @@ def skip(
     if tick.outcome is TickOutcome.SKIPPED:
         return ScheduleCommanded(Answer.ALREADY, record, f"{which} is skipped already")
     own = [run for run in record.going_on if run.tick == tick.at and not run.by_hand]
-    begun = (run for run in own if run.job or run.tries or run.next_at <= now or run.job_id(name) in stored)
+    begun = (
+        run
+        for run in own
+        if run.job or run.tries or run.next_at <= now or run.job_id(name) in stored
+    )
     if going_on := next(begun, None):
-        end = f"job {going_on.job} runs; `unstuck cancel {going_on.job}` ends it" if going_on.job else "a run begins"
+        end = (
+            f"job {going_on.job} runs; `unstuck cancel {going_on.job}` ends it"
+            if going_on.job
+            else "a run begins"
+        )
         return ScheduleCommanded(Answer.REFUSED, record, f"{which} cannot be skipped: {end}")
     if tick.outcome is TickOutcome.DONE:
-        return ScheduleCommanded(Answer.REFUSED, record, f"{which} cannot be skipped: job {tick.job} is done")
+        return ScheduleCommanded(
+            Answer.REFUSED, record, f"{which} cannot be skipped: job {tick.job} is done"
+        )
     if not _is_tick(record, tick.at, now) and tick.outcome is TickOutcome.MISSING:
-        return ScheduleCommanded(Answer.REFUSED, record, f"{which} cannot be skipped: no such tick has come")
+        return ScheduleCommanded(
+            Answer.REFUSED, record, f"{which} cannot be skipped: no such tick has come"
+        )
     backfill = record.backfill and without_tick(record.backfill, tick.at)
     retries = tuple(run for run in record.retries if run.tick != tick.at)
-    halted = record.halted if any(run.final for run in retries) or retries == record.retries else None
+    halted = (
+        record.halted if any(run.final for run in retries) or retries == record.retries else None
+    )
     changed = replace(record, backfill=backfill, retries=retries, halted=halted)
     event = _event("USER_SKIP", now, tick=text, by=by, text=reason)
     return ScheduleCommanded(Answer.DONE, changed, f"{which} is skipped", (event,))
@@ -232,7 +279,9 @@ def backfill_command(
     old, which = record.backfill, _backfill(record)
     if old is None or old.over:
         if old is not None and old.canceled and given is BackfillCommand.CANCEL:
-            return ScheduleCommanded(Answer.ALREADY, record, f"{which} is canceled already: {old.progress}")
+            return ScheduleCommanded(
+                Answer.ALREADY, record, f"{which} is canceled already: {old.progress}"
+            )
         return _refused(record, "and no backfill of it goes on")
     match given:
         case BackfillCommand.PAUSE:
@@ -244,7 +293,9 @@ def backfill_command(
     if old.canceled or new == old or (given is BackfillCommand.PAUSE and old.paused):
         return ScheduleCommanded(Answer.ALREADY, record, f"{which} is {old.status}: {old.progress}")
     event = _event(f"USER_BACKFILL_{given.upper()}", now, by=by, text=reason)
-    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), f"{which} {text}: {new.progress}", (event,))
+    return ScheduleCommanded(
+        Answer.DONE, replace(record, backfill=new), f"{which} {text}: {new.progress}", (event,)
+    )
 
 
 def _event(kind: str, at: float, **texts: str) -> dict[str, Any]:
@@ -256,7 +307,11 @@ def goes_on(record: ScheduleRecord) -> str:
     name, jobs = record.name, [run.job for run in record.going_on if run.job]
     if not record.going_on:
         return ""
-    what = f"job {', '.join(jobs)} goes on, or its end is not noted yet" if jobs else "a run is being submitted"
+    what = (
+        f"job {', '.join(jobs)} goes on, or its end is not noted yet"
+        if jobs
+        else "a run is being submitted"
+    )
     cancel = f", and `unstuck cancel {' '.join(jobs)}` ends what goes on" if jobs else ""
     stop = f"`unstuck schedule stop {name}` starts no further run{cancel}"
     return f"schedule {name} is not removed: {what}; {stop}; then remove it again"
@@ -272,7 +327,9 @@ def _backfill(record: ScheduleRecord) -> str:
 
 def _pause(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
     if record.intent is ScheduleIntent.PAUSE:
-        return ScheduleCommanded(Answer.ALREADY, record, f"schedule {record.name} is paused already")
+        return ScheduleCommanded(
+            Answer.ALREADY, record, f"schedule {record.name} is paused already"
+        )
     text = f"schedule {record.name} is paused{_running(record)}"
     return ScheduleCommanded(Answer.DONE, replace(record, intent=ScheduleIntent.PAUSE), text)
 
@@ -281,14 +338,23 @@ def _resume(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> Schedu
     paused = record.intent is ScheduleIntent.PAUSE
     if not paused and record.halted is None:
         if record.status is ScheduleStatus.RETRYING:
-            return _refused(record, f"and tries again by itself; to try at once: `unstuck schedule run {record.name}`")
+            return _refused(
+                record,
+                f"and tries again by itself; to try at once: `unstuck schedule run {record.name}`",
+            )
         text = f"schedule {record.name} is {record.status}: it is not paused, so there is nothing to resume"
         return ScheduleCommanded(Answer.ALREADY, record, text)
-    why = f"paused{f' by {record.intent_by}' if record.intent_by else ''}" if paused else "it was HALTED"
+    why = (
+        f"paused{f' by {record.intent_by}' if record.intent_by else ''}"
+        if paused
+        else "it was HALTED"
+    )
     missed = passed(policy_of(record.policy), record.cursor, now)
     current, events = record, list[dict[str, Any]]()
     if missed is not None:
-        current, events = pass_over(record, Skip("PAUSED" if paused else "MISSED", why, *missed), log, now)
+        current, events = pass_over(
+            record, Skip("PAUSED" if paused else "MISSED", why, *missed), log, now
+        )
     fresh: dict[str, Any] = {"failures": 0, "first_error": None, "last_error": None}
     goes_on = replace(_from_now(_tried_at_once(current), now), intent=ScheduleIntent.RUN, **fresh)
     text = f"schedule {record.name} goes on, with its full retry budget; its ticks count from now"
@@ -301,17 +367,27 @@ def _run(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleC
         # Under a pause, only what a person asks for is run.
         asked_for = tuple(replace(run, by=asked_by) for run in _tried_at_once(record).retries)
         again = replace(record, halted=None, retries=(), requests=(*record.requests, *asked_for))
-        return ScheduleCommanded(Answer.DONE, again, f"schedule {name} tries its failed run at once")
+        return ScheduleCommanded(
+            Answer.DONE, again, f"schedule {name} tries its failed run at once"
+        )
     if record.retries:
-        return ScheduleCommanded(Answer.DONE, _tried_at_once(record), f"schedule {name} tries its failed run at once")
+        return ScheduleCommanded(
+            Answer.DONE, _tried_at_once(record), f"schedule {name} tries its failed run at once"
+        )
     if trouble := record.trouble:
-        hurried = tuple(replace(run, next_at=now, by=asked_by) if run.trouble else run for run in record.runs)
+        hurried = tuple(
+            replace(run, next_at=now, by=asked_by) if run.trouble else run for run in record.runs
+        )
         text = f"schedule {name} tries at once to submit its run, which had failed: {trouble.text}"
         return ScheduleCommanded(Answer.DONE, replace(record, runs=hurried), text)
     if record.requests:
-        return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} had been asked for before")
+        return ScheduleCommanded(
+            Answer.ALREADY, record, f"a run of schedule {name} had been asked for before"
+        )
     if record.runs and policy_of(record.policy).overlap == "skip":
-        return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} goes on{_running(record)}")
+        return ScheduleCommanded(
+            Answer.ALREADY, record, f"a run of schedule {name} goes on{_running(record)}"
+        )
     asked = Run(tick=round(now, 3), by=asked_by, by_hand=True)
     changed = replace(_tried_at_once(record), requests=(asked,))
     return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record")
@@ -328,7 +404,9 @@ def _from_now(record: ScheduleRecord, now: float) -> ScheduleRecord:
         return replace(record, cursor=max(now, record.cursor))
     runs = tuple(replace(run, at=min(run.at, now)) for run in record.runs)
     decided_to = max(record.decided_to, record.cursor)
-    return replace(record, cursor=now, busy_from=0.0, busy_until=0.0, runs=runs, decided_to=decided_to)
+    return replace(
+        record, cursor=now, busy_from=0.0, busy_until=0.0, runs=runs, decided_to=decided_to
+    )
 
 
 def _set_back(old: ScheduleRecord, new: ScheduleRecord, now: float) -> tuple[dict[str, Any], ...]:
@@ -336,17 +414,29 @@ def _set_back(old: ScheduleRecord, new: ScheduleRecord, now: float) -> tuple[dic
     if new.cursor >= old.cursor:
         return ()
     upto = f"the clock was set back, and ticks up to {tick_text(old.cursor)} had been decided"
-    return (_event("COUNTS_FROM_NOW", now, text=f"{upto}; those since then had no run, and the next one is run"),)
+    return (
+        _event(
+            "COUNTS_FROM_NOW",
+            now,
+            text=f"{upto}; those since then had no run, and the next one is run",
+        ),
+    )
 
 
 def _stop(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
     fill = record.backfill
     backfill = fill if fill is None or fill.over else replace(fill, canceled=True)
-    stopped = replace(record, intent=ScheduleIntent.STOP, requests=(), retries=(), backfill=backfill)
-    return ScheduleCommanded(Answer.DONE, stopped, f"schedule {record.name} is stopped for good{_running(record)}")
+    stopped = replace(
+        record, intent=ScheduleIntent.STOP, requests=(), retries=(), backfill=backfill
+    )
+    return ScheduleCommanded(
+        Answer.DONE, stopped, f"schedule {record.name} is stopped for good{_running(record)}"
+    )
 
 
-_COMMANDS: dict[ScheduleCommand, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]] = {
+_COMMANDS: dict[
+    ScheduleCommand, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]
+] = {
     ScheduleCommand.PAUSE: _pause,
     ScheduleCommand.RESUME: _resume,
     ScheduleCommand.RUN: _run,
@@ -381,4 +471,6 @@ def _set_anew(record: ScheduleRecord) -> str:
 
 
 def _refused(record: ScheduleRecord, why: str) -> ScheduleCommanded:
-    return ScheduleCommanded(Answer.REFUSED, record, f"schedule {record.name} is {record.status}, {why}")
+    return ScheduleCommanded(
+        Answer.REFUSED, record, f"schedule {record.name} is {record.status}, {why}"
+    )

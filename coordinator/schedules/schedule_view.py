@@ -14,7 +14,14 @@ from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import TickOutcome
-from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Skip, Step, Wait, decide_schedule
+from unstuck.coordinator.schedules.decide_schedule import (
+    NOTHING,
+    Published,
+    Skip,
+    Step,
+    Wait,
+    decide_schedule,
+)
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.tick_params import tick_params
@@ -94,7 +101,10 @@ def view_of(
     """``record`` as it stands at ``now``; ``jobs``: how those of its runs stand, as far as that is known."""
     stands = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
     # The end of a run is shown once a coordinator has noted it.
-    going_on = {job: RunSeen(Status.RUNNING if status.terminal else status) for job, status in stands.items()}
+    going_on = {
+        job: RunSeen(Status.RUNNING if status.terminal else status)
+        for job, status in stands.items()
+    }
     step = decide_schedule(record, going_on, now, published)
     waits = _waits(step)
     idle = record.status in (ScheduleStatus.WAITING, ScheduleStatus.RETRYING) and not record.runs

@@ -11,7 +11,12 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.backfill import given_up, run_ended, submit_event, tick_of
-from unstuck.coordinator.schedules.decide_schedule import Skip, after_end, backfill_succeeded, policy_of
+from unstuck.coordinator.schedules.decide_schedule import (
+    Skip,
+    after_end,
+    backfill_succeeded,
+    policy_of,
+)
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 
 Noted = tuple[ScheduleRecord, list[dict[str, Any]]] | None
@@ -24,7 +29,9 @@ def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: fl
     Args:
         backfill: that submitted the job, which may have been the run of its tick before.
     """
-    changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None, tries=0, next_at=0.0))
+    changed = _noted(
+        record, run, lambda mine: replace(mine, job=job, trouble=None, tries=0, next_at=0.0)
+    )
     if changed is None:
         return None
     had = not any(mine.backfill == backfill for mine in record.going_on if _is_to_be(mine, run))
@@ -42,7 +49,9 @@ def nothing_new(record: ScheduleRecord, run: Run, now: float) -> Noted:
     mine = [one for one in record.runs if _is_to_be(one, run)]
     if not mine:
         return None
-    first, count = (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
+    first, count = (
+        (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
+    )
     others = tuple(one for one in record.runs if one not in mine)
     return replace(record, runs=others, quiet=Quiet(first, run.tick, count, now)), []
 
@@ -62,7 +71,9 @@ def stood_already(record: ScheduleRecord, run: Run, job: str, seen: RunSeen, now
         events += [event] if event else []
     if changed.backfill is not None and changed.backfill != record.backfill:
         mine = replace(run, job=job)
-        backfill, more = run_ended(changed.backfill, mine, seen, policy_of(changed.backfill.policy), now)
+        backfill, more = run_ended(
+            changed.backfill, mine, seen, policy_of(changed.backfill.policy), now
+        )
         changed = replace(changed, backfill=backfill)
         if seen.status is Status.FINISHED:
             changed = backfill_succeeded(changed, mine, seen)
@@ -84,7 +95,9 @@ def not_submitted(record: ScheduleRecord, run: Run, why: Reason, final: bool, no
     return _given_up(record, changed, why, event, now) if final else (changed, [event])
 
 
-def _given_up(record: ScheduleRecord, changed: ScheduleRecord, why: Reason, event: dict[str, Any], now: float) -> Noted:
+def _given_up(
+    record: ScheduleRecord, changed: ScheduleRecord, why: Reason, event: dict[str, Any], now: float
+) -> Noted:
     """``changed``, in which runs of ``record`` have trouble, once these are not submitted again by themselves."""
     events = [event]
     backfill, old = changed.backfill, record.backfill

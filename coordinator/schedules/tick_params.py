@@ -51,7 +51,9 @@ def reading(spec: JobSpec, dataset: str, version: int) -> JobSpec:
     return spec.model_copy(update={"groups": groups})
 
 
-def tick_params(params: Mapping[str, Any], schedule: ScheduleSpec, tick: datetime) -> dict[str, str]:
+def tick_params(
+    params: Mapping[str, Any], schedule: ScheduleSpec, tick: datetime
+) -> dict[str, str]:
     """The values that a tick gives to those parameters of a spec that are bound to it. Raises: SpecError: as above."""
     return {
         name: _value_of(written, bound, schedule, name, tick)

@@ -36,10 +36,14 @@ def previous_tick(schedule: ScheduleSpec, before: datetime) -> datetime | None:
     """The last tick strictly earlier than ``before``; None: there is none, or none that a clock makes."""
     end = before.astimezone(UTC) - timedelta(microseconds=1)
     if schedule.every is not None:
-        latest = end if schedule.until is None else min(end, schedule.until - timedelta(microseconds=1))
+        latest = (
+            end if schedule.until is None else min(end, schedule.until - timedelta(microseconds=1))
+        )
         every = timedelta(seconds=schedule.every)
         return _EPOCH + (latest - _EPOCH) // every * every
-    for span in _SPANS:  # each at most eight times as long as one that had none, so few ticks are passed over
+    for span in (
+        _SPANS
+    ):  # each at most eight times as long as one that had none, so few ticks are passed over
         if last := deque(ticks(schedule, end - span, end), maxlen=1):
             return last[0]
     return None

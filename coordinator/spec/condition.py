@@ -72,7 +72,9 @@ def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
     if len(text) > MAX_WHEN:
         raise ConditionError(f"{len(text):,} characters; a condition has at most {MAX_WHEN:,}")
     if "\\" in text:
-        raise ConditionError(f"at character {text.index(chr(92)) + 1}: a backslash has no meaning in a condition")
+        raise ConditionError(
+            f"at character {text.index(chr(92)) + 1}: a backslash has no meaning in a condition"
+        )
     text = text.strip()
     try:
         tree = ast.parse(text, mode="eval").body
@@ -80,7 +82,11 @@ def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
         # Python gives no place to an expression that breaks off.
         place = _place(text, error.lineno or 1, (error.offset or len(text) + 1) - 1)
         raise ConditionError(f"{place}: {error.msg}; expected a condition, {EXAMPLE}") from None
-    except (ValueError, MemoryError, RecursionError):  # what Python's parser has for a NUL, and for deep nesting
+    except (
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ):  # what Python's parser has for a NUL, and for deep nesting
         raise ConditionError(f"this cannot be read; expected a condition, {EXAMPLE}") from None
     references: dict[str, Reference] = {}
     _check(tree, text, references)
@@ -89,12 +95,16 @@ def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
 
 def _check(node: ast.expr, text: str, references: dict[str, Reference], depth: int = 1) -> None:
     """Refuse what a condition may not contain, and collect its references. Raises: ConditionError."""
-    before = text.split("\n")[node.lineno - 1].encode()[: node.col_offset]  # Python counts bytes here
+    before = text.split("\n")[node.lineno - 1].encode()[
+        : node.col_offset
+    ]  # Python counts bytes here
     place = _place(text, node.lineno, len(before.decode(errors="replace")))
     if depth > MAX_DEPTH:
         raise ConditionError(f"{place}: nested more than {MAX_DEPTH} levels deep")
     if path := _path(node):
-        references.setdefault(_label(path), Reference(path[-1], path[1] if len(path) == 3 else None, place))
+        references.setdefault(
+            _label(path), Reference(path[-1], path[1] if len(path) == 3 else None, place)
+        )
         return
     if wrong := _refusal(node, text):
         raise ConditionError(f"{place}: {wrong}")
@@ -109,10 +119,13 @@ def _path(node: ast.expr) -> list[str]:
     while True:
         match node:
             case (
-                ast.Attribute(value=node, attr=str(key)) | ast.Subscript(value=node, slice=ast.Constant(value=str(key)))
+                ast.Attribute(value=node, attr=str(key))
+                | ast.Subscript(value=node, slice=ast.Constant(value=str(key)))
             ):
                 keys.insert(0, key)
-            case ast.Name(id="params" | "results" as root) if len(keys) == (1 if root == "params" else 2):
+            case ast.Name(id="params" | "results" as root) if len(keys) == (
+                1 if root == "params" else 2
+            ):
                 return [root, *keys]
             case _:
                 return []
@@ -138,7 +151,12 @@ def _refusal(node: ast.expr, text: str) -> str:
             return "is wants none, true or false on its right; use == here"
         case ast.BinOp(op=op) | ast.UnaryOp(op=op) if type(op) in OPERATORS:
             return ""
-        case ast.Constant(value=str() | int() | float() | None) | ast.Name() | ast.Attribute() | ast.Subscript():
+        case (
+            ast.Constant(value=str() | int() | float() | None)
+            | ast.Name()
+            | ast.Attribute()
+            | ast.Subscript()
+        ):
             return ""
         case ast.BoolOp() | ast.Compare() | ast.List() | ast.Tuple():
             return ""
@@ -153,7 +171,11 @@ def _is_constant(node: ast.expr) -> bool:
 
 
 def _place(text: str, line: int, column: int) -> str:
-    return f"at line {line}, character {column + 1} of the text" if "\n" in text else f"at character {column + 1}"
+    return (
+        f"at line {line}, character {column + 1} of the text"
+        if "\n" in text
+        else f"at character {column + 1}"
+    )
 
 
 def evaluate(
@@ -178,14 +200,25 @@ def evaluate(
             elif group is not None and name not in recorded:
                 shown.append(f"{label} = none (group {group} did not record it)")
             else:
-                value = "none" if values[label] is None else json.dumps(values[label], ensure_ascii=False)
+                value = (
+                    "none"
+                    if values[label] is None
+                    else json.dumps(values[label], ensure_ascii=False)
+                )
                 shown.append(f"{label} = {shorten(value, quote='')}")
         if _truth(_walk(tree, values)):
             return ConditionResult(True)
         return ConditionResult(False, f"its condition is false: {_with_values(text, shown)}")
     except ConditionError as error:
         why = str(error)
-    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError) as error:
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
     why = f"its condition cannot be evaluated, and is not tried again: {why}; {_with_values(text, shown)}"
     return ConditionResult(None, why)
@@ -246,7 +279,9 @@ def _truth(value: Any) -> bool:
     """Only true, false and none are accepted, as the text "false" would count as true. None counts as false."""
     if value is None or isinstance(value, bool):
         return bool(value)
-    raise ConditionError(f"{_named(value)} stands where true or false is wanted; compare it with something")
+    raise ConditionError(
+        f"{_named(value)} stands where true or false is wanted; compare it with something"
+    )
 
 
 def _named(value: Any) -> str:
@@ -262,10 +297,14 @@ def _calculated(sign: str, compute: Callable[[Any, Any], Any], a: Any, b: Any) -
     sides = f"{_named(a)} {sign} {_named(b)}"
     if sign == "+" and (_all(str, a, b) or _all(list, a, b)):
         if len(a) + len(b) > MAX_JOINED:
-            raise ConditionError(f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than {MAX_JOINED:,}")
+            raise ConditionError(
+                f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than {MAX_JOINED:,}"
+            )
         return a + b
     if not _all(int | float, a, b):
-        raise ConditionError(f"{sides}: expected two numbers{', two texts or two lists' if sign == '+' else ''}")
+        raise ConditionError(
+            f"{sides}: expected two numbers{', two texts or two lists' if sign == '+' else ''}"
+        )
     if any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in (a, b)):
         raise ConditionError(f"{sign} of a whole number of more than {MAX_BITS:,} bits")
     if sign == "**" and _all(int, a, b) and a.bit_length() * abs(b) > MAX_BITS:
@@ -303,12 +342,16 @@ def _pick(value: Any, key: Any) -> Any:
     if isinstance(value, dict) and isinstance(key, str):
         if key in value:
             return value[key]
-        raise ConditionError(f"there is no {shorten(key)} in a mapping of {listed(value, 5) or 'nothing'}")
+        raise ConditionError(
+            f"there is no {shorten(key)} in a mapping of {listed(value, 5) or 'nothing'}"
+        )
     if isinstance(value, list | str) and _all(int, key):
         if -len(value) <= key < len(value):
             return value[key]
         raise ConditionError(f"{_named(value)} of {len(value)} has no place {_named(key)}")
-    raise ConditionError(f"{_named(value)} has no {shorten(key) if isinstance(key, str) else _named(key)}")
+    raise ConditionError(
+        f"{_named(value)} has no {shorten(key) if isinstance(key, str) else _named(key)}"
+    )
 
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {

@@ -16,7 +16,15 @@ from pydantic import Field, StrictBool, StrictStr, ValidationError
 
 from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.messages import problems_of
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, describe, listed, shorten, suggestion
+from unstuck.coordinator.spec.problems import (
+    Loc,
+    Problem,
+    SpecError,
+    describe,
+    listed,
+    shorten,
+    suggestion,
+)
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import Listed, Strict
@@ -54,7 +62,9 @@ _FORMAT = re.compile(r"""(?![\[{"'])(?:[^%]|%[YmdHMSjyGVuz%])*""")
 _REFERENCE = re.compile(r"\$\{(?:env|secret):[^}\s]*\}?")  # in text where nothing escapes it
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_A_MAP = "; a default that is a mapping with the key type is written as {type: map, default: {type: …}}"
+_A_MAP = (
+    "; a default that is a mapping with the key type is written as {type: map, default: {type: …}}"
+)
 
 
 @dataclass(frozen=True)
@@ -88,8 +98,12 @@ class Param(Strict):
 
     type: ParamType = Field(description="What its value is.")
     default: Any = Field(default=None, description="Its value where a submit gives none.")
-    required: StrictBool = Field(default=False, description="A job is refused that has no value for it.")
-    choices: Listed[Any] | None = Field(default=None, description="The only values it may have; left out: any.")
+    required: StrictBool = Field(
+        default=False, description="A job is refused that has no value for it."
+    )
+    choices: Listed[Any] | None = Field(
+        default=None, description="The only values it may have; left out: any."
+    )
     format: StrictStr | None = Field(
         default=None, description="Of a text whose default is a tick: its form, such as %Y/%m/%d."
     )
@@ -112,7 +126,9 @@ def tick_of(written: Any) -> str:
         return ""
     default = written.get("default")
     # A text may be the word itself.
-    return default if default in TICKS and (written["type"] != "text" or "format" in written) else ""
+    return (
+        default if default in TICKS and (written["type"] != "text" or "format" in written) else ""
+    )
 
 
 def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +163,9 @@ def fill(
             if scheduled:
                 continue
             told = f"has the {tick} of its schedule, and this is no run of it".replace("_", " ")
-            problems.append(Problem(f"{told}; give one as --param {name}=VALUE: {kind}", ("params", name)))
+            problems.append(
+                Problem(f"{told}; give one as --param {name}=VALUE: {kind}", ("params", name))
+            )
         elif written.get("required"):
             how = "write default:" if scheduled else f"give one as --param {name}=VALUE"
             message = f"a value is required, and none is given; {how}, expected {kind}"
@@ -161,12 +179,16 @@ def with_value(written: Any, value: Any) -> Any:
     kind = str(written["type"]) if declared else _type_of(standing)
     if isinstance(value, UnparsedText):
         value = value.value(stays_text=kind == "text")
-    elif (kind == "date" and type(value) is datetime.date) or (kind == "datetime" and type(value) is datetime.datetime):
+    elif (kind == "date" and type(value) is datetime.date) or (
+        kind == "datetime" and type(value) is datetime.datetime
+    ):
         value = value.isoformat()
     if not declared:
         if kind and (wrong := _wrong(kind, value, ", as in the spec")):
             is_share = kind == "integer" and isinstance(value, float)
-            raise ValueError(wrong + ("; for any number, declare it with type: number" if is_share else ""))
+            raise ValueError(
+                wrong + ("; for any number, declare it with type: number" if is_share else "")
+            )
         return value
     if value is None and standing is None and not written.get("required"):
         return written
@@ -177,7 +199,11 @@ def with_value(written: Any, value: Any) -> Any:
 
 def without_value(written: Any) -> Any:
     """A declaration without its default; None for a plain default."""
-    return {key: part for key, part in written.items() if key != "default"} if is_declared(written) else None
+    return (
+        {key: part for key, part in written.items() if key != "default"}
+        if is_declared(written)
+        else None
+    )
 
 
 def wrong_declarations(params: Any) -> Iterator[Problem]:
@@ -187,7 +213,9 @@ def wrong_declarations(params: Any) -> Iterator[Problem]:
             yield from _wrong_declaration(written, ("params", name))
 
 
-def wrong_overlay(params: Mapping[str, Any], overlay: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
+def wrong_overlay(
+    params: Mapping[str, Any], overlay: Mapping[str, Any], loc: Loc
+) -> Iterator[Problem]:
     """Values of a group or a step (``overlay``) that the job's declarations do not allow."""
     for name, value in overlay.items():
         declared = params.get(name, {})
@@ -208,14 +236,22 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
         return
     if param.choices is not None and not param.choices:
         yield Problem("expected at least one, not none", (*loc, "choices"))
-    bad = [(wrong, i) for i, choice in enumerate(param.choices or ()) if (wrong := _wrong(param.type, choice))]
+    bad = [
+        (wrong, i)
+        for i, choice in enumerate(param.choices or ())
+        if (wrong := _wrong(param.type, choice))
+    ]
     for wrong, i in bad:
         yield Problem(wrong, (*loc, "choices", i))
     if param.format is not None:
         if param.type != "text" or param.default not in TICKS:
-            yield Problem("only a text has one whose default is tick or previous_tick", (*loc, "format"))
+            yield Problem(
+                "only a text has one whose default is tick or previous_tick", (*loc, "format")
+            )
         elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
-            expected = "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
+            expected = (
+                "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
+            )
             yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
     if param.default is None:
         return
@@ -223,7 +259,9 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
         if param.choices is not None:
             yield Problem("a parameter whose value is a tick has no choices", (*loc, "choices"))
         return
-    if wrong := _wrong(param.type, param.default) or ("" if bad else _no_choice(param.choices, param.default)):
+    if wrong := _wrong(param.type, param.default) or (
+        "" if bad else _no_choice(param.choices, param.default)
+    ):
         yield Problem(wrong, (*loc, "default"))
 
 
@@ -233,7 +271,9 @@ def unbound_ticks(schedule: ScheduleSpec | None, params: Mapping[str, Any]) -> I
         return
     for name, written in params.items():
         if tick_of(written) == "previous_tick":
-            message = "previous_tick is the one before in time; it needs a schedule: with cron: or every:"
+            message = (
+                "previous_tick is the one before in time; it needs a schedule: with cron: or every:"
+            )
             yield Problem(message, ("params", name, "default"))
 
 
@@ -257,7 +297,9 @@ def _wrong(kind: str, value: Any, why: str = "") -> str:
 def _fits(kind: str, value: Any) -> bool:
     match kind:
         case "integer" | "number":
-            return isinstance(value, int if kind == "integer" else int | float) and not isinstance(value, bool)
+            return isinstance(value, int if kind == "integer" else int | float) and not isinstance(
+                value, bool
+            )
         case "boolean":
             return isinstance(value, bool)
         case "text":
@@ -283,9 +325,15 @@ def _no_choice(choices: Any, value: Any) -> str:
     """Say that a value is not among the choices; empty if it is, or if there are none."""
     known = choices if isinstance(choices, list | tuple) else ()
     # True equals 1, to Python.
-    if not known or any(isinstance(one, bool) is isinstance(value, bool) and one == value for one in known):
+    if not known or any(
+        isinstance(one, bool) is isinstance(value, bool) and one == value for one in known
+    ):
         return ""
-    near = suggestion(value, [one for one in known if isinstance(one, str)]) if isinstance(value, str) else ""
+    near = (
+        suggestion(value, [one for one in known if isinstance(one, str)])
+        if isinstance(value, str)
+        else ""
+    )
     names = listed(describe(one).removeprefix("the number ") for one in known)
     return f"expected one of {names}, not {describe(value)}{near}"
 
@@ -311,11 +359,15 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
     elif wrong := scalar_problem(value):
         yield Problem(wrong, loc)
     elif isinstance(value, str) and (found := reference_in(value, wrong=True)) is not None:
-        message = f"expected a reference such as ${{env:NAME}} or ${{secret:NAME}}, not {shorten(found)}"
+        message = (
+            f"expected a reference such as ${{env:NAME}} or ${{secret:NAME}}, not {shorten(found)}"
+        )
         yield Problem(f"{message}; where the text itself is meant, write $${{ for ${{", loc)
 
 
-def reference_problems(every: Sequence[GroupSpec], outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
+def reference_problems(
+    every: Sequence[GroupSpec], outputs: Mapping[str, OutputSpec]
+) -> Iterator[Problem]:
     """Find references in streams and outputs, where nobody resolves them."""
     texts: list[tuple[str | None, Loc]] = []
     for i, group in enumerate(every):
@@ -351,7 +403,11 @@ def scalar_problem(value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"{value} is no number that JSON can hold"
     if isinstance(value, int):
-        return "" if -(2**63) <= value < 2**63 else "a whole number of more than 64 bits; give it as text"
+        return (
+            ""
+            if -(2**63) <= value < 2**63
+            else "a whole number of more than 64 bits; give it as text"
+        )
     if value is None:
         return ""
     return f"expected text, a number, true, false, null, a list or a mapping, not {describe(value)}"
@@ -362,6 +418,8 @@ def check_key(key: object) -> None:
     if not isinstance(key, str):
         raise BadKey(f"the key: expected text, not {describe(key)}")
     if not 1 <= len(key) <= MAX_KEY:
-        raise BadKey(f"the key {shorten(key)}: expected 1 to {MAX_KEY} characters, not {len(key):,}")
+        raise BadKey(
+            f"the key {shorten(key)}: expected 1 to {MAX_KEY} characters, not {len(key):,}"
+        )
     if found := _UNSEEN.search(key):
         raise BadKey(f"the key {shorten(key)}: expected no control characters, not {found[0]!r}")

@@ -30,7 +30,11 @@ def json_schema() -> dict[str, Any]:
             {
                 "type": "object",
                 "properties": {
-                    "at_least": {"type": "integer", "minimum": 1, "description": "How many must have succeeded."}
+                    "at_least": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "description": "How many must have succeeded.",
+                    }
                 },
                 "required": ["at_least"],
                 "additionalProperties": False,
@@ -58,7 +62,9 @@ def json_schema() -> dict[str, Any]:
     # A plain default may be anything; the declaration is named for the help that editors give.
     schema["$defs"]["Param"] = Param.model_json_schema()
     (name,) = schema["properties"]["params"]["patternProperties"]
-    schema["properties"]["params"]["patternProperties"][name] = {"anyOf": [{"$ref": "#/$defs/Param"}, {}]}
+    schema["properties"]["params"]["patternProperties"][name] = {
+        "anyOf": [{"$ref": "#/$defs/Param"}, {}]
+    }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": ID, **schema}
 
 

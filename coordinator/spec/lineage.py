@@ -12,5 +12,7 @@ def led_to(needs: Needs, groups: Collection[str]) -> dict[str, frozenset[str]]:
     """Return which of ``groups`` led to the output of each of them: itself, and those before it, through any needs."""
     before: dict[str, frozenset[str]] = {}
     for group, needed in needs.items():
-        before[group] = frozenset({group}.intersection(groups)).union(*(before[need] for need in needed))
+        before[group] = frozenset({group}.intersection(groups)).union(
+            *(before[need] for need in needed)
+        )
     return {group: before.get(group, frozenset({group})) for group in groups}

@@ -12,7 +12,15 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
+from unstuck.coordinator.spec.problems import (
+    MAX_PROBLEMS,
+    Loc,
+    Problem,
+    describe,
+    listed,
+    shorten,
+    suggestion,
+)
 from unstuck.tasks.spec.fields import (
     DatasetName,
     ErrorName,
@@ -49,7 +57,9 @@ PATTERNS = {
     pattern_of(ParamName): f"a name ({_SIMPLE})",
     pattern_of(QueueName): f"a name ({_DOTTED})",
     pattern_of(JobPattern): "the name of a job, or a pattern such as load_*",
-    pattern_of(ErrorName): "a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO",
+    pattern_of(
+        ErrorName
+    ): "a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO",
     pattern_of(FunctionName): "module:function, such as examples.flights:clean",
     pattern_of(ForkFrom.model_fields["source"]): "output.column, such as clean.months",
 }
@@ -100,7 +110,11 @@ def _real_loc(loc: Loc, data: Any, is_missing: bool) -> tuple[Loc, bool] | None:
         is_mapping = isinstance(value, dict)
         if str(part).startswith(_VALUES if is_mapping else _FROM):
             return None
-        is_written = part in value if is_mapping else isinstance(part, int) and isinstance(value, list | tuple)
+        is_written = (
+            part in value
+            if is_mapping
+            else isinstance(part, int) and isinstance(value, list | tuple)
+        )
         if is_written or (is_missing and position == len(loc) - 1):
             real.append(part)
             value = value.get(part) if is_mapping else value[part]
@@ -115,7 +129,9 @@ def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> Problem:
     if kind == "missing":
         return Problem(f"{str(loc[-1])!r} is missing", loc[:-1])
     if kind == "tuple_type" and str(item["loc"][-1]).startswith(_VALUES):
-        return Problem(f"expected a list of values, or from: output.column, not {describe(value)}", loc)
+        return Problem(
+            f"expected a list of values, or from: output.column, not {describe(value)}", loc
+        )
     if not loc and kind == "model_type":
         return Problem(f"expected a mapping with name: and groups:, not {describe(value)}")
     return Problem(_sentence(kind, context, value, item["msg"]), loc, on_key)
@@ -126,7 +142,8 @@ def _model_at(loc: Loc, models: Models) -> type[BaseModel] | None:
     fits = (
         model
         for known, model in models.items()
-        if len(known) == len(path) and all(one in (part, "*") for one, part in zip(known, path, strict=True))
+        if len(known) == len(path)
+        and all(one in (part, "*") for one, part in zip(known, path, strict=True))
     )
     return next(fits, None)
 
@@ -153,7 +170,11 @@ def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> s
             return f"expected {context[bound]:,.10g} {words}, not {describe(value)}"
     if kind == "literal_error":
         names = context["expected"].replace("'", "")
-        near = suggestion(_OF_OTHERS.get(value, value), re.findall(r"[a-z_]+", names)) if isinstance(value, str) else ""
+        near = (
+            suggestion(_OF_OTHERS.get(value, value), re.findall(r"[a-z_]+", names))
+            if isinstance(value, str)
+            else ""
+        )
         return f"expected {names}, not {describe(value)}{near}"
     if kind == "too_short":
         return "expected at least one, not none"
@@ -162,6 +183,10 @@ def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> s
     if kind == "string_too_long":
         return f"expected at most {context['max_length']:,} characters, not {len(value):,}"
     if kind in _EXPECTED:
-        quotes = "; put it in quotes" if kind == "string_type" and isinstance(value, bool | int | float) else ""
+        quotes = (
+            "; put it in quotes"
+            if kind == "string_type" and isinstance(value, bool | int | float)
+            else ""
+        )
         return f"expected {_EXPECTED[kind]}, not {describe(value)}{quotes}"
     return message.replace("Input should be", "expected")

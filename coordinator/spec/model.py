@@ -30,7 +30,12 @@ from unstuck.coordinator.spec.checks.spec_checks import problems_in, problems_of
 from unstuck.coordinator.spec.checks.sql import sql_problems, wrong_statement
 from unstuck.coordinator.spec.job_params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.messages import problems_of
-from unstuck.coordinator.spec.notify_spec import MAX_RULES, ConditionWithValue, NotifyRule, notify_problems
+from unstuck.coordinator.spec.notify_spec import (
+    MAX_RULES,
+    ConditionWithValue,
+    NotifyRule,
+    notify_problems,
+)
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, Written, shorten
 from unstuck.coordinator.spec.schedule_spec import (
     After,
@@ -70,15 +75,31 @@ JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-
 class Defaults(Strict):
     """Defaults of every group that says nothing itself. ``conf`` is merged key by key, the group's wins."""
 
-    retry: RetryPolicy | None = Field(default=None, description="For groups without a retry of their own.")
-    timeout: Timeout | None = Field(default=None, description="For groups without a timeout of their own.")
-    queue_timeout: Timeout | None = Field(default=None, description="For groups without a queue_timeout of their own.")
-    worker_losses: int | None = Field(
-        default=None, ge=1, le=1000, strict=True, description="For groups without worker_losses of their own."
+    retry: RetryPolicy | None = Field(
+        default=None, description="For groups without a retry of their own."
     )
-    queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
-    pool: PoolName | None = Field(default=None, description="For groups without a pool of their own.")
-    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
+    timeout: Timeout | None = Field(
+        default=None, description="For groups without a timeout of their own."
+    )
+    queue_timeout: Timeout | None = Field(
+        default=None, description="For groups without a queue_timeout of their own."
+    )
+    worker_losses: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        strict=True,
+        description="For groups without worker_losses of their own.",
+    )
+    queue: QueueName | None = Field(
+        default=None, description="For groups without a queue of their own."
+    )
+    pool: PoolName | None = Field(
+        default=None, description="For groups without a pool of their own."
+    )
+    conf: dict[StrictStr, StrictStr] = Field(
+        default_factory=dict, description="Run-time Spark conf of every group."
+    )
 
 
 class JobSpec(Strict):
@@ -94,11 +115,18 @@ class JobSpec(Strict):
         description="The time zone of its steps; left out: that of its schedule, else that of the fleet.",
     )
     params: dict[ParamName, Any] = Field(
-        default_factory=dict, description="Parameters of every step: defaults, or declarations with a type."
+        default_factory=dict,
+        description="Parameters of every step: defaults, or declarations with a type.",
     )
-    defaults: Defaults = Field(default=Defaults(), description="What holds for every group that says nothing itself.")
+    defaults: Defaults = Field(
+        default=Defaults(), description="What holds for every group that says nothing itself."
+    )
     max_parallel: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, strict=True, description="Attempts that may run at once; left out: no bound."
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="Attempts that may run at once; left out: no bound.",
     )
     priority: Literal["high", "normal", "low"] = Field(
         default="normal",
@@ -114,22 +142,31 @@ class JobSpec(Strict):
         description="Time limit from the first claimed attempt to publishing; left out: no limit.",
     )
     on_failure: Literal["cancel_others", "finish_others"] = Field(
-        default="cancel_others", description="What becomes of the other groups when one has failed for good."
+        default="cancel_others",
+        description="What becomes of the other groups when one has failed for good.",
     )
     publish: Listed[DatasetName] | None = Field(
-        default=None, description="Outputs that become visible; left out: those of groups that no other group needs."
+        default=None,
+        description="Outputs that become visible; left out: those of groups that no other group needs.",
     )
     outputs: dict[DatasetName, OutputSpec] = Field(
-        default_factory=dict, description="How single outputs are published; one that is not named is replaced."
+        default_factory=dict,
+        description="How single outputs are published; one that is not named is replaced.",
     )
     notify: Listed[NotifyRule] = Field(
-        default=(), max_length=MAX_RULES, description="Who is told of which changes, beside the rules of the fleet."
+        default=(),
+        max_length=MAX_RULES,
+        description="Who is told of which changes, beside the rules of the fleet.",
     )
-    groups: Listed[GroupSpec] = Field(min_length=1, description="The groups of the job; a fork counts as one.")
+    groups: Listed[GroupSpec] = Field(
+        min_length=1, description="The groups of the job; a fork counts as one."
+    )
 
     @model_validator(mode="wrap")
     @classmethod
-    def _all_at_once(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+    def _all_at_once(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
         try:
             spec = handler(data)
         except ValidationError as error:
@@ -138,11 +175,11 @@ class JobSpec(Strict):
             params = data.get("params") if isinstance(data, dict) else None
             more = [*problems_of_graph(data), *wrong_declarations(params)]
             raise SpecError([*problems, *(p for p in more if p.loc not in named)]) from None
-        if (
-            info.context
-        ):  # STORED: the whole was checked before it was stored, and a coordinator loads it again and again
+        if info.context:  # STORED: the whole was checked before it was stored, and a coordinator loads it again and again
             return spec
-        problems = problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs)
+        problems = problems_in(
+            spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs
+        )
         problems += schedule_problems(spec.schedule, spec.groups, spec.published)
         problems += notify_problems(spec.notify, spec.schedule, spec.groups)
         problems += unbound_ticks(spec.schedule, spec.params)
@@ -179,7 +216,11 @@ class JobSpec(Strict):
 
     @classmethod
     def from_file(
-        cls, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, scheduled: bool = False
+        cls,
+        path: str | os.PathLike[str],
+        params: Mapping[str, Any] | None = None,
+        *,
+        scheduled: bool = False,
     ) -> JobSpec:
         """The spec in a YAML or JSON file. SQL files are read beside it.
 
@@ -224,17 +265,23 @@ class JobSpec(Strict):
     ) -> JobSpec:
         """The spec that somebody wrote. ``params``, ``scheduled``: as for `from_file`. Raises: SpecError."""
         try:
-            spec = cls.from_values(written.values, params, scheduled=scheduled).with_sql_files(written.folder)
+            spec = cls.from_values(written.values, params, scheduled=scheduled).with_sql_files(
+                written.folder
+            )
         except SpecError as error:
             named = {problem.loc for problem in written.problems}
-            located = [written.located(problem) for problem in error.problems if problem.loc not in named]
+            located = [
+                written.located(problem) for problem in error.problems if problem.loc not in named
+            ]
             raise SpecError([*written.problems, *located]) from None
         if written.problems:
             raise SpecError(written.problems)
         return spec
 
     @classmethod
-    def from_values(cls, data: Any, params: Mapping[str, Any] | None, *, scheduled: bool = False) -> JobSpec:
+    def from_values(
+        cls, data: Any, params: Mapping[str, Any] | None, *, scheduled: bool = False
+    ) -> JobSpec:
         """The spec in plain values (a mapping, as a file has it), with ``params`` and ``scheduled`` as for `from_file`.
 
         Raises:
@@ -285,9 +332,16 @@ class JobSpec(Strict):
 
     def check_versions(self, oldest: int, newest: int) -> None:
         """Look whether the versions that ``inputs:`` name can be read. Raises: SpecError."""
-        found = f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}" if newest else "it is empty"
+        found = (
+            f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}"
+            if newest
+            else "it is empty"
+        )
         problems = [
-            Problem(f"the warehouse has no version {one.version}; {found}", ("groups", i, "inputs", name))
+            Problem(
+                f"the warehouse has no version {one.version}; {found}",
+                ("groups", i, "inputs", name),
+            )
             for i, group in enumerate(self.groups)
             for name, one in group.inputs.items()
             if isinstance(one, DatasetInput) and one.version and not oldest <= one.version <= newest
@@ -314,7 +368,9 @@ class JobSpec(Strict):
         whose, zone = ("this job", self.steps_zone) if self.steps_zone else ("this fleet", zone)
         places: list[tuple[Loc, dict[str, str]]] = [(("defaults", "conf"), self.defaults.conf)]
         places += [(("groups", i, "conf"), group.conf) for i, group in enumerate(self.groups)]
-        if problems := [Problem(why, loc) for loc, conf in places if (why := other_zone(conf, zone, whose))]:
+        if problems := [
+            Problem(why, loc) for loc, conf in places if (why := other_zone(conf, zone, whose))
+        ]:
             raise SpecError(problems)
 
     def with_sql_files(self, folder: Path | None) -> JobSpec:
@@ -325,7 +381,9 @@ class JobSpec(Strict):
         """
         problems: list[Problem] = []
         groups: list[GroupSpec] = []
-        read = cache(lambda name: read_sql_file(name, folder))  # a file that many steps name is one text
+        read = cache(
+            lambda name: read_sql_file(name, folder)
+        )  # a file that many steps name is one text
         for i, group in enumerate(self.groups):
             steps = list(group.steps)
             for j, step in enumerate(steps):
@@ -335,16 +393,28 @@ class JobSpec(Strict):
                     except ValueError as error:
                         problems.append(Problem(str(error), ("groups", i, "steps", j, "sql_file")))
                         continue
-                    written = {name: getattr(step, name) for name in step.model_fields_set - {"sql_file"}}
+                    written = {
+                        name: getattr(step, name) for name in step.model_fields_set - {"sql_file"}
+                    }
                     steps[j] = Step.model_validate({**written, "sql": sql})
             inlined = tuple(steps)
-            groups.append(group if inlined == group.steps else group.model_copy(update={"steps": inlined}))
-        if groups != list(self.groups) and not problems:  # a statement of a file is checked as one of the spec is
-            for problem in sql_problems(groups, {group.name: group for group in groups}, self.params):
+            groups.append(
+                group if inlined == group.steps else group.model_copy(update={"steps": inlined})
+            )
+        if (
+            groups != list(self.groups) and not problems
+        ):  # a statement of a file is checked as one of the spec is
+            for problem in sql_problems(
+                groups, {group.name: group for group in groups}, self.params
+            ):
                 problems.append(dataclasses.replace(problem, loc=(*problem.loc[:-1], "sql_file")))
         if problems:
             raise SpecError(problems)
-        return self if tuple(groups) == self.groups else self.model_copy(update={"groups": tuple(groups)})
+        return (
+            self
+            if tuple(groups) == self.groups
+            else self.model_copy(update={"groups": tuple(groups)})
+        )
 
     def to_json(self) -> str:
         """The spec as canonical JSON: what `model_validate` reads back.
@@ -391,7 +461,9 @@ def _zone_problems(spec: JobSpec) -> Iterator[Problem]:
 class MakesSpec(Protocol):
     """A job that is written in Python, as `Job` is."""
 
-    def spec(self, params: Mapping[str, Any] | None = None, *, scheduled: bool = False) -> JobSpec: ...
+    def spec(
+        self, params: Mapping[str, Any] | None = None, *, scheduled: bool = False
+    ) -> JobSpec: ...
 
 
 Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str] | MakesSpec
@@ -437,12 +509,16 @@ def _canonical(data: Any) -> str:
 def read_sql_file(name: str, folder: Path | None) -> str:
     """The text of an SQL file. Raises: ValueError."""
     if folder is None:
-        raise ValueError(f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead")
+        raise ValueError(
+            f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead"
+        )
     # The name itself is checked, and links are followed: the author of a spec may not be allowed to read other files,
     # while the owner of the folder made its links.
     inside = os.path.normpath(name)
     if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:
-        raise ValueError(f"{shorten(name)} is outside the folder of the spec; put the file beside the spec")
+        raise ValueError(
+            f"{shorten(name)} is outside the folder of the spec; put the file beside the spec"
+        )
     path = folder / inside
     shown = shorten(str(path), 200)
     try:

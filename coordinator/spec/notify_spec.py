@@ -7,7 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, zone_of
@@ -25,7 +33,10 @@ EXAMPLES = {
 }
 _DAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 _USUAL = re.compile(r"\s*([0-9]{1,4}(?:\.[0-9]{1,3})?)\s*x\s*usual\s*")
-_LATE = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])(?: +(.+?))??(?: +(UTC|[A-Za-z_]+/[A-Za-z0-9_/+-]+))?", re.ASCII)
+_LATE = re.compile(
+    r"([01][0-9]|2[0-3]):([0-5][0-9])(?: +(.+?))??(?: +(UTC|[A-Za-z_]+/[A-Za-z0-9_/+-]+))?",
+    re.ASCII,
+)
 OF_SCHEDULES = ("late", "behind")  # conditions of what repeats
 MAX_RULES = 50
 MAX_TARGETS = 20  # of one rule
@@ -67,8 +78,14 @@ class Condition:
             return self.word
         if isinstance(self.value, Late):
             days = "".join(str(day) for day in sorted(self.value.days))
-            return f"{self.word}:{self.value.hour:02}:{self.value.minute:02}/{days}{self.value.zone}"
-        return f"{self.word}:{self.value.times:g}x" if isinstance(self.value, Usual) else f"{self.word}:{self.value:g}"
+            return (
+                f"{self.word}:{self.value.hour:02}:{self.value.minute:02}/{days}{self.value.zone}"
+            )
+        return (
+            f"{self.word}:{self.value.times:g}x"
+            if isinstance(self.value, Usual)
+            else f"{self.word}:{self.value:g}"
+        )
 
 
 def usual_of(value: Any) -> Usual | None:
@@ -76,7 +93,9 @@ def usual_of(value: Any) -> Usual | None:
     if not isinstance(value, str) or not (found := _USUAL.fullmatch(value)):
         return None
     if (times := float(found[1])) <= 1:
-        raise ValueError(f"expected more than once the usual time, such as 3 x usual, not {describe(value)}")
+        raise ValueError(
+            f"expected more than once the usual time, such as 3 x usual, not {describe(value)}"
+        )
     return Usual(times)
 
 
@@ -97,9 +116,13 @@ def late_of(value: Any) -> Late:
 
 def _days(part: str) -> frozenset[int]:
     """The days of ``FRI`` or ``FRI-MON``. Raises: ValueError."""
-    ends = [_DAYS.index(end) if (end := day.strip().upper()) in _DAYS else -1 for day in part.split("-")]
+    ends = [
+        _DAYS.index(end) if (end := day.strip().upper()) in _DAYS else -1 for day in part.split("-")
+    ]
     if len(ends) > 2 or -1 in ends:
-        raise ValueError(f"expected days of the week, {', '.join(_DAYS)}, as MON-FRI or SAT,SUN, not {describe(part)}")
+        raise ValueError(
+            f"expected days of the week, {', '.join(_DAYS)}, as MON-FRI or SAT,SUN, not {describe(part)}"
+        )
     return frozenset((ends[0] + i) % 7 for i in range((ends[-1] - ends[0]) % 7 + 1))
 
 
@@ -121,28 +144,42 @@ def _late_text(value: Any) -> Any:
 RunningTime = Annotated[
     float | str,
     BeforeValidator(_running_time),
-    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "maxLength": 100}]}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "maxLength": 100}]}
+    ),
 ]
-LateText = Annotated[str, BeforeValidator(_late_text), WithJsonSchema({"type": "string", "maxLength": 100})]
+LateText = Annotated[
+    str, BeforeValidator(_late_text), WithJsonSchema({"type": "string", "maxLength": 100})
+]
 
 
 class ConditionWithValue(Strict):
     """A condition with its value; exactly one."""
 
-    retrying_for: Seconds | None = Field(default=None, description="It fails and is tried again for so long.")
+    retrying_for: Seconds | None = Field(
+        default=None, description="It fails and is tried again for so long."
+    )
     running_for: RunningTime | None = Field(
-        default=None, description="It runs for so long; or as many times the runs before, as 3 x usual."
+        default=None,
+        description="It runs for so long; or as many times the runs before, as 3 x usual.",
     )
     late: LateText | None = Field(
-        default=None, description="No run has ended well by this local time, as 06:00 or 06:00 MON-FRI."
+        default=None,
+        description="No run has ended well by this local time, as 06:00 or 06:00 MON-FRI.",
     )
-    behind: Seconds | None = Field(default=None, description="What arrived for its streams waits for so long.")
-    waiting_for_worker: Seconds | None = Field(default=None, description="No worker takes an attempt for so long.")
+    behind: Seconds | None = Field(
+        default=None, description="What arrived for its streams waits for so long."
+    )
+    waiting_for_worker: Seconds | None = Field(
+        default=None, description="No worker takes an attempt for so long."
+    )
 
     @model_validator(mode="after")
     def _is_one(self) -> ConditionWithValue:
         if len(self._written()) != 1:
-            raise ValueError(f"expected one condition with its value, as {_example('retrying_for')}")
+            raise ValueError(
+                f"expected one condition with its value, as {_example('retrying_for')}"
+            )
         if self.condition.value == 0:
             raise ValueError("a time of zero is over before it begins; expected one such as 15m")
         return self
@@ -153,7 +190,9 @@ class ConditionWithValue(Strict):
     @property
     def condition(self) -> Condition:
         ((word, value),) = self._written().items()
-        return Condition(word, late_of(value) if word == "late" else usual_of(value) or float(value))
+        return Condition(
+            word, late_of(value) if word == "late" else usual_of(value) or float(value)
+        )
 
 
 def _example(word: str) -> str:
@@ -174,7 +213,9 @@ def _written_condition(value: Any) -> Any:
     if not isinstance(value, str) or value not in PLAIN:
         words = (*PLAIN, *EXAMPLES)
         near = suggestion(value, words) if isinstance(value, str) else ""
-        raise ValueError(f"expected a condition, one of {listed(words)}, not {describe(value)}{near}")
+        raise ValueError(
+            f"expected a condition, one of {listed(words)}, not {describe(value)}{near}"
+        )
     return value
 
 
@@ -184,7 +225,9 @@ WrittenCondition = Annotated[
     Discriminator(lambda value: "word" if isinstance(value, str) else "value"),
     BeforeValidator(_written_condition),
 ]
-OneOrMore = Annotated[Listed[T], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+OneOrMore = Annotated[
+    Listed[T], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
 TargetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 
 
@@ -200,10 +243,14 @@ class NotifyRule(Strict):
 
     @field_validator("on")
     @classmethod
-    def _says_each_once(cls, value: tuple[str | ConditionWithValue, ...]) -> tuple[str | ConditionWithValue, ...]:
+    def _says_each_once(
+        cls, value: tuple[str | ConditionWithValue, ...]
+    ) -> tuple[str | ConditionWithValue, ...]:
         words = [one if isinstance(one, str) else one.condition.word for one in value]
         if twice := sorted({word for word in words if words.count(word) > 1}):
-            raise ValueError(f"{listed(twice)}: named twice in one rule; keep one, or make it a rule of its own")
+            raise ValueError(
+                f"{listed(twice)}: named twice in one rule; keep one, or make it a rule of its own"
+            )
         if set(words) == {"recovered"}:
             raise ValueError(
                 "recovered tells the end of a problem; name the problems beside it, as [failed, recovered]"
@@ -212,7 +259,9 @@ class NotifyRule(Strict):
 
     def of_run(self) -> NotifyRule | None:
         """This rule as it holds for one run of a schedule, which tells of the rest; None: it does not."""
-        on = tuple(one for one in self.on if isinstance(one, str) or one.condition.word not in OF_SCHEDULES)
+        on = tuple(
+            one for one in self.on if isinstance(one, str) or one.condition.word not in OF_SCHEDULES
+        )
         return self.model_copy(update={"on": on}) if set(on) - {"recovered"} else None
 
     @property
@@ -224,7 +273,8 @@ class FleetRule(NotifyRule):
     """A rule of the fleet, for all jobs and schedules whose name fits."""
 
     names: Annotated[Listed[str], Field(min_length=1, max_length=100)] = Field(
-        default=("*",), description="Globs; the rule holds for jobs and schedules whose name fits one of them."
+        default=("*",),
+        description="Globs; the rule holds for jobs and schedules whose name fits one of them.",
     )
 
 

@@ -34,9 +34,15 @@ class PlannedGroup:
     spec: GroupSpec
     successors: tuple[str, ...]
     collect: tuple[Collect, ...]
-    feeds: tuple[tuple[str, str], ...]  # forks whose values it may make, each with the key it reports them under
-    reads: tuple[str, ...]  # groups whose outputs it reads: what it needs, and what a join among them needs in turn
-    values: tuple[ForkValue, ...] | None  # of its members; None if it has none, or is forked dynamically
+    feeds: tuple[
+        tuple[str, str], ...
+    ]  # forks whose values it may make, each with the key it reports them under
+    reads: tuple[
+        str, ...
+    ]  # groups whose outputs it reads: what it needs, and what a join among them needs in turn
+    values: (
+        tuple[ForkValue, ...] | None
+    )  # of its members; None if it has none, or is forked dynamically
     absorbed: bool  # its failure does not fail the job: it is optional, or every group after it can live with it
 
     @property
@@ -88,7 +94,9 @@ class Plan:
         values = planned.values if planned.spec.fork_from is None else collected.get(group)
         return None if values is None else len(values)
 
-    def member_value(self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]) -> ForkValue:
+    def member_value(
+        self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]
+    ) -> ForkValue:
         """The fork value of one member."""
         return (self.groups[group].values or collected[group])[ordinal]
 
@@ -98,9 +106,16 @@ class Plan:
         if not (group.spec.streams and is_published):
             return ()
         own, any_python = outputs_of(group.spec), any(step.python for step in group.spec.steps)
-        others = {name for one in self.groups.values() if one is not group for name in outputs_of(one.spec)}
+        others = {
+            name
+            for one in self.groups.values()
+            if one is not group
+            for name in outputs_of(one.spec)
+        }
         appended = appended_outputs(self.outputs, self.publish)
-        return tuple(name for name in appended if name in own or (any_python and name not in others))
+        return tuple(
+            name for name in appended if name in own or (any_python and name not in others)
+        )
 
     def group_plans(
         self,
@@ -120,9 +135,21 @@ class Plan:
         """
         pack = Packer().pack
         plans = {}
-        partition_by = {name: output.partition_by for name, output in self.outputs.items() if output.partition_by}
-        checks = {name: output.checks for name, output in self.outputs.items() if output.checks != Checks()}
-        ways = {name: output.publishing for name, output in self.outputs.items() if output.publishing != Publishing()}
+        partition_by = {
+            name: output.partition_by
+            for name, output in self.outputs.items()
+            if output.partition_by
+        }
+        checks = {
+            name: output.checks
+            for name, output in self.outputs.items()
+            if output.checks != Checks()
+        }
+        ways = {
+            name: output.publishing
+            for name, output in self.outputs.items()
+            if output.publishing != Publishing()
+        }
         for group in self.groups.values():
             if group.spec.steps:
                 makes_all = self.publish is None and group.name in self.default_publish
@@ -143,7 +170,8 @@ class Plan:
                     branches={
                         name: tuple(outputs_of(self.groups[name].spec))
                         for name in group.reads
-                        if self.groups[name].spec.for_each is None and group.spec.join.rule != "all_succeeded"
+                        if self.groups[name].spec.for_each is None
+                        and group.spec.join.rule != "all_succeeded"
                     },
                     base=base,
                     mixed=mixed,
@@ -197,7 +225,11 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
 def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[ForkItem, ...]:
     """The values of a fork over a parameter; none where it has no value."""
     values = params.get(source.param or "") or ()
-    return tuple({fork_key(value): value for value in values}.values()) if source.distinct else tuple(values)
+    return (
+        tuple({fork_key(value): value for value in values}.values())
+        if source.distinct
+        else tuple(values)
+    )
 
 
 def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
@@ -252,7 +284,9 @@ def compile_plan(spec: JobSpec) -> Plan:
                         collect[maker][wanted.key] = wanted
                     feeds[maker].append((group.name, wanted.key))
     reads: dict[str, tuple[str, ...]] = {}
-    order = list(TopologicalSorter({name: group.needs for name, group in merged.items()}).static_order())
+    order = list(
+        TopologicalSorter({name: group.needs for name, group in merged.items()}).static_order()
+    )
     for name in order:
         seen: dict[str, None] = {}
         for need in merged[name].needs:
@@ -267,14 +301,19 @@ def compile_plan(spec: JobSpec) -> Plan:
             reads[name],
             merged[name].fork_values,
             merged[name].optional
-            or (bool(successors[name]) and all(merged[s].join.tolerates_failure for s in successors[name])),
+            or (
+                bool(successors[name])
+                and all(merged[s].join.tolerates_failure for s in successors[name])
+            ),
         )
         for name in order
     }
     return Plan(
         name=spec.name,
         params=spec.values,
-        params_told=shorten(", ".join(f"{name}={value}" for name, value in spec.values.items()), 100, quote=""),
+        params_told=shorten(
+            ", ".join(f"{name}={value}" for name, value in spec.values.items()), 100, quote=""
+        ),
         groups=planned,
         max_parallel=spec.max_parallel,
         timeout=spec.timeout,
@@ -308,4 +347,6 @@ def plan_of(spec_json: str, texts: Mapping[str, str] | None = None) -> Plan:
 
 @lru_cache(maxsize=1024)
 def _plan_of(stored: _Stored) -> Plan:
-    return compile_plan(JobSpec.model_validate(unpack(json.loads(stored.spec), stored.texts), context=STORED))
+    return compile_plan(
+        JobSpec.model_validate(unpack(json.loads(stored.spec), stored.texts), context=STORED)
+    )

@@ -54,7 +54,9 @@ def instant(value: Any) -> datetime:
     raise ValueError(f"expected a time with its offset from UTC, as {form}, not {_shown(value)}")
 
 
-Instant = Annotated[datetime, BeforeValidator(instant), WithJsonSchema({"type": "string", "format": "date-time"})]
+Instant = Annotated[
+    datetime, BeforeValidator(instant), WithJsonSchema({"type": "string", "format": "date-time"})
+]
 
 
 @cache
@@ -65,7 +67,10 @@ def zone_of(name: str) -> tzinfo:
     """
     zones = _zones()
     if zones.get(name) != name:
-        near = [zones[one] for one in difflib.get_close_matches(name[:100].lower(), zones, n=5, cutoff=0.75)]
+        near = [
+            zones[one]
+            for one in difflib.get_close_matches(name[:100].lower(), zones, n=5, cutoff=0.75)
+        ]
         hint = f"; did you mean {' or '.join(list(dict.fromkeys(near))[:3])}?" if near else ""
         raise ValueError(
             f"{shorten(name)} is no time zone; expected UTC, or a name of IANA such as Europe/Berlin{hint}"
@@ -89,11 +94,14 @@ def _zones() -> dict[str, str]:
 class After(Strict):
     """Datasets of the warehouse whose new versions make a run."""
 
-    any_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = Field(
-        default=None, description="A new version of any of them makes a run; the short form is the list alone."
+    any_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = (
+        Field(
+            default=None,
+            description="A new version of any of them makes a run; the short form is the list alone.",
+        )
     )
-    all_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = Field(
-        default=None, description="A run is made when each of them has a new version."
+    all_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = (
+        Field(default=None, description="A run is made when each of them has a new version.")
     )
 
     @model_validator(mode="before")
@@ -102,7 +110,9 @@ class After(Strict):
         if isinstance(value, list | tuple):
             return {"any_of": value}
         if not isinstance(value, dict | After):
-            raise ValueError(f"expected a list of datasets, or all_of: with such a list, not {_shown(value)}")  # noqa: TRY004
+            raise ValueError(
+                f"expected a list of datasets, or all_of: with such a list, not {_shown(value)}"
+            )  # noqa: TRY004
         return value
 
     @model_validator(mode="after")
@@ -121,8 +131,16 @@ class After(Strict):
 class RunRetry(Strict):
     """How a failed run is tried again. The wait is ``backoff * 2**n`` up to ``max_backoff``."""
 
-    max: int = Field(default=10, ge=0, le=1000, strict=True, description="Failures in a row that are tried again.")
-    backoff: Seconds = Field(default=10.0, description="Wait before the first retry; it doubles with each.")
+    max: int = Field(
+        default=10,
+        ge=0,
+        le=1000,
+        strict=True,
+        description="Failures in a row that are tried again.",
+    )
+    backoff: Seconds = Field(
+        default=10.0, description="Wait before the first retry; it doubles with each."
+    )
     max_backoff: Seconds = Field(default=300.0, description="The longest wait before a retry.")
 
 
@@ -143,13 +161,16 @@ class ScheduleSpec(Strict):
         "Required with cron; left out: that of the fleet.",
     )
     every: Seconds | None = Field(
-        default=None, description="The distance of the ticks, in whole seconds; counted from 1970-01-01T00:00Z."
+        default=None,
+        description="The distance of the ticks, in whole seconds; counted from 1970-01-01T00:00Z.",
     )
     after: After | None = Field(
-        default=None, description="Datasets: a new version of any of them makes a run; with all_of, of each of them."
+        default=None,
+        description="Datasets: a new version of any of them makes a run; with all_of, of each of them.",
     )
     only_if: Literal["arrived"] | None = Field(
-        default=None, description="arrived: no run while nothing new has arrived for the streams of the job."
+        default=None,
+        description="arrived: no run while nothing new has arrived for the streams of the job.",
     )
     overlap: Literal["skip", "wait", "allow"] = Field(
         default="skip", description="What becomes of a tick while the run before it is not over."
@@ -168,9 +189,12 @@ class ScheduleSpec(Strict):
         default="stop", description="What a backfill does after a tick whose retries are used up."
     )
     until: Instant | None = Field(
-        default=None, description="No tick at this time or later, with its offset from UTC; left out: no end."
+        default=None,
+        description="No tick at this time or later, with its offset from UTC; left out: no end.",
     )
-    keep_runs: int = Field(default=100, ge=1, le=10_000, strict=True, description="Ended runs that the store keeps.")
+    keep_runs: int = Field(
+        default=100, ge=1, le=10_000, strict=True, description="Ended runs that the store keeps."
+    )
     jitter: Seconds = Field(
         default=0.0, description="Runs begin up to so much later; always the same for one schedule."
     )
@@ -200,11 +224,17 @@ class ScheduleSpec(Strict):
     def _fits(self) -> ScheduleSpec:
         triggers = [name for name in ("cron", "every", "after") if getattr(self, name) is not None]
         if len(triggers) > 1:
-            raise ValueError(f"{' and '.join(triggers)}: a schedule has one trigger; keep one of them")
+            raise ValueError(
+                f"{' and '.join(triggers)}: a schedule has one trigger; keep one of them"
+            )
         if self.cron is not None and self.zone is None:
-            raise ValueError("cron: has no zone; say in which time zone its hours are, as zone: Europe/Berlin, or UTC")
+            raise ValueError(
+                "cron: has no zone; say in which time zone its hours are, as zone: Europe/Berlin, or UTC"
+            )
         if self.every is not None and self.jitter >= self.every:
-            raise ValueError("the jitter is not below every:, so that a run would begin after the next tick")
+            raise ValueError(
+                "the jitter is not below every:, so that a run would begin after the next tick"
+            )
         return self
 
     @property
@@ -221,7 +251,13 @@ def _wrong_cron(text: str) -> str:
     parts = text.split()
     if len(parts) != 5:
         written = _NICKNAMES.get(text.strip().lower())
-        hint = f"; write {written}" if written else "; for seconds, take every:" if len(parts) == 6 else ""
+        hint = (
+            f"; write {written}"
+            if written
+            else "; for seconds, take every:"
+            if len(parts) == 6
+            else ""
+        )
         names = ", ".join(_CRON_FIELDS)
         return f"expected five fields ({names}), such as 30 2 * * *, not {shorten(text)}{hint}"
     for at, (field, expected) in enumerate(_CRON_FIELDS.items()):
@@ -240,7 +276,9 @@ def _comes(text: str) -> bool:
 SEQUENTIAL = "sequential: true"  # no dataset can have this name
 
 
-def builds_on(schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]) -> str:
+def builds_on(
+    schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
+) -> str:
     """Why each run of a job builds on the one before: the dataset that it reads and publishes, or ``sequential: true``.
 
     Empty if its runs do not build on each other. An input that names a version reads the same rows in every run.
@@ -261,8 +299,14 @@ def schedule_problems(
     if schedule.after is not None:
         for i, name in enumerate(schedule.after.datasets):
             if name in published:
-                at: Loc = ("schedule", "after", i) if schedule.after.any_of else ("schedule", "after", "all_of", i)
-                yield Problem(f"{name!r} is published by the job itself, so each run would make the next", at)
+                at: Loc = (
+                    ("schedule", "after", i)
+                    if schedule.after.any_of
+                    else ("schedule", "after", "all_of", i)
+                )
+                yield Problem(
+                    f"{name!r} is published by the job itself, so each run would make the next", at
+                )
     if schedule.only_if == "arrived" and not any(group.streams for group in every):
         message = "no group of the job reads a stream, so nothing can arrive"
         yield Problem(message, ("schedule", "only_if"))

@@ -45,7 +45,9 @@ class Selection:
         )
 
 
-def select(spec: JobSpec, only: Collection[str], after: Collection[str], until: Collection[str]) -> Selection:
+def select(
+    spec: JobSpec, only: Collection[str], after: Collection[str], until: Collection[str]
+) -> Selection:
     """The groups that all of the given arguments select; an empty one selects all.
 
     Args:
@@ -68,14 +70,24 @@ def select(spec: JobSpec, only: Collection[str], after: Collection[str], until: 
     if until:
         kept &= _before(plan, {name for one in until for name in _fitting(one, names, plan)})
     if not kept:
-        raise NoSuchGroup("no group is left: each of --only, --from and --until must select the groups that run")
+        raise NoSuchGroup(
+            "no group is left: each of --only, --from and --until must select the groups that run"
+        )
     whole = {name for one in only for name in fnmatch.filter(names, one)}
     members = {name: values for name, values in members.items() if name in kept.difference(whole)}
     reads: dict[str, tuple[str, str]] = {}
     written = {name: value for name, value in spec.dumped().items() if name not in _OF_THE_WHOLE}
     by_name = {group["name"]: group for group in spec.dumped()["groups"]}
-    written["groups"] = [_alone(by_name[name], plan, kept, reads, members.get(name)) for name in names if name in kept]
-    written |= {} if members else _published(spec, plan, kept, compile_plan(JobSpec.from_values(written, None)))
+    written["groups"] = [
+        _alone(by_name[name], plan, kept, reads, members.get(name))
+        for name in names
+        if name in kept
+    ]
+    written |= (
+        {}
+        if members
+        else _published(spec, plan, kept, compile_plan(JobSpec.from_values(written, None)))
+    )
     written |= {"publish": []} if members else {}
     written["outputs"] = dict(_outputs(spec, plan, kept, written.get("publish")))
     return Selection(JobSpec.from_values(written, None), reads, tuple(sorted(members)))
@@ -88,11 +100,17 @@ def _fitting(
     name, ordinal = split_member(word) if word.endswith("]") else (word, None)
     found = [name] if name in names else fnmatch.filter(names, word) if ordinal is None else []
     if not found:
-        raise NoSuchGroup(f"the job has no group {word}{suggestion(name, names) or f'; it has: {listed(names)}'}")
+        raise NoSuchGroup(
+            f"the job has no group {word}{suggestion(name, names) or f'; it has: {listed(names)}'}"
+        )
     if ordinal is not None:
         values = plan.groups[name].values
         if members is None or values is None or ordinal >= len(values):
-            there = "no member that is known before the job runs" if values is None else f"{len(values)} members"
+            there = (
+                "no member that is known before the job runs"
+                if values is None
+                else f"{len(values)} members"
+            )
             why = "name the whole fork" if members is None else f"{name} has {there}"
             raise NoSuchGroup(f"{word} cannot be selected: {why}")
         members.setdefault(name, []).append(values[ordinal])
@@ -149,9 +167,18 @@ def _values(planned: PlannedGroup, values: list[ForkValue]) -> dict[str, Any]:
     """``for_each`` of these members alone. Raises: SpecError: they are not all combinations of their values."""
     names = planned.spec.fork_params
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
-    columns = {name: list({fork_key(row[at]): row[at] for row in rows}.values()) for at, name in enumerate(names)}
+    columns = {
+        name: list({fork_key(row[at]): row[at] for row in rows}.values())
+        for at, name in enumerate(names)
+    }
     if math.prod(map(len, columns.values())) != len(set(map(fork_key, rows))):
-        raise SpecError([Problem(f"select one member of {planned.name} at a time: it is forked over several lists")])
+        raise SpecError(
+            [
+                Problem(
+                    f"select one member of {planned.name} at a time: it is forked over several lists"
+                )
+            ]
+        )
     return columns
 
 
@@ -162,7 +189,9 @@ def _published(spec: JobSpec, plan: Plan, kept: Collection[str], alone: Plan) ->
         alone: the groups that are left, as if nothing were said of what is published.
     """
     if spec.publish is not None:
-        made_elsewhere = set(_made(plan, set(plan.groups).difference(kept))).difference(_made(plan, kept))
+        made_elsewhere = set(_made(plan, set(plan.groups).difference(kept))).difference(
+            _made(plan, kept)
+        )
         return {"publish": [name for name in spec.publish if name not in made_elsewhere]}
     shown = plan.default_publish.intersection(kept)
     return {} if shown == alone.default_publish else {"publish": _made(plan, shown)}
@@ -177,9 +206,17 @@ def _outputs(
         if name in made or name not in _made(plan, plan.groups):
             written = output.model_dump(mode="json", by_alias=True, exclude_unset=True)
             checks_alone = publish is not None and name not in publish
-            yield name, {key: one for key, one in written.items() if not checks_alone or key in _CHECKS}
+            yield (
+                name,
+                {key: one for key, one in written.items() if not checks_alone or key in _CHECKS},
+            )
 
 
 def _made(plan: Plan, names: Collection[str]) -> list[str]:
     """The outputs that these groups declare."""
-    return [output for name in plan.groups if name in names for output in outputs_of(plan.groups[name].spec)]
+    return [
+        output
+        for name in plan.groups
+        if name in names
+        for output in outputs_of(plan.groups[name].spec)
+    ]

@@ -46,7 +46,9 @@ def step_name(function: Function) -> str:
     """
     _check_kind(function)
     owner = function.__self__ if inspect.ismethod(function) else None
-    if inspect.isclass(owner):  # a classmethod, maybe inherited: its own name is that of the class which defines it
+    if inspect.isclass(
+        owner
+    ):  # a classmethod, maybe inherited: its own name is that of the class which defines it
         module, path = owner.__module__, f"{owner.__qualname__}.{function.__name__}"
     else:
         module, path = function.__module__, function.__qualname__
@@ -65,7 +67,9 @@ def check_resolves(function: Function, name: str) -> None:
     module = function.__self__.__module__ if inspect.ismethod(function) else function.__module__
     target: Any = sys.modules.get(module)
     if target is None:
-        raise NotImportable(f"the module {module} is not imported under this name, so a worker cannot import {name}")
+        raise NotImportable(
+            f"the module {module} is not imported under this name, so a worker cannot import {name}"
+        )
     for part in path.split("."):
         if not hasattr(target, part):
             raise NotImportable(f"{module} has no {path}, so a worker cannot import {name}")
@@ -85,7 +89,9 @@ def _layers(target: Any) -> Iterator[Any]:
 def _is_same(one: Any, function: Function) -> bool:
     if isinstance(function, staticmethod):
         function = function.__func__
-    return one is function or (inspect.ismethod(one) and inspect.ismethod(function) and one == function)
+    return one is function or (
+        inspect.ismethod(one) and inspect.ismethod(function) and one == function
+    )
 
 
 def _unwrapped(function: Function) -> Any:
@@ -102,7 +108,9 @@ def _check_kind(function: Any) -> None:
             "or give its arguments as params: of the group"
         )
     if isinstance(function, classmethod):
-        raise NotImportable("a classmethod is no step before its class is complete: job.group()(Class.method) after it")
+        raise NotImportable(
+            "a classmethod is no step before its class is complete: job.group()(Class.method) after it"
+        )
     if not callable(function):
         raise NotImportable(f"a step is a function, not a {type(function).__name__}")
     if not hasattr(function, "__qualname__"):
@@ -131,7 +139,10 @@ def _wrapped_without_name(function: Any) -> str | None:
     """The name of a function of a module that a closure holds, as a decorator without `functools.wraps` does."""
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # the cell is empty
-            if inspect.isfunction(cell.cell_contents) and "<" not in cell.cell_contents.__qualname__:
+            if (
+                inspect.isfunction(cell.cell_contents)
+                and "<" not in cell.cell_contents.__qualname__
+            ):
                 return cell.cell_contents.__name__
     return None
 
@@ -174,7 +185,11 @@ def _main_module() -> str:
         return str(spec.name)  # python -m
     file = getattr(main, "__file__", None)
     if not file:
-        cell = "a cell of a notebook" if hasattr(main, "get_ipython") else "what is typed in or given by python -c"
+        cell = (
+            "a cell of a notebook"
+            if hasattr(main, "get_ipython")
+            else "what is typed in or given by python -c"
+        )
         raise NotImportable(
             f"a worker cannot import {cell}. Write the job and its functions into a module, such as my_job.py beside "
             "it, and import that"

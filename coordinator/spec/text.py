@@ -53,7 +53,9 @@ _TAGS: dict[type[yaml.Event], tuple[str | None, ...]] = {
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _EMPTY = "the spec is empty; it wants at least name: and groups:"
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
-_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|[^\s,:"\[\]{}]+')  # of a text that is known to be JSON
+_JSON_TOKEN = re.compile(
+    r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|[^\s,:"\[\]{}]+'
+)  # of a text that is known to be JSON
 
 Place = tuple[int, int]  # line and column, counted from 1
 
@@ -88,7 +90,9 @@ class Reading:
             node = node.parts[part]
         line, column = (on_key and node.key_place) or node.place
         if node.is_block and problem.line_inside:
-            return replace(problem, source=self.source, line=line + problem.line_inside, column=None)
+            return replace(
+                problem, source=self.source, line=line + problem.line_inside, column=None
+            )
         return replace(problem, source=self.source, line=line, column=column)
 
 
@@ -102,7 +106,11 @@ def read_file(path: str | os.PathLike[str]) -> Written:
         why = getattr(error, "strerror", None) or error
         near = ""
         if isinstance(error, FileNotFoundError):
-            beside = (one.name for one in Path(source).parent.glob("*") if one.suffix in (".yaml", ".yml", ".json"))
+            beside = (
+                one.name
+                for one in Path(source).parent.glob("*")
+                if one.suffix in (".yaml", ".yml", ".json")
+            )
             near = suggestion(Path(source).name, beside)
         raise SpecError([Problem(f"cannot be read: {why}{near}", source=source)]) from None
     return written_in(read_bytes(data, source), source, Path(source).parent)
@@ -127,7 +135,11 @@ def read_bytes(data: bytes, source: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
-        hint = "; it looks like UTF-16, save it as UTF-8" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        hint = (
+            "; it looks like UTF-16, save it as UTF-8"
+            if data[:2] in (b"\xff\xfe", b"\xfe\xff")
+            else ""
+        )
         message = f"not UTF-8 text: byte 0x{data[error.start]:02x}{hint}"
         raise SpecError([Problem(message, source=source, line=line, column=column)]) from None
 
@@ -143,8 +155,12 @@ def read_text(text: str, source: str) -> Reading:
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise builder.refused("larger than 10 MB")
     if half := _SURROGATE.search(text):
-        raise builder.refused("not valid Unicode: half of a surrogate pair", _place_at(text, half.start()))
-    text = plain_text(text) + "\n"  # the text of a block at the end of a file would lack its line end otherwise
+        raise builder.refused(
+            "not valid Unicode: half of a surrogate pair", _place_at(text, half.start())
+        )
+    text = (
+        plain_text(text) + "\n"
+    )  # the text of a block at the end of a file would lack its line end otherwise
     if not text.strip():
         raise builder.refused(_EMPTY)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -160,10 +176,14 @@ def read_text(text: str, source: str) -> Reading:
             what += f" {error.context} (line {error.context_mark.line + 1})"
         if "\t" in text and "cannot start any token" in what:
             what += "; YAML is indented with spaces, never with tabs"
-        raise builder.refused(f"not readable as YAML: {what}", _place(mark) if mark else None) from None
+        raise builder.refused(
+            f"not readable as YAML: {what}", _place(mark) if mark else None
+        ) from None
     except yaml.reader.ReaderError as error:
         index = error.position if isinstance(error.position, int) else 0
-        raise builder.refused(f"not readable as YAML: {error.reason}", _place_at(text, index)) from None
+        raise builder.refused(
+            f"not readable as YAML: {error.reason}", _place_at(text, index)
+        ) from None
     return Reading(source, root, tuple(builder.problems))
 
 
@@ -211,7 +231,9 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
                     place = _place(event.start_mark)
-                    raise self.refused("a second document begins here; one file holds one spec", place)
+                    raise self.refused(
+                        "a second document begins here; one file holds one spec", place
+                    )
                 root = self._value(next(events), events, ())
         if root is None or root.value is None:
             raise self.refused(_EMPTY)
@@ -219,7 +241,9 @@ class _Builder:
 
     def refused(self, message: str, place: Place | None = None, loc: Loc = ()) -> SpecError:
         """The error that ends the reading at once, with all that was found before."""
-        return SpecError([*self.problems, Problem(message, loc, False, self.source, *(place or (None, None)))])
+        return SpecError(
+            [*self.problems, Problem(message, loc, False, self.source, *(place or (None, None)))]
+        )
 
     def _note(self, message: str, place: Place, loc: Loc) -> None:
         """A problem that does not keep the rest from being read, unless there are very many."""
@@ -231,7 +255,10 @@ class _Builder:
         """Count one value at this depth, and the ``parts`` that an alias brings."""
         self._size += 1
         if self._size > MAX_NODES:
-            raise self.refused(f"more than {MAX_NODES:,} values, with the value of an alias counted each time", place)
+            raise self.refused(
+                f"more than {MAX_NODES:,} values, with the value of an alias counted each time",
+                place,
+            )
         if depth > MAX_DEPTH:
             raise self.refused(_TOO_DEEP, place)
         for part in parts:
@@ -267,7 +294,9 @@ class _Builder:
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             place = _place(event.start_mark)
             if not isinstance(event, yaml.ScalarEvent):
-                raise self.refused("a key must be text, not a list, a mapping or an alias", place, loc)
+                raise self.refused(
+                    "a key must be text, not a list, a mapping or an alias", place, loc
+                )
             if event.value == "<<" and event.implicit[0]:
                 merged.append(self._value(next(events), events, (*loc, "<<")))
                 continue
@@ -304,7 +333,11 @@ class _Builder:
     def _check_tag(self, event: Any, place: Place, loc: Loc) -> None:
         if event.tag not in _TAGS[type(event)]:
             tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-            self._note(f"the tag {shorten(tag, quote='')} is not read here; write the value without it", place, loc)
+            self._note(
+                f"the tag {shorten(tag, quote='')} is not read here; write the value without it",
+                place,
+                loc,
+            )
 
 
 def _place(mark: Any) -> Place:
@@ -324,12 +357,16 @@ def _is_json(text: str, builder: _Builder) -> bool:
     if not named and not text.lstrip().startswith("{"):
         return False
     try:
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=str)  # plain_scalar reads the numbers
+        json.loads(
+            text, parse_int=str, parse_float=str, parse_constant=str
+        )  # plain_scalar reads the numbers
     except json.JSONDecodeError as error:
         if not named:
             return False
         what = error.msg.replace("Expecting", "expected")
-        raise builder.refused(f"not readable as JSON: {what}", (error.lineno, error.colno)) from None
+        raise builder.refused(
+            f"not readable as JSON: {what}", (error.lineno, error.colno)
+        ) from None
     except RecursionError:
         raise builder.refused(_TOO_DEEP) from None
     return True

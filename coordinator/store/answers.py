@@ -113,10 +113,16 @@ class Submitted:
         text = f"The same spec was submitted under this key before: job {self.id}, which is {self.found_as}"
         if self.halted:
             return f"{text} and cannot go on by itself, and `unstuck why {self.id}` says what helps"
-        return f"{text}. To retry it, submit with --retry, or `unstuck retry {self.id}`" if self.not_well else text
+        return (
+            f"{text}. To retry it, submit with --retry, or `unstuck retry {self.id}`"
+            if self.not_well
+            else text
+        )
 
 
 def new_job_id(now: float) -> str:
     """A job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%S")
-    return stamp + "-" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
+    return (
+        stamp + "-" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
+    )

@@ -75,7 +75,11 @@ class DeadLetters:
     def add_refused(self, task: str, reason: str, asked: Mapping[str, str]) -> None:
         """Keep what a Celery task asked for in vain, since nobody awaits its result. ``asked``: shown as it is."""
         short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in asked.items()}
-        entry = {"reason": shorten(reason, MOST_OF_A_VALUE), "task": task, "asked": json.dumps(short)}
+        entry = {
+            "reason": shorten(reason, MOST_OF_A_VALUE),
+            "task": task,
+            "asked": json.dumps(short),
+        }
         self._redis.xadd(self._keys.dead, cast(Any, entry), maxlen=DEAD_KEPT)
 
     def get(self, report: str) -> DeadLetter:
@@ -102,9 +106,13 @@ class DeadLetters:
 
     def drop(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Remove a report for good. Idempotent."""
-        return self._resolve(report, self._find(report), DeadLetterAnswer.DROPPED, by or user_here())
+        return self._resolve(
+            report, self._find(report), DeadLetterAnswer.DROPPED, by or user_here()
+        )
 
-    def _resolve(self, report: str, letter: DeadLetter | None, what: DeadLetterAnswer, by: str) -> DeadLetterResult:
+    def _resolve(
+        self, report: str, letter: DeadLetter | None, what: DeadLetterAnswer, by: str
+    ) -> DeadLetterResult:
         if not _is_id(report):
             return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
         job, kind = (_job_of(letter), _kind(letter)) if letter is not None else ("", "report")
@@ -122,7 +130,9 @@ class DeadLetters:
             return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
         if word == "ALREADY":
             return DeadLetterResult(
-                report, DeadLetterAnswer.ALREADY, f"{kind} {report} was {before[0]}; nothing changed"
+                report,
+                DeadLetterAnswer.ALREADY,
+                f"{kind} {report} was {before[0]}; nothing changed",
             )
         if word == "UNKNOWN_JOB":
             text = (
@@ -186,4 +196,6 @@ def _gone(report: str) -> str:
 def _is_id(text: str) -> bool:
     milliseconds, dash, sequence = text.partition("-")
     parts = (milliseconds, sequence)
-    return bool(dash) and all(part.isascii() and part.isdecimal() and int(part[:21]) < 2**64 for part in parts)
+    return bool(dash) and all(
+        part.isascii() and part.isdecimal() and int(part[:21]) < 2**64 for part in parts
+    )

@@ -37,7 +37,11 @@ class ExpectedJobsStore:
 
     def are_schedules(self, names: Sequence[str]) -> set[str]:
         """Those of these names that a schedule has."""
-        lines = cast(list[str | None], self._redis.hmget(self._keys.schedules, list(names))) if names else []
+        lines = (
+            cast(list[str | None], self._redis.hmget(self._keys.schedules, list(names)))
+            if names
+            else []
+        )
         return {name for name, line in zip(names, lines, strict=True) if line is not None}
 
     def submitted(self, since: str, most: int) -> list[tuple[str, float]]:
@@ -45,15 +49,22 @@ class ExpectedJobsStore:
 
         ``since``: Unix seconds; with ``(`` before them, later than that.
         """
-        found = self._redis.zrangebyscore(self._keys.jobs, since, "+inf", start=0, num=most, withscores=True)
+        found = self._redis.zrangebyscore(
+            self._keys.jobs, since, "+inf", start=0, num=most, withscores=True
+        )
         return cast(list[tuple[str, float]], found)
 
     def lines(self, names: Iterable[str], jobs: Sequence[str]) -> Iterator[str]:
         """Those lines of the list, as JSON, of ``jobs`` that may be of these names; in the order of ``jobs``."""
         wanted = [f'"name":{json.dumps(name)}' for name in names]
         for start in range(0, len(jobs), AT_ONCE):
-            lines = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs[start : start + AT_ONCE]))
-            yield from (line for line in lines if line is not None and any(one in line for one in wanted))
+            lines = cast(
+                list[str | None],
+                self._redis.hmget(self._keys.summary, jobs[start : start + AT_ONCE]),
+            )
+            yield from (
+                line for line in lines if line is not None and any(one in line for one in wanted)
+            )
 
     def note(self, name: str, before: str, after: str, notices: Sequence[str]) -> CommitAnswer:
         """Write what was judged of a name, with its notices, unless another coordinator has done so."""

@@ -35,7 +35,9 @@ class Indexes:
 
     def repair(self) -> None:
         """Look at the next piece of the keys. Raises: redis.RedisError."""
-        self._cursor, found = self._redis.scan(self._cursor, match=self._pattern, count=self._count, _type="hash")
+        self._cursor, found = self._redis.scan(
+            self._cursor, match=self._pattern, count=self._count, _type="hash"
+        )
         before, _, after = self._record_key.partition("\0")
         jobs = [key.removeprefix(before).removesuffix(after) for key in cast(list[str], found)]
         missing, *lineless = self._index(dict.fromkeys(jobs, ""))

@@ -84,19 +84,25 @@ class Queries:
         jobs = cast(list[str], self._redis.hvals(self._keys.failed))
         return sorted(self.listed(jobs), key=lambda job: -job.ended_at)
 
-    def events(self, job: str, after: str = "-", count: int = 10_000) -> list[tuple[str, dict[str, Any]]]:
+    def events(
+        self, job: str, after: str = "-", count: int = 10_000
+    ) -> list[tuple[str, dict[str, Any]]]:
         """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""
         low = "-" if after == "-" else f"({after}"
         entries = cast(
-            list[tuple[str, dict[str, str]]], self._redis.xrange(self._keys.of(job).events, min=low, count=count)
+            list[tuple[str, dict[str, str]]],
+            self._redis.xrange(self._keys.of(job).events, min=low, count=count),
         )
         return [(entry_id, _event(entry_id, fields)) for entry_id, fields in entries]
 
-    def newest_events(self, job: str, count: int, before: str = "+") -> list[tuple[str, dict[str, Any]]]:
+    def newest_events(
+        self, job: str, count: int, before: str = "+"
+    ) -> list[tuple[str, dict[str, Any]]]:
         """At most ``count`` entries of the job's event log before the entry ``before``, the newest first."""
         high = "+" if before == "+" else f"({before}"
         entries = cast(
-            list[tuple[str, dict[str, str]]], self._redis.xrevrange(self._keys.of(job).events, max=high, count=count)
+            list[tuple[str, dict[str, str]]],
+            self._redis.xrevrange(self._keys.of(job).events, max=high, count=count),
         )
         return [(entry_id, _event(entry_id, fields)) for entry_id, fields in entries]
 
@@ -109,7 +115,9 @@ class Queries:
 
     def last_sweep(self) -> tuple[float, float]:
         """When a coordinator last looked at due jobs, and how often it does, in seconds; 0: not known."""
-        looked, period = cast(list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"]))
+        looked, period = cast(
+            list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"])
+        )
         return float(looked or 0), float(period or 0)
 
     def durations(self, state: JobState) -> dict[str, list[float]]:
@@ -117,15 +125,24 @@ class Queries:
 
         Only of jobs among the last ``EARLIER`` before this one, and of at most 500 groups.
         """
-        groups = [group for group in state.active if state.record(group).state is GroupState.RUNNING][:500]
+        groups = [
+            group for group in state.active if state.record(group).state is GroupState.RUNNING
+        ][:500]
         if not groups:
             return {}
         low = f"({state.job.submitted_at!r}"
-        ids = cast(list[str], self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER))
-        summaries = cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
+        ids = cast(
+            list[str],
+            self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER),
+        )
+        summaries = (
+            cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
+        )
         name = state.job.name
         same = [
-            other for other, text in zip(ids, summaries, strict=True) if text and ListedJob.from_json(text).name == name
+            other
+            for other, text in zip(ids, summaries, strict=True)
+            if text and ListedJob.from_json(text).name == name
         ]
         pipe = self._redis.pipeline(transaction=False)
         for other in same[:SAME_NAME]:
@@ -134,8 +151,14 @@ class Queries:
         for texts in pipe.execute():
             for group_id, text in zip(groups, texts, strict=True):
                 record = GroupRecord.readable(text) if text else None
-                if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
-                    durations.setdefault(group_id, []).append(max(0.0, record.since - record.started_at))
+                if (
+                    record is not None
+                    and record.state is GroupState.SUCCEEDED
+                    and not record.adopted
+                ):
+                    durations.setdefault(group_id, []).append(
+                        max(0.0, record.since - record.started_at)
+                    )
         return durations
 
     def stacks(self, state: JobState) -> dict[str, StepStack]:
@@ -147,7 +170,10 @@ class Queries:
             attempt = state.attempts.get(group)
             if (
                 attempt is not None
-                and (token := f"{state.record(group).offer(state.job.id, group)}/{attempt.claimant}") in seen
+                and (
+                    token := f"{state.record(group).offer(state.job.id, group)}/{attempt.claimant}"
+                )
+                in seen
             ):
                 stacks[group] = seen[token]
         return stacks
@@ -158,7 +184,10 @@ class Queries:
 
     def counters(self) -> dict[str, int]:
         """How many reports were APPLIED, DUPLICATE, STALE, …"""
-        return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}
+        return {
+            name: int(n)
+            for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()
+        }
 
 
 def _event(entry: str, fields: Mapping[str, str]) -> dict[str, Any]:

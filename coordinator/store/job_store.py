@@ -61,9 +61,16 @@ class Store:
         self._retention = settings.retention
         # Seconds until no worker can hold an attempt of a job that has ended.
         self._released_after = settings.lease_ttl + settings.cancel_grace
-        of_passes = ("jobs/lock_job", "jobs/unlock_or_again", "jobs/commit", "reports/acknowledge_reports")
+        of_passes = (
+            "jobs/lock_job",
+            "jobs/unlock_or_again",
+            "jobs/commit",
+            "reports/acknowledge_reports",
+        )
         names = (*of_passes, "jobs/command", "note_sweep", "free_slots", "forget_failed")
-        self._scripts = {name.rpartition("/")[2]: Script(client, keys, __package__, name) for name in names}
+        self._scripts = {
+            name.rpartition("/")[2]: Script(client, keys, __package__, name) for name in names
+        }
 
     # ---- one pass over one job -----------------------------------------------------------------------
 
@@ -73,7 +80,9 @@ class Store:
         ``groups``: whose attempts `load` will want; they are read at once, unless they are too many for that.
         """
         names = list(dict.fromkeys(groups)) if len(groups) <= READ_AT_ONCE else []
-        answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms, groups=json.dumps(names))
+        answer = self._scripts["lock_job"](
+            job, owner=owner, lock_ms=self._lock_ms, groups=json.dumps(names)
+        )
         kind, now = BeginAnswer(answer[0]), float(answer[1])
         if kind is not BeginAnswer.LOCKED:
             return Begun(kind, now)
@@ -82,14 +91,20 @@ class Store:
             return begun
         (commit, status, schema), texts = answer[5:]
         ended = status in TERMINAL and schema == str(JOB_SCHEMA)
-        return replace(begun, ended=ended, commit=commit, attempts=dict(zip(names, texts, strict=True)))
+        return replace(
+            begun, ended=ended, commit=commit, attempts=dict(zip(names, texts, strict=True))
+        )
 
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         """Release the lock, unless another pass met it busy meanwhile.
 
         With ``anyway`` it is released even then, and the job is due at once instead.
         """
-        return EndAnswer(self._scripts["unlock_or_again"](job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
+        return EndAnswer(
+            self._scripts["unlock_or_again"](
+                job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)
+            )
+        )
 
     def load(
         self,
@@ -118,7 +133,9 @@ class Store:
             if begun is not None and begun.attempts is not None and changed is not None:
                 commit, read = begun.commit, dict(begun.attempts)
             else:
-                commit, read = self._glance(job, cached, list(cached.active if changed is None else changed))
+                commit, read = self._glance(
+                    job, cached, list(cached.active if changed is None else changed)
+                )
             if commit == cached.job.commit:
                 for name, text in read.items():
                     if text is None:
@@ -140,7 +157,9 @@ class Store:
         state.plans = plans
         return state
 
-    def _glance(self, job: str, cached: JobState, groups: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
+    def _glance(
+        self, job: str, cached: JobState, groups: Sequence[str]
+    ) -> tuple[str | None, dict[str, str | None]]:
         """The job's commit, and the attempts of ``groups`` as stored; no commit if plans or inputs were lost since."""
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=False)
@@ -162,7 +181,10 @@ class Store:
             "id": commit_id,
             "expect": old.commit,
             "whole": new.halted is None and new.intent is not Intent.FORCE_STOP,
-            "guards": [{"group": g.group, "epoch": g.epoch, "nonce": g.nonce, "kind": g.kind} for g in decision.guards],
+            "guards": [
+                {"group": g.group, "epoch": g.epoch, "nonce": g.nonce, "kind": g.kind}
+                for g in decision.guards
+            ],
             "job": new.changed_fields(old),
             "groups": {name: record.to_json() for name, record in decision.groups.items()},
             "inputs": decision.frozen,
@@ -179,12 +201,15 @@ class Store:
             "due": _stamp(decision.due),
             "due_seen": due_seen,
             "withdrawn": [[lane, str(offer)] for offer, lane in decision.withdrawn.items()],
-            **self._offers(decision.offers, [*decision.offers.values(), *decision.withdrawn.values()]),
+            **self._offers(
+                decision.offers, [*decision.offers.values(), *decision.withdrawn.values()]
+            ),
             **acks.to_dict(decision.ended),
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
-            "notify": bool(decision.instructions) or (new.terminal and new.status is not Status.FINISHED),
+            "notify": bool(decision.instructions)
+            or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
             "published": _published(new) if new.status is Status.FINISHED else {},
             "ended": ended_as(new, decision.publishing) if new.terminal else None,
@@ -266,16 +291,25 @@ class Store:
         if old is None or old.terminal:
             return
         line = self._redis.hget(self._keys.summary, job)
-        summary = None if line is None else json.dumps({**json.loads(str(line)), "status": Status.HALTED})
+        summary = (
+            None if line is None else json.dumps({**json.loads(str(line)), "status": Status.HALTED})
+        )
         halted = replace(old, halted=reason, status=Status.HALTED, paused_at=old.paused_at or now)
         event = {"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text}
-        events: list[dict[str, Any]] = [event] if old.status is not Status.HALTED else []  # and not each time again
+        events: list[dict[str, Any]] = (
+            [event] if old.status is not Status.HALTED else []
+        )  # and not each time again
         decision = Decision(halted, old, events=events, due=now + HALTED_LOOK)
         tell(decision)
         self.commit(decision, commit_id, "", Acks(), summary)
 
     def acknowledge(
-        self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+        self,
+        job: str,
+        due: float | None,
+        due_seen: str,
+        acks: Acks,
+        offers: Mapping[Offer, str] = NO_OFFERS,
     ) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next.
 
@@ -283,7 +317,9 @@ class Store:
         """
         offered = self._offers(offers, offers.values())
         change = {"due": _stamp(due), "due_seen": due_seen, **offered, **acks.to_dict()}
-        self._scripts["acknowledge_reports"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
+        self._scripts["acknowledge_reports"](
+            job, change=json.dumps(change), consumer_group=REPORT_GROUP
+        )
 
     def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
         """The arguments of ``add_offers.lua``."""
@@ -310,7 +346,9 @@ class Store:
 
     def due(self, now: float, limit: int) -> list[str]:
         """Jobs that must be decided by ``now``, the most overdue first."""
-        return cast(list[str], self._redis.zrangebyscore(self._keys.due, "-inf", now, start=0, num=limit))
+        return cast(
+            list[str], self._redis.zrangebyscore(self._keys.due, "-inf", now, start=0, num=limit)
+        )
 
     def first_due(self, limit: int) -> tuple[float, dict[str, float]]:
         """The time of Redis, and the jobs that are due first, each with when."""
@@ -322,7 +360,9 @@ class Store:
 
     def forget_ended(self, now: float, limit: int = 100) -> int:
         """Drop jobs past their retention from the indexes; their own keys have expired. Returns how many."""
-        ended = cast(list[str], self._redis.zrangebyscore(self._keys.ended, "-inf", now, start=0, num=limit))
+        ended = cast(
+            list[str], self._redis.zrangebyscore(self._keys.ended, "-inf", now, start=0, num=limit)
+        )
         if ended:
             # First: a process that dies in between finds the same jobs again.
             self._scripts["forget_failed"](jobs=json.dumps(ended))
@@ -341,12 +381,22 @@ class Store:
 
         ``schedule``: of which it is a run, if so; then its runs are looked at, else the newest jobs.
         """
-        index = self._keys.of_schedule(schedule).schedule_runs if schedule else self._keys.status(Status.FINISHED)
+        index = (
+            self._keys.of_schedule(schedule).schedule_runs
+            if schedule
+            else self._keys.status(Status.FINISHED)
+        )
         jobs = cast(list[str], self._redis.zrevrange(index, 0, USUAL_AMONG - 1))
         texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
         lines = (json.loads(text) for text in texts if text)
-        same = (line for line in lines if line["name"] == name and line["status"] == Status.FINISHED)
-        took = [line["ended_at"] - line["started_at"] for line in islice(same, USUAL_OF) if line["started_at"]]
+        same = (
+            line for line in lines if line["name"] == name and line["status"] == Status.FINISHED
+        )
+        took = [
+            line["ended_at"] - line["started_at"]
+            for line in islice(same, USUAL_OF)
+            if line["started_at"]
+        ]
         return max(0.0, median(took)) if len(took) >= 3 else 0.0
 
     # ---- the fleet -----------------------------------------------------------------------------------
@@ -368,7 +418,12 @@ class Store:
         any_job, start, freed = self._keys.of("\0"), 0, 0
         free = self._scripts["free_slots"]
         while True:
-            looked, found = free(start=start, count=SLOTS_LOOKED_AT, job_key=any_job.job, attempts_key=any_job.attempts)
+            looked, found = free(
+                start=start,
+                count=SLOTS_LOOKED_AT,
+                job_key=any_job.job,
+                attempts_key=any_job.attempts,
+            )
             freed += found
             start += looked - found
             if looked < SLOTS_LOOKED_AT:
@@ -403,7 +458,9 @@ class Store:
         offers = Counter[str]()
         for lane in names:
             offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
-        idle = [one for one in runners.values() if idle_runner(one, float(polled[one.id] or 0), now)]
+        idle = [
+            one for one in runners.values() if idle_runner(one, float(polled[one.id] or 0), now)
+        ]
         return share_wake_ups(offers, waiting, idle, listening)
 
 

@@ -51,9 +51,13 @@ class Pools:
         [('jdbc', 4, 0)]
         """
         if _NAME.fullmatch(name) is None:
-            raise BadRequest(f"a pool wants a name of letters, digits, _ . and - (at most 63), not {name!r}")
+            raise BadRequest(
+                f"a pool wants a name of letters, digits, _ . and - (at most 63), not {name!r}"
+            )
         if isinstance(slots, bool) or not isinstance(slots, int) or not 0 <= slots <= MAX_COUNT:
-            raise BadRequest(f"pool {name}: expected a number of slots from 0 to {MAX_COUNT:,}, not {slots!r}")
+            raise BadRequest(
+                f"pool {name}: expected a number of slots from 0 to {MAX_COUNT:,}, not {slots!r}"
+            )
         self._redis.hset(self._keys.pools, name, str(slots))
 
     def remove(self, name: str) -> bool:
@@ -63,7 +67,9 @@ class Pools:
         """
         pool = next((pool for pool in self.all() if pool.name == name), None)
         if pool is not None and pool.used + pool.waiting:
-            raise Refused(f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} wait for one")
+            raise Refused(
+                f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} wait for one"
+            )
         return bool(self._redis.hdel(self._keys.pools, name))
 
     def all(self) -> list[PoolView]:
@@ -83,6 +89,12 @@ class Pools:
             pool, job, group, *_ = member.split("/")
             holders[pool].append(f"{job}/{group}")
         return [
-            PoolView(name, int(sizes.get(name, 1)), len(holders[name]), waiting[name], tuple(holders[name][:SHOWN]))
+            PoolView(
+                name,
+                int(sizes.get(name, 1)),
+                len(holders[name]),
+                waiting[name],
+                tuple(holders[name][:SHOWN]),
+            )
             for name in sorted({*sizes, *holders, *+waiting})
         ]

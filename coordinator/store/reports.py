@@ -89,7 +89,15 @@ class DeadLetter:
         times = raw.get("deliveries", "")
         deliveries = int(times) if times.isdecimal() else 0
         told = raw.get("notice", ""), raw.get("to", ""), raw.get("task", "")
-        return cls(entry_id, raw.get("reason", ""), fields, raw.get("from", ""), deliveries, dict(raw), *told)
+        return cls(
+            entry_id,
+            raw.get("reason", ""),
+            fields,
+            raw.get("from", ""),
+            deliveries,
+            dict(raw),
+            *told,
+        )
 
 
 class ReportStream:
@@ -116,9 +124,13 @@ class ReportStream:
         (answer,) = ask(self._redis, ("XREADGROUP", *group, "STREAMS", self._keys.reports, ">"))
         if not answer:
             return []
-        (entries,) = answer.values() if isinstance(answer, dict) else (stream[1] for stream in answer)
+        (entries,) = (
+            answer.values() if isinstance(answer, dict) else (stream[1] for stream in answer)
+        )
         return [
-            StreamEntry(entry_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {})
+            StreamEntry(
+                entry_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {}
+            )
             for entry_id, fields in entries
         ]
 
@@ -134,17 +146,30 @@ class ReportStream:
         answer = cast(
             Any,
             self._redis.xautoclaim(
-                self._keys.reports, REPORT_GROUP, self._consumer, round(idle * 1000), "0-0", count=count
+                self._keys.reports,
+                REPORT_GROUP,
+                self._consumer,
+                round(idle * 1000),
+                "0-0",
+                count=count,
             ),
         )
         if not answer[1]:
             return []
         pending = self._redis.xpending_range(
-            self._keys.reports, REPORT_GROUP, answer[1][0][0], answer[1][-1][0], count, self._consumer
+            self._keys.reports,
+            REPORT_GROUP,
+            answer[1][0][0],
+            answer[1][-1][0],
+            count,
+            self._consumer,
         )
         times = {one["message_id"]: int(one["times_delivered"]) for one in pending}
         # Other entries of this consumer may lie between the first and the last; an entry without a count is new.
-        return [StreamEntry(entry_id, fields or {}, times.get(entry_id, 1)) for entry_id, fields in answer[1]]
+        return [
+            StreamEntry(entry_id, fields or {}, times.get(entry_id, 1))
+            for entry_id, fields in answer[1]
+        ]
 
     def dead_letter(self, entries: Sequence[StreamEntry], reason: str, counter: str) -> int:
         """Make reports dead letters with this reason, and ack them, in one step."""

@@ -16,7 +16,11 @@ def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
         polled_at: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time ahead was
             noted before the clock was set back, and does not count.
     """
-    return polled_at < 0 if runner.seen < abs(polled_at) <= now + 1.0 else runner.idle_since is not None
+    return (
+        polled_at < 0
+        if runner.seen < abs(polled_at) <= now + 1.0
+        else runner.idle_since is not None
+    )
 
 
 def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:
@@ -59,7 +63,11 @@ def share_wake_ups(
                 break
     wanted = {queue: count - waiting[queue] for queue, count in sorted(offers.items())}
     # Where nobody listens, one wake-up waits for the first listener.
-    sent = Counter(queue for queue in wanted if offers[queue] and not waiting[queue] and not listening.get(queue))
+    sent = Counter(
+        queue
+        for queue in wanted
+        if offers[queue] and not waiting[queue] and not listening.get(queue)
+    )
     turns = deque(queue for queue, count in wanted.items() if count > 0 and listening.get(queue))
     while turns:
         queue = turns.popleft()

@@ -21,7 +21,9 @@ from unstuck.tasks.protocol.report import in_short
 
 TAKEN_AT_ONCE = 100
 UNWELL = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
-MAX_TICKS_KEPT = 20_000  # of one schedule; of an older tick, its key and the warehouse log are asked
+MAX_TICKS_KEPT = (
+    20_000  # of one schedule; of an older tick, its key and the warehouse log are asked
+)
 FORGET_AFTER = 60  # seconds for which somebody may still look at a job that leaves the store
 
 
@@ -60,8 +62,18 @@ class ScheduleStore:
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        names = ("take_due", "commit", "remove", "forget_runs", "repair_due", "note_backlog", "note_published")
-        self._scripts = {name: Script(client, keys, __package__, f"schedules/{name}") for name in names}
+        names = (
+            "take_due",
+            "commit",
+            "remove",
+            "forget_runs",
+            "repair_due",
+            "note_backlog",
+            "note_published",
+        )
+        self._scripts = {
+            name: Script(client, keys, __package__, f"schedules/{name}") for name in names
+        }
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
         """The schedules that are due, each with its new due: it is taken for ``term`` seconds.
@@ -92,7 +104,9 @@ class ScheduleStore:
         for name in names:
             pipe.hmget(self._keys.of_schedule(name).schedule, "record", "commit", "spec")
         found, damaged = [], {}
-        for name, (text, commit, spec) in zip(names, cast(list[list[str | None]], pipe.execute()), strict=True):
+        for name, (text, commit, spec) in zip(
+            names, cast(list[list[str | None]], pipe.execute()), strict=True
+        ):
             try:
                 found += [ScheduleRecord.from_json(text, commit or "", spec or "")] if text else []
             except (ValueError, TypeError) as error:
@@ -104,7 +118,10 @@ class ScheduleStore:
 
     def last_commit(self, name: str) -> str:
         """The last commit of a schedule, also of one whose record cannot be read; empty if there is none."""
-        return cast(str | None, self._redis.hget(self._keys.of_schedule(name).schedule, "commit")) or ""
+        return (
+            cast(str | None, self._redis.hget(self._keys.of_schedule(name).schedule, "commit"))
+            or ""
+        )
 
     def commit(self, change: ScheduleChange) -> CommitAnswer:
         """Write a change, all or nothing, if no other commit came after the load."""
@@ -136,10 +153,17 @@ class ScheduleStore:
             "follows": record.follows,
         }
         keys = vars(self._keys.of_schedule(record.name))
-        return CommitAnswer(self._scripts["commit"](change=json.dumps(told), after=self._keys.after(""), **keys))
+        return CommitAnswer(
+            self._scripts["commit"](change=json.dumps(told), after=self._keys.after(""), **keys)
+        )
 
     def remove(
-        self, name: str, expect: str, event: Mapping[str, Any], keep: float, notices: Sequence[str] = ()
+        self,
+        name: str,
+        expect: str,
+        event: Mapping[str, Any],
+        keep: float,
+        notices: Sequence[str] = (),
     ) -> CommitAnswer:
         """Forget a schedule, and all that is known of it but the jobs of its runs, if ``expect`` is its last commit.
 
@@ -185,24 +209,40 @@ class ScheduleStore:
         """The newest version of each of these datasets that a job has published, and when, if any."""
         return self.published_of([(warehouse, datasets)])[0]
 
-    def published_of(self, wanted: Sequence[tuple[str, Sequence[str]]]) -> list[dict[str, tuple[int, float]]]:
+    def published_of(
+        self, wanted: Sequence[tuple[str, Sequence[str]]]
+    ) -> list[dict[str, tuple[int, float]]]:
         """As `published`, of each of these warehouses with datasets, by one question."""
-        names = [at_warehouse(name, warehouse) for warehouse, datasets in wanted for name in datasets]
-        texts = iter(cast(list[str | None], self._redis.hmget(self._keys.published, names)) if names else [])
+        names = [
+            at_warehouse(name, warehouse) for warehouse, datasets in wanted for name in datasets
+        ]
+        texts = iter(
+            cast(list[str | None], self._redis.hmget(self._keys.published, names)) if names else []
+        )
         answers = []
         for _, datasets in wanted:
-            found = {name: text.split() for name, text in zip(datasets, texts, strict=False) if text}
-            answers.append({name: (int(version), float(at)) for name, (version, at, *_) in found.items()})
+            found = {
+                name: text.split() for name, text in zip(datasets, texts, strict=False) if text
+            }
+            answers.append(
+                {name: (int(version), float(at)) for name, (version, at, *_) in found.items()}
+            )
         return answers
 
     def note_backlog(self, name: str, backlog: Backlog, *, told: bool = False) -> None:
         """Note what the streams of a schedule have unread. ``told``: a rule concerns it, so it is decided at once."""
         keys = vars(self._keys.of_schedule(name))
-        self._scripts["note_backlog"](name=name, backlog=backlog.to_json(), told=int(told), schedule=keys["schedule"])
+        self._scripts["note_backlog"](
+            name=name, backlog=backlog.to_json(), told=int(told), schedule=keys["schedule"]
+        )
 
     def backlogs(self, names: Sequence[str]) -> list[Backlog | None]:
         """The backlog of each of these schedules, as a coordinator saw it last; None: none has looked yet."""
-        texts = cast(list[str | None], self._redis.hmget(self._keys.backlogs, list(names))) if names else []
+        texts = (
+            cast(list[str | None], self._redis.hmget(self._keys.backlogs, list(names)))
+            if names
+            else []
+        )
         return [None if text is None else _backlog_in(text) for text in texts]
 
     def note_published(self, warehouse: str, dataset: str, version: int) -> None:
@@ -228,8 +268,14 @@ class ScheduleStore:
         texts, late, backlogs = pipe.execute()
         failing = sorted(name for name, line in texts.items() if _needs_a_look(line))
         known = {name: _backlog_in(text) for name, text in backlogs.items()}
-        unread = sorted(name for name, one in known.items() if one is not None and 0 < one.since < now - behind)
-        return [name for name in dict.fromkeys((*failing[:most], *late, *unread[:most])) if name in texts]
+        unread = sorted(
+            name for name, one in known.items() if one is not None and 0 < one.since < now - behind
+        )
+        return [
+            name
+            for name in dict.fromkeys((*failing[:most], *late, *unread[:most]))
+            if name in texts
+        ]
 
     def due_at(self, names: Sequence[str]) -> list[float | None]:
         """When each of these schedules is decided next; None: never again."""

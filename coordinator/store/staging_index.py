@@ -84,7 +84,10 @@ class StagingIndex(Staging):
         An open job reads the newest version at its submit, and those that its spec names; the retry of an ended one
         reads only the latter, if no vacuum has ``removed`` them.
         """
-        unfinished = [self._keys.due, *(self._keys.status(one) for one in Status if one is not Status.FINISHED)]
+        unfinished = [
+            self._keys.due,
+            *(self._keys.status(one) for one in Status if one is not Status.FINISHED),
+        ]
         jobs = cast(list[str], self._redis.zunion(unfinished))
         found: list[tuple[int, str]] = [*self._held(warehouse_id)]
         for some in (jobs[n : n + _AT_ONCE] for n in range(0, len(jobs), _AT_ONCE)):
@@ -98,7 +101,9 @@ class StagingIndex(Staging):
                     versions = [n for n in _versions_named(spec or "") if not ended or n >= removed]
                     if not ended and base:
                         versions.append(int(base))
-                    found.extend((n, job) for n in versions if n)  # at version 0 there is nothing to read
+                    found.extend(
+                        (n, job) for n in versions if n
+                    )  # at version 0 there is nothing to read
         return min(found, default=None)
 
 
@@ -112,5 +117,9 @@ def _versions_named(spec: str) -> Iterator[int]:
 
 def _read(job: str, known: dict[str, Any]) -> Staged:
     return Staged(
-        job, str(known["warehouse"]), str(known["warehouse_id"]), int(known["base"]), float(known["forget_at"])
+        job,
+        str(known["warehouse"]),
+        str(known["warehouse_id"]),
+        int(known["base"]),
+        float(known["forget_at"]),
     )

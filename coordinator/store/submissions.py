@@ -34,7 +34,9 @@ class Submissions:
         Only `submit` decides: by then another caller may have stored one. Raises: KeyTaken: as `submit`.
         """
         fields = ["job", "last", "fingerprint", "retried"]
-        job, last, *known = cast(list[str | None], self._redis.hmget(self._keys.submit_key(key), fields))
+        job, last, *known = cast(
+            list[str | None], self._redis.hmget(self._keys.submit_key(key), fields)
+        )
         if job is not None and fingerprint not in known:
             raise KeyTaken(last or job)
         return last or job
@@ -44,7 +46,12 @@ class Submissions:
         return int(self._redis.zscore(self._keys.vacuums, warehouse_id) or 0)
 
     def submit(
-        self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0, expect: str = ""
+        self,
+        submission: Submission,
+        summary: str,
+        reason: str = "",
+        vacuums: int = 0,
+        expect: str = "",
     ) -> tuple[str, bool]:
         """Store a job. Returns its id, and whether it is new.
 

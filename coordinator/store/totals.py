@@ -51,7 +51,12 @@ def ended_as(job: JobRecord, publishing: float | None) -> dict[str, Any]:
     """The amounts that ``count_ended.lua`` adds for an ended job. ``publishing``: its seconds, if it published."""
     ran = _timed(job.ended_at - job.started_at) if job.started_at else {}
     published = {} if publishing is None else _timed(publishing)
-    return {"name": job.name, "most": MOST_NAMES, "job": {str(job.status): 1, **ran}, "publishing": published}
+    return {
+        "name": job.name,
+        "most": MOST_NAMES,
+        "job": {str(job.status): 1, **ran},
+        "publishing": published,
+    }
 
 
 def _timed(seconds: float) -> dict[str, float]:

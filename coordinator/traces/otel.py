@@ -61,7 +61,9 @@ class TraceExport:
     def __init__(self, exporters: Iterable[SpanExporter], environ: Mapping[str, str]) -> None:
         self._exporters = list(exporters)
         self._ids, self._collected = _GivenIds(), _Collected()
-        named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get(
+            "OTEL_RESOURCE_ATTRIBUTES", ""
+        )
         resource = Resource.create({} if named else {"service.name": "unstuck"})
         provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
         provider.add_span_processor(self._collected)
@@ -80,7 +82,10 @@ class TraceExport:
                 one.name,
                 around,
                 attributes=dict(one.attributes),
-                links=[Link(SpanContext(trace_id(job), span_id(job), is_remote=True)) for job in one.follows],
+                links=[
+                    Link(SpanContext(trace_id(job), span_id(job), is_remote=True))
+                    for job in one.follows
+                ],
                 start_time=_nanoseconds(one.start),
             )
             for name, at, text in one.points:
@@ -107,12 +112,18 @@ def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
     """The exporters that ``OTEL_TRACES_EXPORTER`` names; each reads its own variables. Raises: LookupError."""
     made = []
     for name in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
-        protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+        protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get(
+            "OTEL_EXPORTER_OTLP_PROTOCOL", ""
+        )
         names = (
-            _OTLP.get(protocol, ("otlp_proto_grpc", "otlp_proto_http")) if name.strip() == "otlp" else (name.strip(),)
+            _OTLP.get(protocol, ("otlp_proto_grpc", "otlp_proto_http"))
+            if name.strip() == "otlp"
+            else (name.strip(),)
         )
         found: list[Any] = [
-            point for one in names for point in entry_points(group="opentelemetry_traces_exporter", name=one)
+            point
+            for one in names
+            for point in entry_points(group="opentelemetry_traces_exporter", name=one)
         ]
         if not found:
             raise LookupError(f"no exporter {' or '.join(names)} is installed")

@@ -55,7 +55,11 @@ def spans_of(job: JobRecord, events: Iterable[Event]) -> Iterator[JobSpan]:
         start=job.submitted_at,
         end=job.ended_at,
         attributes=_known(
-            {"unstuck.job.id": job.id, "unstuck.status": str(job.status), "unstuck.schedule": job.schedule}
+            {
+                "unstuck.job.id": job.id,
+                "unstuck.status": str(job.status),
+                "unstuck.schedule": job.schedule,
+            }
         ),
         error=(job.reason.code, job.reason.text) if failed and job.reason is not None else None,
         points=tuple(points),
@@ -75,10 +79,14 @@ def _group(job: JobRecord, group: str, events: list[Event]) -> Iterator[JobSpan]
         start=float(events[0]["at"]),
         end=float(last["at"]),
         attributes={**of_group, "unstuck.status": str(last["kind"])},
-        error=(str(last.get("code", "")), str(last.get("text", ""))) if last["kind"] == GroupState.FAILED else None,
+        error=(str(last.get("code", "")), str(last.get("text", "")))
+        if last["kind"] == GroupState.FAILED
+        else None,
     )
     # After a rerun the numbers of attempts begin again, and two spans must not have one id.
-    for made, attempt in enumerate((one for one in attempts_of(events) if one.ended_at is not None), 1):
+    for made, attempt in enumerate(
+        (one for one in attempts_of(events) if one.ended_at is not None), 1
+    ):
         yield _attempt(f"{key}/{made}", key, attempt, of_group)
 
 

@@ -87,15 +87,22 @@ class TraceSender:
         seconds, micros = self._redis.time()
         now, sent = seconds + micros / 1e6, 0
         low = max(self._from, now + self._retention - TRIED_FOR)
-        ended = cast(list[tuple[str, float]], self._redis.zrangebyscore(self._keys.ended, low, "+inf", withscores=True))
+        ended = cast(
+            list[tuple[str, float]],
+            self._redis.zrangebyscore(self._keys.ended, low, "+inf", withscores=True),
+        )
         waiting: dict[str, float] = {}
         for start in range(0, len(ended), BATCH):
             batch = ended[start : start + BATCH]
             noted = self._redis.zmscore(self._keys.traced, [job for job, _ in batch])
-            waiting |= {job: at for (job, at), known in zip(batch, noted, strict=True) if known is None}
+            waiting |= {
+                job: at for (job, at), known in zip(batch, noted, strict=True) if known is None
+            }
         failed: list[str] = []
         in_a_row = 0
-        for job in sorted(waiting, key=self._failures.__getitem__):  # what has failed holds up nothing
+        for job in sorted(
+            waiting, key=self._failures.__getitem__
+        ):  # what has failed holds up nothing
             if self._send(job, now):
                 self._note(job, now)
                 del waiting[job]
@@ -125,7 +132,11 @@ class TraceSender:
         for job in failed:
             self._refused[job] += 1
             if self._refused[job] == REFUSED:
-                log.error("the trace of job %s has failed %d times while others arrived: it is given up", job, REFUSED)
+                log.error(
+                    "the trace of job %s has failed %d times while others arrived: it is given up",
+                    job,
+                    REFUSED,
+                )
                 self._note(job, now)
 
     def _is_sender(self) -> bool:
@@ -151,7 +162,9 @@ class TraceSender:
                 log.exception("no trace of job %s can be made", job)
                 return True
             if not arrived and not self._troubled:
-                log.warning("the trace of job %s could not be sent; it is tried again for an hour", job)
+                log.warning(
+                    "the trace of job %s could not be sent; it is tried again for an hour", job
+                )
             self._troubled = not arrived
         return arrived
 
@@ -176,7 +189,10 @@ class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _run(self) -> None:
         try:
-            from unstuck.coordinator.traces.otel import TraceExport, exporters_of  # the extra ``otel``
+            from unstuck.coordinator.traces.otel import (
+                TraceExport,
+                exporters_of,
+            )  # the extra ``otel``
 
             export = TraceExport(exporters_of(os.environ), os.environ)
         except Exception as error:  # noqa: BLE001 - an exporter may raise anything, and jobs go on without traces
@@ -185,5 +201,7 @@ class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
             return
         known = settings()
         client = connect(known.redis_url)
-        TraceSender(client, Keys(known.prefix), known.retention, export, whoami()).run(self._stopping)
+        TraceSender(client, Keys(known.prefix), known.retention, export, whoami()).run(
+            self._stopping
+        )
         export.close()

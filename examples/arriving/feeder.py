@@ -25,7 +25,9 @@ def hours(days: int) -> Iterator[tuple[str, bytes]]:
     first = pc.and_(pc.equal(flights["month"], 1), pc.less_equal(flights["day"], days))
     flights = flights.filter(first).select(COLUMNS)
     for hour in sorted(flights["time_hour"].unique().to_pylist()):
-        rows = flights.filter(pc.equal(flights["time_hour"], pa.scalar(hour, flights.schema.field("time_hour").type)))
+        rows = flights.filter(
+            pc.equal(flights["time_hour"], pa.scalar(hour, flights.schema.field("time_hour").type))
+        )
         content = BytesIO()
         csv.write_csv(rows, content, csv.WriteOptions(quoting_style="needed"))
         yield f"{hour:%Y-%m-%dT%H}.csv", content.getvalue()
@@ -43,13 +45,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Drop the flights into a folder, hour by hour.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--days", type=int, default=3, help="so many days of January 2013")
-    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="from one file to the next")
-    parser.add_argument("--cut", metavar="NAME", help="send this file cut short, as a system does that dies")
+    parser.add_argument(
+        "--every", type=float, default=1.0, metavar="SECONDS", help="from one file to the next"
+    )
+    parser.add_argument(
+        "--cut", metavar="NAME", help="send this file cut short, as a system does that dies"
+    )
     parser.add_argument("--only", metavar="NAME", help="send this file alone, and whole")
     given = parser.parse_args()
     for name, content in hours(given.days):
         if given.only in (None, name):
-            drop(given.folder, name, content[: content.rindex(b",")] if name == given.cut else content)
+            drop(
+                given.folder,
+                name,
+                content[: content.rindex(b",")] if name == given.cut else content,
+            )
             time.sleep(given.every if given.only is None else 0)
 
 

@@ -25,7 +25,12 @@ from typing import Any
 
 UNSTUCK = (sys.executable, "-m", "unstuck.cli")
 WITHIN = 150.0  # seconds in which a notice must have come
-SHOWN = ("unstuck_jobs_ended_total", "unstuck_attempts_ended_total", "unstuck_notices", "unstuck_schedule_failures")
+SHOWN = (
+    "unstuck_jobs_ended_total",
+    "unstuck_attempts_ended_total",
+    "unstuck_notices",
+    "unstuck_schedule_failures",
+)
 
 NIGHTLY = """\
 name: nightly
@@ -106,7 +111,10 @@ class Receiver:
     def take(self, notice: dict[str, Any]) -> None:
         if any(notice["id"] == one["id"] for one in self.got):
             return  # sent twice, as may happen after a crash
-        lines = [f"  {datetime.now():%H:%M:%S} to oncall: {notice['title']}", f"    {notice['text']}"]
+        lines = [
+            f"  {datetime.now():%H:%M:%S} to oncall: {notice['title']}",
+            f"    {notice['text']}",
+        ]
         lines += [f"    first error: {notice['first_error']}"] if notice["first_error"] else []
         lines += [f"    next: {notice['next']}"] if notice["next"] else []
         lines += [f"    $ {command}" for command in notice["commands"]]
@@ -125,14 +133,23 @@ class Night:
         self.started: list[subprocess.Popen[bytes]] = []
         root = Path(__file__).resolve().parents[2]
         here = {"UNSTUCK_WAREHOUSE": str(folder / "warehouse"), "PYTHONPATH": str(root)}
-        self.environment = {**os.environ, **here, "UNSTUCK_NOTIFY": NOTIFY.format(port=self.receiver.port)}
+        self.environment = {
+            **os.environ,
+            **here,
+            "UNSTUCK_NOTIFY": NOTIFY.format(port=self.receiver.port),
+        }
         self.environment.pop("UNSTUCK_REDIS_URL", None)
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         """A program of the fleet; what it prints goes into a file."""
         with (self.folder / "programs.log").open("ab") as log:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self.started.append(process)
         return process
@@ -140,12 +157,19 @@ class Night:
     def unstuck(self, *words: str, quiet: bool = False, check: bool = True) -> str:
         """What a command prints; it is shown with what was typed, unless it is ``quiet``."""
         done = subprocess.run(
-            [*UNSTUCK, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+            [*UNSTUCK, *words],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if not quiet:
             print(f"\n$ unstuck {shlex.join(words)}\n{done.stdout.rstrip()}", flush=True)
         if check and done.returncode:
-            raise SystemExit(f"unstuck {shlex.join(words)} ended with {done.returncode}: {done.stderr}")
+            raise SystemExit(
+                f"unstuck {shlex.join(words)} ended with {done.returncode}: {done.stderr}"
+            )
         return done.stdout
 
     def spec(self, name: str, text: str, **values: str) -> str:
@@ -157,7 +181,9 @@ class Night:
         deadline = time.monotonic() + WITHIN
         while not holds():
             if time.monotonic() > deadline:
-                raise SystemExit(f"{what} has not come in {WITHIN:g} s; see {self.folder / 'programs.log'}")
+                raise SystemExit(
+                    f"{what} has not come in {WITHIN:g} s; see {self.folder / 'programs.log'}"
+                )
             time.sleep(0.2)
 
     def told(self, event: str, name: str) -> None:
@@ -169,7 +195,11 @@ class Night:
 
     def metrics(self) -> dict[str, float]:
         lines = self.unstuck("metrics", quiet=True).splitlines()
-        parted = (line.rpartition(" ") for line in lines if line.startswith(SHOWN) and "_created" not in line)
+        parted = (
+            line.rpartition(" ")
+            for line in lines
+            if line.startswith(SHOWN) and "_created" not in line
+        )
         return {name: float(value) for name, _, value in parted}
 
     def stop(self) -> None:
@@ -186,23 +216,34 @@ class Night:
 def run(night: Night) -> None:
     """The night, from the evening to the morning."""
     print(
-        f"A fleet starts in {night.folder}: one worker without Spark, a coordinator, a Valkey of its own.", flush=True
+        f"A fleet starts in {night.folder}: one worker without Spark, a coordinator, a Valkey of its own.",
+        flush=True,
     )
     night.start(*UNSTUCK, "up", "--workers", "0")
     night.until("the fleet", lambda: "Ready" in (night.folder / "programs.log").read_text())
     before = night.metrics()
-    source, arrivals, pid_file = night.folder / "export.txt", night.folder / "arrivals", night.folder / "totals.pid"
+    source, arrivals, pid_file = (
+        night.folder / "export.txt",
+        night.folder / "arrivals",
+        night.folder / "totals.pid",
+    )
     arrivals.mkdir()
-    due = datetime.now(UTC) + timedelta(seconds=90)  # so at least half a minute from here to the tick
+    due = datetime.now(UTC) + timedelta(
+        seconds=90
+    )  # so at least half a minute from here to the tick
     deadline = f"{due + timedelta(minutes=1):%H:%M}"
 
-    print(f"\n1. The load of {due:%H:%M} UTC was paused in the evening, and forgotten; it is late at {deadline}.")
+    print(
+        f"\n1. The load of {due:%H:%M} UTC was paused in the evening, and forgotten; it is late at {deadline}."
+    )
     spec = night.spec("nightly", NIGHTLY, minute=f"{due:%M}", hour=f"{due:%H}", deadline=deadline)
     night.unstuck("schedule", "set", spec)
     night.unstuck("schedule", "pause", "nightly", "--reason", "the source is being moved")
 
     print("\n2. The system that exports orders is away, and comes back.")
-    orders = json.loads(night.unstuck("submit", night.spec("orders", ORDERS), "--json", quiet=True))["id"]
+    orders = json.loads(
+        night.unstuck("submit", night.spec("orders", ORDERS), "--json", quiet=True)
+    )["id"]
     night.told("retrying_for", "orders")
     source.write_text("a\nb\n")
     night.told("recovered", "orders")
@@ -213,21 +254,45 @@ def run(night: Night) -> None:
     night.until("the first version of arrivals", lambda: night.published("arrivals"))
     (arrivals / "2.json").write_text('{"id": 2, "amount": 20.0}\n{"id": "three", "amount": 30.0}\n')
     night.told("halted", "arrivals")
-    night.unstuck("stream", "skip", "arrivals", str(arrivals / "2.json"), "--reason", "sent by a broken system")
+    night.unstuck(
+        "stream",
+        "skip",
+        "arrivals",
+        str(arrivals / "2.json"),
+        "--reason",
+        "sent by a broken system",
+    )
     night.unstuck("schedule", "resume", "arrivals", "--reason", "2.json is passed over")
     (arrivals / "3.json").write_text('{"id": 3, "amount": 30.0}\n')
     night.told("recovered", "arrivals")
 
-    print("\n4. A forecast needs a worker of the queue gpu, and there is none; then one is started.")
+    print(
+        "\n4. A forecast needs a worker of the queue gpu, and there is none; then one is started."
+    )
     night.unstuck("submit", night.spec("forecast", FORECAST))
     night.told("waiting_for_worker", "forecast")
     address = (night.folder / ".unstuck" / "redis.url").read_text().strip()
     night.environment["UNSTUCK_REDIS_URL"] = address
-    night.start(sys.executable, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "gpu", "-c", "1", "-n", "gpu@%h")
+    night.start(
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "unstuck.tasks",
+        "worker",
+        "-Q",
+        "gpu",
+        "-c",
+        "1",
+        "-n",
+        "gpu@%h",
+    )
     night.told("recovered", "forecast")
 
     print("\n5. A worker is killed. The job goes on by itself, so nobody is woken.")
-    totals = json.loads(night.unstuck("submit", night.spec("totals", TOTALS), "--json", quiet=True))["id"]
+    totals = json.loads(
+        night.unstuck("submit", night.spec("totals", TOTALS), "--json", quiet=True)
+    )["id"]
     night.until("the step", lambda: pid_file.exists() and pid_file.read_text())
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     night.unstuck("watch", totals, quiet=True)
@@ -252,7 +317,9 @@ def run(night: Night) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="One night of a fleet, and who is told of it.")
-    parser.add_argument("--folder", type=Path, help="where all of it is kept; left out: a new folder")
+    parser.add_argument(
+        "--folder", type=Path, help="where all of it is kept; left out: a new folder"
+    )
     given = parser.parse_args()
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="unstuck-night-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -262,7 +329,12 @@ def main() -> None:
     finally:
         night.stop()
     told = {(one["event"], one["name"]) for one in night.receiver.got}
-    wanted = {("retrying_for", "orders"), ("recovered", "orders"), ("halted", "arrivals"), ("recovered", "arrivals")}
+    wanted = {
+        ("retrying_for", "orders"),
+        ("recovered", "orders"),
+        ("halted", "arrivals"),
+        ("recovered", "arrivals"),
+    }
     wanted |= {("waiting_for_worker", "forecast"), ("recovered", "forecast")}
     wanted |= {("late", "nightly"), ("recovered", "nightly")}
     if told != wanted:

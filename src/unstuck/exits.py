@@ -28,7 +28,14 @@ def explained(error: Exception) -> tuple[ExitCode, str] | None:
     """The exit code and the sentence for ``error``; None if the error is a bug of ours."""
     from pydantic import ValidationError
 
-    from unstuck.coordinator.errors import FleetRunning, NoSuchJob, NoSuchReport, NoSuchSchedule, NotDurable, Refused
+    from unstuck.coordinator.errors import (
+        FleetRunning,
+        NoSuchJob,
+        NoSuchReport,
+        NoSuchSchedule,
+        NotDurable,
+        Refused,
+    )
 
     if isinstance(error, NoSuchJob | NoSuchReport | NoSuchSchedule):
         return ExitCode.NO_SUCH_JOB, str(error)

@@ -26,7 +26,13 @@ from unstuck.coordinator.spec.model import MODELS_OF_GROUP, Defaults, JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
-from unstuck.coordinator.spec.step_names import NotImportable, Place, check_resolves, place_of, step_name
+from unstuck.coordinator.spec.step_names import (
+    NotImportable,
+    Place,
+    check_resolves,
+    place_of,
+    step_name,
+)
 from unstuck.tasks.errors import BadStepCall
 from unstuck.tasks.spec.group import ForkFrom, Step
 from unstuck.tasks.spec.group import GroupSpec as Group
@@ -213,7 +219,9 @@ class Job:
         """
         self._check_names()
         folder = Path(self._places[0].source).parent if self._places else None
-        return Written({**self._written, "groups": list(self._groups.values())}, self._placed, folder=folder)
+        return Written(
+            {**self._written, "groups": list(self._groups.values())}, self._placed, folder=folder
+        )
 
     def submit(
         self,
@@ -285,7 +293,9 @@ class Job:
         made = [step.output for step in checked.steps if step.output]
         for output in made:
             if output in self._outputs:
-                _refuse(f"the group {self._outputs[output]!r} has the output {output!r} already", place)
+                _refuse(
+                    f"the group {self._outputs[output]!r} has the output {output!r} already", place
+                )
         self._outputs |= dict.fromkeys(made, checked.name)
         self._groups[checked.name] = group
         self._places.append(place)
@@ -306,7 +316,10 @@ class Job:
             raise SpecError(problems)
 
     def _needs(self, needs: Sequence[Need] | Need, place: Place) -> list[str]:
-        return [self._need(one, place) for one in ([needs] if isinstance(needs, str) or callable(needs) else needs)]
+        return [
+            self._need(one, place)
+            for one in ([needs] if isinstance(needs, str) or callable(needs) else needs)
+        ]
 
     def _need(self, need: Need, place: Place) -> str:
         """The name of the group that comes before. Raises: SpecError."""
@@ -315,7 +328,10 @@ class Job:
                 name = getattr(need, "__name__", need)
                 _refuse(f"needs {name}: this function is no group of job {self.name!r}", place)
             if len(groups := self._functions[need]) > 1:
-                _refuse(f"needs {need.__name__}: it is the function of {listed(groups)}; name one of them", place)
+                _refuse(
+                    f"needs {need.__name__}: it is the function of {listed(groups)}; name one of them",
+                    place,
+                )
             return groups[0]
         if need in self._groups:
             return need
@@ -340,7 +356,9 @@ def load_job(name: str) -> Job:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of the answer of a command
+        with contextlib.redirect_stdout(
+            sys.stderr
+        ):  # what it prints is no part of the answer of a command
             found: Any = import_module(module)
     except SpecError:
         raise
@@ -348,7 +366,9 @@ def load_job(name: str) -> Job:
         why = f"{module} cannot be imported: {type(error).__name__}: {error}"
         frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this function
         last = next((one for one in reversed(frames) if "importlib" not in one.filename), None)
-        raise SpecError([Problem(why, source=last.filename if last else name, line=last and last.lineno)]) from error
+        raise SpecError(
+            [Problem(why, source=last.filename if last else name, line=last and last.lineno)]
+        ) from error
     found = getattr(found, path, None)
     if not isinstance(found, Job):
         known = [one for one, value in vars(sys.modules[module]).items() if isinstance(value, Job)]
@@ -362,7 +382,9 @@ def _refuse(message: str, place: Place) -> NoReturn:
 
 
 def _at(problem: Problem, place: Place, index: int) -> Problem:
-    return replace(problem, loc=("groups", index, *problem.loc), source=place.source, line=place.line)
+    return replace(
+        problem, loc=("groups", index, *problem.loc), source=place.source, line=place.line
+    )
 
 
 def _caller() -> Place:
@@ -387,7 +409,14 @@ def _param(value: Any) -> Any:
     if isinstance(value, type):
         if value not in _TYPES:
             known = ", ".join(one.__name__ for one in _TYPES)
-            raise SpecError([Problem(f"a parameter is one of the types {known}, not {value.__name__}", ("params",))])
+            raise SpecError(
+                [
+                    Problem(
+                        f"a parameter is one of the types {known}, not {value.__name__}",
+                        ("params",),
+                    )
+                ]
+            )
         return {"type": _TYPES[value], "required": True}
     if isinstance(value, datetime.date):
         return {"type": _TYPES[type(value)], "default": value.isoformat()}

@@ -29,7 +29,9 @@ class Catalog:
         shared, named = session._jsparkSession.sharedState(), session.conf.get(_FOLDER)
         # What Spark takes by itself is nobody's folder.
         self._named = "" if unquote(named).endswith(f"{os.getcwd()}/spark-warehouse") else named
-        shared.conf().set(_FOLDER, f"file://{self._own}")  # where Spark makes the database that is always there
+        shared.conf().set(
+            _FOLDER, f"file://{self._own}"
+        )  # where Spark makes the database that is always there
         self._wrapper = shared.externalCatalog()
         if self._named:
             shared.conf().set(_FOLDER, named)  # of all sessions
@@ -39,12 +41,18 @@ class Catalog:
         self._make = self._jvm.org.apache.spark.sql.catalyst.catalog.InMemoryCatalog
         self._database = self._jvm.org.apache.spark.sql.catalyst.catalog.CatalogDatabase
         self._path = self._jvm.org.apache.hadoop.fs.Path
-        self._shared: Any = None  # the folder of the attempt that executors on other hosts can write, too
+        self._shared: Any = (
+            None  # the folder of the attempt that executors on other hosts can write, too
+        )
 
     @classmethod
     def of(cls, session: Any) -> Catalog | None:
         """That of the session's context; None where it is the user's."""
-        return cls(session) if session.conf.get("spark.sql.catalogImplementation") == "in-memory" else None
+        return (
+            cls(session)
+            if session.conf.get("spark.sql.catalogImplementation") == "in-memory"
+            else None
+        )
 
     def enter(self, session: Any, shared: str) -> None:
         """Give ``session`` an empty catalog.
@@ -52,15 +60,24 @@ class Catalog:
         Args:
             shared: a folder of the attempt, for tables that executors on other hosts write; empty: there are none.
         """
-        catalog = self._make(self._context._jsc.sc().conf(), self._context._jsc.hadoopConfiguration())
+        catalog = self._make(
+            self._context._jsc.sc().conf(), self._context._jsc.hadoopConfiguration()
+        )
         catalog.createDatabase(self._default, True)
         self._shared = None
         if folder := self._named or shared:
             where = self._path(folder)
             more = [self._default.productElement(i) for i in range(4, self._default.productArity())]
-            about = (self._default.name(), self._default.description(), where.toUri(), self._default.properties())
+            about = (
+                self._default.name(),
+                self._default.description(),
+                where.toUri(),
+                self._default.properties(),
+            )
             catalog.alterDatabase(self._database(*about, *more))
-            session._jsparkSession.sessionState().conf().setConfString(_FOLDER, folder)  # of new databases
+            session._jsparkSession.sessionState().conf().setConfString(
+                _FOLDER, folder
+            )  # of new databases
             self._shared = None if self._named else where
         self._delegate.set(self._wrapper, catalog)
 
@@ -69,6 +86,8 @@ class Catalog:
         for one in self._own.iterdir():
             shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
         catalog = self._wrapper.unwrapped()
-        if self._shared is not None and (catalog.listDatabases().size() > 1 or catalog.listTables("default").size()):
+        if self._shared is not None and (
+            catalog.listDatabases().size() > 1 or catalog.listTables("default").size()
+        ):
             files = self._shared.getFileSystem(self._context._jsc.hadoopConfiguration())
             files.delete(self._shared, True)

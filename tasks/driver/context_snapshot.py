@@ -49,9 +49,13 @@ class ContextSnapshot:
 
     def put_back(self) -> list[str]:
         """Restore what can be restored. Returns, in words, what is left."""
-        self._java.setLocalProperties(self._properties())  # of this thread: tags, job group, pool, and those of steps
+        self._java.setLocalProperties(
+            self._properties()
+        )  # of this thread: tags, job group, pool, and those of steps
         self._context._jsc.setLogLevel(LOG_LEVEL)
-        getattr(self._java, "checkpointDir_$eq")(self._checkpoint_folder)  # the name that Scala gives a setter
+        getattr(self._java, "checkpointDir_$eq")(
+            self._checkpoint_folder
+        )  # the name that Scala gives a setter
         self._zones.setDefault(self._zone)
         self._context.environment = dict(self._environment)
         self._remove_broadcasts()
@@ -59,7 +63,11 @@ class ContextSnapshot:
         if not self._artifacts.getActiveOrDefault(self._java).equals(self._artifacts_before):
             left.append("files, archives or jars that it added")
         overlay, size, resources = self._hadoop_seen
-        if not (self._overlay.equals(overlay) and self._hadoop.size() == size and self._hadoop.toString() == resources):
+        if not (
+            self._overlay.equals(overlay)
+            and self._hadoop.size() == size
+            and self._hadoop.toString() == resources
+        ):
             left += self._put_hadoop_back()
         return left
 
@@ -67,7 +75,10 @@ class ContextSnapshot:
         return self._overlay.clone(), self._hadoop.size(), self._hadoop.toString()
 
     def _put_hadoop_back(self) -> list[str]:
-        now, before = self._hadoop.getPropsWithPrefix(""), self._hadoop_before.getPropsWithPrefix("")
+        now, before = (
+            self._hadoop.getPropsWithPrefix(""),
+            self._hadoop_before.getPropsWithPrefix(""),
+        )
         changed = self._map(now)
         changed.entrySet().removeAll(before.entrySet())
         gone = self._map(before)

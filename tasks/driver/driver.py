@@ -49,7 +49,9 @@ def local_master(master: str, slots: int, cores: int) -> str:
 class Driver:
     """The Spark driver of this process."""
 
-    def __init__(self, settings: Settings, *, slots: int = 1, temporary: Path | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, slots: int = 1, temporary: Path | None = None
+    ) -> None:
         """Starts nothing.
 
         Args:
@@ -58,10 +60,14 @@ class Driver:
         """
         self._settings = settings
         self._master = local_master(settings.spark_master, slots, os.cpu_count() or 1)
-        self.remote = self._master.startswith("sc://")  # Spark Connect: a client session, and no context of ours
+        self.remote = self._master.startswith(
+            "sc://"
+        )  # Spark Connect: a client session, and no context of ours
         self.application: dict[str, str] = {}  # ``app`` and ``ui`` of the session, for people
         self._temporary = temporary
-        self.left = ""  # in words, what an attempt left on the context, and only another context is without
+        self.left = (
+            ""  # in words, what an attempt left on the context, and only another context is without
+        )
         self._lock = threading.Lock()
         self._base: Any = None
         self._started = False
@@ -75,7 +81,10 @@ class Driver:
         if self._base is None or self.remote:
             return self._base is not None
         try:
-            return not (self._base.sparkContext._jsc is None or self._base.sparkContext._jsc.sc().isStopped())
+            return not (
+                self._base.sparkContext._jsc is None
+                or self._base.sparkContext._jsc.sc().isStopped()
+            )
         except Exception:  # noqa: BLE001 - py4j may raise anything once the JVM is dead
             return False
 
@@ -102,8 +111,12 @@ class Driver:
         """
         jvm = self._jvm
         ended = None if jvm is None else jvm.poll()
-        if (self._temporary is not None and (self._temporary / _OUT_OF_MEMORY).exists()) or ended == _EXIT_OF_SPARK:
-            memory = {**self._settings.spark_conf, **self._own}.get("spark.driver.memory", "by default 1g")
+        if (
+            self._temporary is not None and (self._temporary / _OUT_OF_MEMORY).exists()
+        ) or ended == _EXIT_OF_SPARK:
+            memory = {**self._settings.spark_conf, **self._own}.get(
+                "spark.driver.memory", "by default 1g"
+            )
             return "JVM_OUT_OF_MEMORY", (
                 f"the JVM of the Spark driver on {whoami()} ran out of memory: its Java heap space is "
                 f"spark.driver.memory ({memory}). Give it more in UNSTUCK_SPARK_CONF, or in the conf: of a group with "
@@ -111,7 +124,10 @@ class Driver:
             )
         if ended is not None:
             why = "; its host may have run out of memory" if ended == -signal.SIGKILL else ""
-            return "JVM_DIED", f"the JVM of the Spark driver on {whoami()} {describe_exit(ended)}{why}"
+            return (
+                "JVM_DIED",
+                f"the JVM of the Spark driver on {whoami()} {describe_exit(ended)}{why}",
+            )
         return "", ""
 
     def blamed(self, failure: Failure) -> Failure:
@@ -181,7 +197,9 @@ class Driver:
     def try_arrow(self) -> None:
         """Run a function over Arrow in an executor, where executors are on this host. Raises what Spark raises."""
         if self._base is not None and self._master.startswith("local"):
-            self._base.newSession().range(1).mapInArrow(lambda batches: batches, "id long").collect()
+            self._base.newSession().range(1).mapInArrow(
+                lambda batches: batches, "id long"
+            ).collect()
 
     def stop(self) -> None:
         """Stop the session; the JVM ends with this process."""
@@ -217,7 +235,9 @@ class Driver:
                 (self._temporary / _OUT_OF_MEMORY).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def attempt(self, tag: str, conf: Mapping[str, str], tables: str = "", zone: str = "") -> Iterator[Any]:
+    def attempt(
+        self, tag: str, conf: Mapping[str, str], tables: str = "", zone: str = ""
+    ) -> Iterator[Any]:
         """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is cleaned up at the end.
 
         Args:
@@ -228,7 +248,9 @@ class Driver:
             Unrecoverable: ``conf`` has a key that cannot be set at run time, or another time zone.
             Exception: the session could not be cleaned; this process must run no other attempt.
         """
-        if why := other_zone(conf, zone or self._settings.time_zone, "its job" if zone else "this fleet"):
+        if why := other_zone(
+            conf, zone or self._settings.time_zone, "its job" if zone else "this fleet"
+        ):
             raise Unrecoverable(f"conf: {why}")
         zone = zone or self._settings.time_zone
         session = self.new_session()
@@ -241,7 +263,9 @@ class Driver:
         try:
             self._use_zone(session, zone)
             if self._catalog is not None:
-                self._catalog.enter(session, "" if self._master.startswith("local") else hadoop_uri(tables))
+                self._catalog.enter(
+                    session, "" if self._master.startswith("local") else hadoop_uri(tables)
+                )
             for key, value in conf.items():
                 if key not in self._own:
                     _set_conf(session, key, value)
@@ -297,8 +321,12 @@ class Driver:
         _silence_repeats()
         if self.remote:
             return SparkSession.builder.remote(self._master).getOrCreate()
-        logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection it opens and closes
-        builder = SparkSession.builder.appName(f"unstuck {os.uname().nodename}:{os.getpid()}").master(self._master)
+        logging.getLogger("py4j").setLevel(
+            logging.WARNING
+        )  # it logs every connection it opens and closes
+        builder = SparkSession.builder.appName(
+            f"unstuck {os.uname().nodename}:{os.getpid()}"
+        ).master(self._master)
         conf = {
             "spark.ui.port": "0",  # any free one: runners share a host
             "spark.ui.showConsoleProgress": "false",
@@ -325,13 +353,23 @@ class Driver:
             self._temporary.mkdir(mode=0o700, exist_ok=True)
             conf |= temporary_conf(self._temporary, self._master, os.environ)
         zone = f"-Duser.timezone={self._settings.time_zone}"
-        conf["spark.driver.defaultJavaOptions"] = f"{zone} {conf.get('spark.driver.defaultJavaOptions', '')}".strip()
-        for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf, **self._own}.items():
+        conf["spark.driver.defaultJavaOptions"] = (
+            f"{zone} {conf.get('spark.driver.defaultJavaOptions', '')}".strip()
+        )
+        for key, value in {
+            **conf,
+            **store_conf(os.environ),
+            **self._settings.spark_conf,
+            **self._own,
+        }.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
         context = session.sparkContext
         context.setLogLevel(LOG_LEVEL)
-        self._context, self._catalog = ContextSnapshot(context, self._settings.time_zone), Catalog.of(session)
+        self._context, self._catalog = (
+            ContextSnapshot(context, self._settings.time_zone),
+            Catalog.of(session),
+        )
         self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
         return session
 
@@ -357,7 +395,9 @@ class Driver:
             return
         if not self.running:
             self.left = "no context: it was stopped, or its JVM has died"
-            log.warning("the steps left %s. Another is started before another group runs", self.left)
+            log.warning(
+                "the steps left %s. Another is started before another group runs", self.left
+            )
             return
         if (left := session.conf.get(SESSION_ZONE)) != zone:
             log.warning(
@@ -378,7 +418,10 @@ class Driver:
         # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
         session._jsparkSession.sharedState().globalTempViewManager().clear()
         if left := ", ".join(self._context.put_back()):
-            log.warning("the steps left on the Spark context: %s. It is replaced before another group runs on it", left)
+            log.warning(
+                "the steps left on the Spark context: %s. It is replaced before another group runs on it",
+                left,
+            )
             self.left = left
         if self._catalog is not None:
             self._catalog.leave()
@@ -413,7 +456,11 @@ def check_reaches(session: Any, uri: str) -> None:
     Raises: SparkLacksStore: no connector for that kind of store is among Spark's jars.
     """
     scheme, is_uri, _ = hadoop_uri(uri).partition("://")
-    if not is_uri or scheme == "file" or session.__class__.__module__.startswith("pyspark.sql.connect"):
+    if (
+        not is_uri
+        or scheme == "file"
+        or session.__class__.__module__.startswith("pyspark.sql.connect")
+    ):
         return  # what the cluster behind Spark Connect has is not for this process to see
     from py4j.protocol import Py4JError
 
@@ -441,7 +488,10 @@ def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dic
     if master.startswith("local"):  # executors on other hosts would get it, too
         conf["spark.hadoop.hadoop.tmp.dir"] = str(folder / "hadoop")
     options = [f"-XX:OnOutOfMemoryError=: > '{folder / _OUT_OF_MEMORY}'"]
-    if not any("java.io.tmpdir" in environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")):
+    if not any(
+        "java.io.tmpdir" in environ.get(name, "")
+        for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+    ):
         options.append(f"-Djava.io.tmpdir={folder}")
     conf["spark.driver.defaultJavaOptions"] = " ".join(f'"{option}"' for option in options)
     return conf
@@ -451,7 +501,10 @@ def store_conf(environ: Mapping[str, str]) -> dict[str, str]:
     """Spark conf for the S3 that the variables of AWS name. S3A reads keys and roles by itself; none stands here."""
     conf: dict[str, str] = {}
     if endpoint := environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"):
-        conf |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
+        conf |= {
+            "spark.hadoop.fs.s3a.endpoint": endpoint,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+        }
     if region := environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
         conf["spark.hadoop.fs.s3a.endpoint.region"] = region
     return conf

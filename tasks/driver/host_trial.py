@@ -95,7 +95,9 @@ class HostTrial:
         if (found := self._after_failure(failure)) and not ordered():
             self._write(found)
             text = f"the host of {whoami()} is unfit for Spark: {found}. The step had failed with {failure.text}"
-            return OutcomeKind.LOST, replace(failure, code="HOST_UNFIT", text=shorten(text, MAX_TEXT))
+            return OutcomeKind.LOST, replace(
+                failure, code="HOST_UNFIT", text=shorten(text, MAX_TEXT)
+            )
         return kind, failure
 
     def _after_failure(self, failure: Failure) -> str:
@@ -132,4 +134,6 @@ class HostTrial:
     def _write(self, text: str, *, tried: bool | None = None) -> None:
         data = text.encode(errors="replace")[: _SIZE - _HEAD.size]
         self._found[_HEAD.size : _HEAD.size + len(data)] = data
-        _HEAD.pack_into(self._found, 0, time.monotonic(), len(data), self._read()[2] if tried is None else tried)
+        _HEAD.pack_into(
+            self._found, 0, time.monotonic(), len(data), self._read()[2] if tried is None else tried
+        )

@@ -82,7 +82,11 @@ def _found(error: Any) -> dict[str, Any] | None:
         return None
     line, position = error.line(), error.startPosition()
     first = str(error.getMessage()).strip().partition("\n")[0]
-    place = (line.get(), position.get() + 1) if line.isDefined() and position.isDefined() and line.get() else (1, 1)
+    place = (
+        (line.get(), position.get() + 1)
+        if line.isDefined() and position.isDefined() and line.get()
+        else (1, 1)
+    )
     return {"message": _PLACE.sub("", first), "line": place[0], "column": place[1]}
 
 

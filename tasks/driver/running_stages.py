@@ -20,12 +20,16 @@ def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage
     store = context._jsc.sc().statusStore()
     active = store.activeStages()
     stages = [active.apply(n) for n in range(min(active.size(), SHOWN))]
-    return [_told(context, store, one, clean) for one in sorted(stages, key=lambda one: one.stageId())]
+    return [
+        _told(context, store, one, clean) for one in sorted(stages, key=lambda one: one.stageId())
+    ]
 
 
 def _told(context: Any, store: Any, stage: Any, clean: Callable[[str], str]) -> SparkStage:
     longest, host = 0.0, ""
-    with suppress(Exception):  # the signature of this call is Spark's own, and changes with its versions
+    with suppress(
+        Exception
+    ):  # the signature of this call is Spark's own, and changes with its versions
         status = context._jvm.org.apache.spark.status.api.v1
         running = context._jvm.java.util.ArrayList()
         running.add(status.TaskStatus.RUNNING)

@@ -12,7 +12,9 @@ from unstuck.tasks.formats.json_records import arrow_schema
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.avro_schema import avro_columns
 
-_HEADER = 5  # bytes before a record that a schema registry knows: a zero, and the number of its schema
+_HEADER = (
+    5  # bytes before a record that a schema registry knows: a zero, and the number of its schema
+)
 
 
 def avro_rows(schema: str, values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
@@ -33,7 +35,9 @@ def avro_rows(schema: str, values: Sequence[bytes | None]) -> tuple[Any, dict[in
         try:
             rows[number] = {} if value is None else read(value)
         except Exception as error:  # noqa: BLE001 - what a decoder raises of any bytes
-            bad[number] = f"it is no Avro of this schema: {error or type(error).__name__}{_hint(read, value)}"
+            bad[number] = (
+                f"it is no Avro of this schema: {error or type(error).__name__}{_hint(read, value)}"
+            )
     try:
         return pa.Table.from_pylist([*rows.values()], schema=columns), bad
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -77,7 +81,11 @@ def _without_uuid(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     uuid = schema.get("logicalType") == "uuid"
-    return {key: _without_uuid(one) for key, one in schema.items() if not (uuid and key == "logicalType")}
+    return {
+        key: _without_uuid(one)
+        for key, one in schema.items()
+        if not (uuid and key == "logicalType")
+    }
 
 
 def _hint(read: Any, value: bytes | None) -> str:

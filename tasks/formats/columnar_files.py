@@ -16,7 +16,9 @@ _BYTES = 16 * 1024 * 1024  # of a table
 _AT_ONCE = 2048  # rows that are decoded at once: each may be a reference to one long text
 _GREGORIAN = datetime.date(1582, 11, 1)  # and some days, by which the calendars differ
 _FIRST_DAY = (_GREGORIAN - datetime.date(1970, 1, 1)).days
-_FIRST_TIME = int(datetime.datetime(1900, 1, 2, tzinfo=datetime.UTC).timestamp()) * 10**6  # zones differ before it, too
+_FIRST_TIME = (
+    int(datetime.datetime(1900, 1, 2, tzinfo=datetime.UTC).timestamp()) * 10**6
+)  # zones differ before it, too
 Choose = Callable[[list[str]], list[str]]
 
 
@@ -31,7 +33,9 @@ def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Pla
         schema = file.schema_arrow
         names = choose(list(schema.names))
         found = map(file.schema.column, range(len(file.schema)))
-        instants = {column.path.partition(".")[0] for column in found if column.physical_type == "INT96"}
+        instants = {
+            column.path.partition(".")[0] for column in found if column.physical_type == "INT96"
+        }
         calendar = _calendar_of(file.metadata.metadata or {}, bool(instants))
         # A name with a dot may be that of a field, too.
         columns = None if any("." in name for name in names) else names
@@ -47,7 +51,9 @@ def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Pla
         raise Unreadable(f"it cannot be read as Parquet: {error}") from error
 
 
-def read_orc(stream: Any, choose: Choose, bound: Bound, instants: Collection[str], zone: str) -> Iterator[Placed]:
+def read_orc(
+    stream: Any, choose: Choose, bound: Bound, instants: Collection[str], zone: str
+) -> Iterator[Placed]:
     """As `read_parquet_file`, of ORC.
 
     Args:
@@ -64,14 +70,22 @@ def read_orc(stream: Any, choose: Choose, bound: Bound, instants: Collection[str
         bound.check_rows(file.nrows, pa.schema([file.schema.field(name) for name in names]))
         rows = 0
         for stripe in range(file.nstripes):
-            table = _plain(pa.Table.from_batches([file.read_stripe(stripe, columns=names)]).select(names), ())
+            table = _plain(
+                pa.Table.from_batches([file.read_stripe(stripe, columns=names)]).select(names), ()
+            )
             _check_calendar(
-                table, rows, "a file of ORC does not say in which calendar. Write it as Parquet, or as text"
+                table,
+                rows,
+                "a file of ORC does not say in which calendar. Write it as Parquet, or as text",
             )
             for number, field in enumerate(table.schema):
                 if field.name.lower() in instants and field.type == pa.timestamp("us"):
-                    zoned = pc.assume_timezone(table[number], zone, ambiguous="earliest", nonexistent="raise")
-                    table = table.set_column(number, field.name, zoned.cast(pa.timestamp("us", "UTC")))
+                    zoned = pc.assume_timezone(
+                        table[number], zone, ambiguous="earliest", nonexistent="raise"
+                    )
+                    table = table.set_column(
+                        number, field.name, zoned.cast(pa.timestamp("us", "UTC"))
+                    )
             yield table, _counted(rows)
             rows += len(table)
     except pa.ArrowException as error:
@@ -96,7 +110,8 @@ def _joined(batches: Iterator[Any]) -> Iterator[Any]:
 def _calendar_of(about: Mapping[bytes, bytes], int96: bool) -> str:
     """Why the old days of a Parquet file are of another calendar; empty if they are not. ``about``: in its footer."""
     version = about.get(
-        b"org.apache.spark.version", b"2" if b"org.apache.spark.sql.parquet.row.metadata" in about else b"3"
+        b"org.apache.spark.version",
+        b"2" if b"org.apache.spark.sql.parquet.row.metadata" in about else b"3",
     )
     keys = ["org.apache.spark.legacyDateTime", *(["org.apache.spark.legacyINT96"] if int96 else [])]
     if version.startswith((b"1", b"2")):
@@ -121,7 +136,13 @@ def _check_calendar(table: Any, before: int, why: str, times: bool = False) -> N
         if pa.types.is_nested(kind):
             inner = [array.keys, array.items] if pa.types.is_map(kind) else array.flatten()
             return any(map(old, inner if isinstance(inner, list) else [inner]))
-        first = _FIRST_DAY if pa.types.is_date(kind) else _FIRST_TIME if times and pa.types.is_timestamp(kind) else None
+        first = (
+            _FIRST_DAY
+            if pa.types.is_date(kind)
+            else _FIRST_TIME
+            if times and pa.types.is_timestamp(kind)
+            else None
+        )
         least = None if first is None else pc.min(array).value
         return first is not None and least is not None and least < first
 
@@ -141,7 +162,10 @@ def _plain(table: Any, instants: Collection[str]) -> Any:
     """``instants``: columns whose timestamps are instants, which the file has no word for."""
     import pyarrow as pa
 
-    fields = [field.with_type(_zoned(field.type)) if field.name in instants else field for field in table.schema]
+    fields = [
+        field.with_type(_zoned(field.type)) if field.name in instants else field
+        for field in table.schema
+    ]
     try:
         return plain_table(table.cast(pa.schema(fields)))
     except OutputInvalid as error:

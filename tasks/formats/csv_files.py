@@ -12,7 +12,9 @@ from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.stream_options import FileOptions
 
 
-def read_csv(stream: Any, options: FileOptions, columns: Fields, max_record: int) -> Iterator[Placed]:
+def read_csv(
+    stream: Any, options: FileOptions, columns: Fields, max_record: int
+) -> Iterator[Placed]:
     """Tables of the records of a file, all of whose columns are text.
 
     Args:
@@ -33,7 +35,9 @@ def read_csv(stream: Any, options: FileOptions, columns: Fields, max_record: int
             found, begin = form.header(block, line)
             if len(found) == 1 < len(columns) and (cure := form.other_separator(found[0])):
                 many = f"the schema has {len(columns)}"
-                raise Unreadable(f"the header names one column, and {many}{cure}", line, block[:begin])
+                raise Unreadable(
+                    f"the header names one column, and {many}{cure}", line, block[:begin]
+                )
             names = found or None  # so far there are empty lines alone
             line, block = line + block.count(b"\n", 0, begin), block[begin:]
         if block and names is not None:
@@ -124,7 +128,9 @@ class _Form:
         after = letters[closes[closes + 1 < len(letters)] + 1]
         return bool(np.isin(before, edges).all() and np.isin(after, edges).all())
 
-    def _records(self, data: bytes, line: int, *, whole: bool = True) -> Iterator[tuple[int, list[bytes]]]:
+    def _records(
+        self, data: bytes, line: int, *, whole: bool = True
+    ) -> Iterator[tuple[int, list[bytes]]]:
         """The end and the fields of each record that is not an empty line.
 
         Args:
@@ -154,7 +160,9 @@ class _Form:
     def _may_go_on(self, data: bytes, at: int) -> bool:
         """Whether the field at ``at`` is open at the end of ``data``."""
         escape = self._options.escape.encode()
-        return self._field.match(data + self._quote, at) is not None or bool(escape and data.endswith(escape))
+        return self._field.match(data + self._quote, at) is not None or bool(
+            escape and data.endswith(escape)
+        )
 
     def header(self, block: bytes, line: int) -> tuple[list[str], int]:
         """The names of the columns, and where the first record begins. Raises: Unreadable."""
@@ -162,7 +170,11 @@ class _Form:
         names = [self._name(one.decode()) for one in fields]
         lower = [name.lower() for name in names]
         if twice := next((name for name in names if lower.count(name.lower()) > 1), None):
-            raise Unreadable(f"the header names the column {twice!r} twice: {', '.join(names)}", line, block[:end])
+            raise Unreadable(
+                f"the header names the column {twice!r} twice: {', '.join(names)}",
+                line,
+                block[:end],
+            )
         return names, end
 
     def check_no_header(self, block: bytes, columns: Fields, line: int) -> None:
@@ -170,7 +182,10 @@ class _Form:
         end, fields = next(self._records(block, line))
         found = [self._name(one.decode()).lower() for one in fields]
         names = {str(one["name"]).lower() for one in columns}
-        misplaced = any(cell in names and one["type"] != "string" for cell, one in zip(found, columns, strict=False))
+        misplaced = any(
+            cell in names and one["type"] != "string"
+            for cell, one in zip(found, columns, strict=False)
+        )
         if misplaced or (len(names) > 1 and names <= {*found}):
             raise Unreadable(
                 "the file begins with names of columns, and the option header is not given: say options: "
@@ -181,9 +196,13 @@ class _Form:
 
     def other_separator(self, field: str) -> str:
         """A hint at the option, if a ``field`` that stands alone looks like several; else empty."""
-        found = next((one for one in ",;\t|" if one in field and one != self._options.separator), "")
+        found = next(
+            (one for one in ",;\t|" if one in field and one != self._options.separator), ""
+        )
         return (
-            f". If {json.dumps(found)} separates the fields, say options: {{sep: {json.dumps(found)}}}" if found else ""
+            f". If {json.dumps(found)} separates the fields, say options: {{sep: {json.dumps(found)}}}"
+            if found
+            else ""
         )
 
     def _name(self, field: str) -> str:
@@ -210,7 +229,9 @@ class _Form:
         try:
             table = csv.read_csv(
                 pa.BufferReader(block or b"\n"),
-                csv.ReadOptions(column_names=numbered, block_size=max(len(block), 1) + 1, use_threads=False),
+                csv.ReadOptions(
+                    column_names=numbered, block_size=max(len(block), 1) + 1, use_threads=False
+                ),
                 csv.ParseOptions(
                     delimiter=self._options.separator,
                     quote_char=self._options.quote or False,

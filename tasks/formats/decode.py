@@ -81,11 +81,15 @@ def _tables(
         by_position = [one for one in own if one["name"] not in by_folder]
         return _of_names(read_csv(text, options, by_position, stream.max_row_bytes), choose)
     if stream.format == "json":
-        return read_json(text, options, own, stream.on_other_columns, stream.max_row_bytes, by_folder)
+        return read_json(
+            text, options, own, stream.on_other_columns, stream.max_row_bytes, by_folder
+        )
     return _lines(text, options, own[0]["name"], stream.max_row_bytes)
 
 
-def _of_names(tables: Iterator[Placed], choose: Callable[[list[str]], list[str]]) -> Iterator[Placed]:
+def _of_names(
+    tables: Iterator[Placed], choose: Callable[[list[str]], list[str]]
+) -> Iterator[Placed]:
     for table, line_of in tables:
         yield table.select(choose(table.column_names)), line_of
 
@@ -97,7 +101,9 @@ def _lines(text: Any, options: FileOptions, name: str, max_line: int) -> Iterato
         yield pa.table({name: pa.array(lines, pa.binary()).cast(pa.string())}), first.__add__
 
 
-def _chooser(wanted: Fields, allow: bool, optional: Collection[str]) -> Callable[[list[str]], list[str]]:
+def _chooser(
+    wanted: Fields, allow: bool, optional: Collection[str]
+) -> Callable[[list[str]], list[str]]:
     """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are others.
 
     Args:

@@ -18,7 +18,9 @@ from unstuck.tasks.spec.streams.stream_options import NOT_UNPACKED, PACKED
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _BLOCK = 16 * 1024 * 1024
-_OF_LINES = 1024 * 1024  # bytes that are split into lines at once; each line costs some 40 bytes more
+_OF_LINES = (
+    1024 * 1024
+)  # bytes that are split into lines at once; each line costs some 40 bytes more
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BEGINS = {
     b"\x1f\x8b": "is packed by gzip. Give it a name that ends with .gz, and it is unpacked",
@@ -42,7 +44,9 @@ class Unreadable(Exception):
     def __init__(self, why: str, line: int = 0, text: bytes | str = "") -> None:
         super().__init__(why)
         self.line = line
-        self.text = (text if isinstance(text, str) else text[:400].decode(errors="replace"))[:300].rstrip("\r\n")
+        self.text = (text if isinstance(text, str) else text[:400].decode(errors="replace"))[
+            :300
+        ].rstrip("\r\n")
 
 
 class Gone(Exception):
@@ -151,7 +155,9 @@ def _check_same(file: ArrivedFile, found: Any) -> None:
         about = os.fstat(found.fileno())
         size, version = about.st_size, str(about.st_mtime_ns)
     if (size, version) != (file.size, file.version):
-        raise Gone(f"the file has changed since it was listed: it had {file.size:,} bytes, and has {size:,}")
+        raise Gone(
+            f"the file has changed since it was listed: it had {file.size:,} bytes, and has {size:,}"
+        )
 
 
 def _store_of(path: str) -> tuple[ObjectStore, str]:
@@ -172,7 +178,9 @@ def unpacked(reader: Any, file: ArrivedFile) -> Any:
     if kind is None:
         return reader
     if not file.size:
-        raise Unreadable("the file is cut short: it has no bytes, and not even the end of what was packed")
+        raise Unreadable(
+            "the file is cut short: it has no bytes, and not even the end of what was packed"
+        )
     if kind == "gzip":
         return gzip.GzipFile(fileobj=reader)
     if kind == "bz2":
@@ -184,7 +192,9 @@ def unpacked(reader: Any, file: ArrivedFile) -> Any:
 
 def beyond_row(what: str, bound: int, line: int, text: bytes = b"") -> Unreadable:
     """The error for a line, a record or a row with more than ``bound`` bytes."""
-    return Unreadable(f"a {what} has more than {bound:,} bytes. If that is right, say max_row_bytes:", line, text)
+    return Unreadable(
+        f"a {what} has more than {bound:,} bytes. If that is right, say max_row_bytes:", line, text
+    )
 
 
 def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
@@ -197,7 +207,9 @@ def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
     while True:
         block = stream.read(size)
         last = not block
-        if first and (known := next((what for mark, what in _BEGINS.items() if block.startswith(mark)), "")):
+        if first and (
+            known := next((what for mark, what in _BEGINS.items() if block.startswith(mark)), "")
+        ):
             raise Unreadable(f"the file is no text: by its first bytes it {known}")
         if first and decoder is None:
             if block.startswith(_UTF_16):
@@ -207,7 +219,9 @@ def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
             try:
                 block = decoder.decode(block, last).removeprefix("\ufeff" if first else "").encode()
             except UnicodeError as error:
-                raise Unreadable(f"the file is not in the encoding {encoding}: {error}", line) from error
+                raise Unreadable(
+                    f"the file is not in the encoding {encoding}: {error}", line
+                ) from error
             line += block.count(b"\n")
         first = False
         if block:

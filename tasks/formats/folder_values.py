@@ -36,7 +36,9 @@ def folder_values(path: str, columns: Fields, parse: Parse) -> dict[str, Any]:
             continue
         value = _value(folder, unquote(text), column, targets.field(column["name"]).type, parse)
         if found.setdefault(column["name"], value) != value:
-            raise Unreadable(f"two of its folders give the column {shown(column['name'])} different values")
+            raise Unreadable(
+                f"two of its folders give the column {shown(column['name'])} different values"
+            )
     return found
 
 
@@ -52,7 +54,9 @@ def _value(folder: str, text: str, column: dict[str, Any], target: Any, parse: P
             return parse(pa.array([text], pa.string()), kind, target)[0]
     except pa.ArrowInvalid:
         pass
-    raise Unreadable(f"its folder {folder} has no {type_text(kind)} for the column {shown(column['name'])}")
+    raise Unreadable(
+        f"its folder {folder} has no {type_text(kind)} for the column {shown(column['name'])}"
+    )
 
 
 def with_folder_values(table: Any, values: Mapping[str, Any], place: Any) -> Any:

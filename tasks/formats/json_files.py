@@ -41,7 +41,9 @@ def read_json(
         if bad:
             number = min(bad)
             line, text = lines[number]
-            raise Unreadable(f"record {number + 1}: {bad[number]}" if options.whole else bad[number], line, text)
+            raise Unreadable(
+                f"record {number + 1}: {bad[number]}" if options.whole else bad[number], line, text
+            )
         places = [line for line, _ in lines]
         return found, places.__getitem__
 
@@ -50,7 +52,9 @@ def read_json(
             value = decoder.decode(text.decode())
         except json.JSONDecodeError as error:
             at = line + error.lineno - 1
-            raise Unreadable(f"it is no JSON: {error.msg}, at its character {error.colno}", at, text) from error
+            raise Unreadable(
+                f"it is no JSON: {error.msg}, at its character {error.colno}", at, text
+            ) from error
         except (ValueError, RecursionError) as error:
             raise Unreadable(str(error) or type(error).__name__, line, text) from error
         for one in value if options.whole and isinstance(value, list) else [value]:

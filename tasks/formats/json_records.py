@@ -66,11 +66,15 @@ def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
         return None
     text, many = b",\n".join(values), len(values)  # type: ignore[arg-type]
     marks = {b"},\n{": many - 1, b"\n": many - 1, b"{": many, b"}": many, b"\\": 0}
-    if text[:1] + text[-1:] != b"{}" or any(text.count(mark) != count for mark, count in marks.items()):
+    if text[:1] + text[-1:] != b"{}" or any(
+        text.count(mark) != count for mark, count in marks.items()
+    ):
         return None
     schema = arrow_schema(schema_of(fields))
     try:
-        rows = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant).decode(f"[{text.decode()}]")
+        rows = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant).decode(
+            f"[{text.decode()}]"
+        )
         columns = [[row[name] for row in rows] for name in schema.names]
         table = _table(schema, columns, "fail")
     except (KeyError, RecursionError, *_REFUSALS):
@@ -122,7 +126,9 @@ def table_of_rows(
             rows[number] = row or {}
 
     def table() -> Any:
-        return _table(schema, [[row.get(name) for row in rows.values()] for name in schema.names], other)
+        return _table(
+            schema, [[row.get(name) for row in rows.values()] for name in schema.names], other
+        )
 
     try:
         return table(), bad
@@ -142,7 +148,9 @@ def table_of_rows(
 def _table(schema: Any, columns: Iterable[Sequence[Any]], other: str) -> Any:
     import pyarrow as pa
 
-    arrays = [_array(values, kind, other) for values, kind in zip(columns, schema.types, strict=True)]
+    arrays = [
+        _array(values, kind, other) for values, kind in zip(columns, schema.types, strict=True)
+    ]
     return pa.table(arrays, schema=schema)
 
 
@@ -182,7 +190,9 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
 def _whole(number: Decimal) -> int:
     """A number with a point or an exponent as a whole number, by the rule of `columns:` for floats."""
     if number.copy_abs() >= _INEXACT_FROM:
-        raise ValueError(f"from {_INEXACT_FROM} on, write a whole number without a point and an exponent")
+        raise ValueError(
+            f"from {_INEXACT_FROM} on, write a whole number without a point and an exponent"
+        )
     if number != number.to_integral_value():
         raise ValueError("a whole number is expected")
     return int(number)
@@ -217,13 +227,17 @@ def _of_text(values: Sequence[Any], kind: Any, other: str) -> Any:
 def _binary(values: Sequence[Any], kind: Any, other: str) -> Any:
     import pyarrow as pa
 
-    return pa.array([None if one is None else base64.b64decode(one, validate=True) for one in values], kind)
+    return pa.array(
+        [None if one is None else base64.b64decode(one, validate=True) for one in values], kind
+    )
 
 
 def _lists(values: Sequence[Any], kind: Any, other: str) -> Any:
     import pyarrow as pa
 
-    inner = _array([*chain.from_iterable(one for one in values if one is not None)], kind.value_type, other)
+    inner = _array(
+        [*chain.from_iterable(one for one in values if one is not None)], kind.value_type, other
+    )
     return pa.ListArray.from_arrays(_offsets(values), inner, type=kind)
 
 
@@ -249,7 +263,10 @@ def _structs(values: Sequence[Any], kind: Any, other: str) -> Any:
         if one is not None and (near := _near(one, names)):
             raise ValueError(near)
     mask = pa.array([one is None for one in values], pa.bool_())
-    parts = [_array([one and one.get(field.name) for one in values], field.type, other) for field in fields]
+    parts = [
+        _array([one and one.get(field.name) for one in values], field.type, other)
+        for field in fields
+    ]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
 
 
@@ -259,13 +276,20 @@ def _offsets(values: Sequence[Any]) -> Any:
 
     ends = [*accumulate((0 if one is None else len(one) for one in values), initial=0)]
     nulls = [*(one is None for one in values), False]
-    return pa.array([None if null else end for end, null in zip(ends, nulls, strict=True)], pa.int32())
+    return pa.array(
+        [None if null else end for end, null in zip(ends, nulls, strict=True)], pa.int32()
+    )
 
 
-def _other_names(row: Mapping[str, Any], names: Iterable[str], optional: Collection[str] = ()) -> str:
+def _other_names(
+    row: Mapping[str, Any], names: Iterable[str], optional: Collection[str] = ()
+) -> str:
     lacks = ", ".join(shown(name) for name in names if name not in row and name not in optional)
     more = ", ".join(shown(name) for name in row if name not in {*names})
-    differs = [f"it lacks {lacks}" if lacks else "", f"it has {more}, which the schema does not name" if more else ""]
+    differs = [
+        f"it lacks {lacks}" if lacks else "",
+        f"it has {more}, which the schema does not name" if more else "",
+    ]
     return _short(" and ".join(filter(None, differs))) + "; on_other_columns: allow lets it pass"
 
 
@@ -275,7 +299,11 @@ def _near(row: Mapping[str, Any], names: Set[str]) -> str:
         return ""
     lacks = {same_name(name): name for name in names - row.keys()}
     found = next((name for name in row if same_name(name) in lacks), None)
-    return "" if found is None else f"it has {shown(found)}, and the schema says {shown(lacks[same_name(found)])}"
+    return (
+        ""
+        if found is None
+        else f"it has {shown(found)}, and the schema says {shown(lacks[same_name(found)])}"
+    )
 
 
 def same_name(name: str) -> str:

@@ -58,7 +58,9 @@ class Parts(Rows):
         self._number = 0
         self._written: dict[str, int] = {}
         self._written_of_own: dict[str, int] = {}
-        self._bytes = self._bytes_of_own = 0  # to ask each table again for every file would take their square
+        self._bytes = self._bytes_of_own = (
+            0  # to ask each table again for every file would take their square
+        )
 
     def add(self, table: Any) -> None:
         """As `Rows.add`. Raises: OSError; as ``Files.check``."""
@@ -96,7 +98,9 @@ class Parts(Rows):
             return {}
         data = io.BytesIO()
         # The schema of Arrow would be known to some readers alone.
-        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), data, store_schema=False)
+        pq.write_table(
+            pa.concat_tables(tables, promote_options="permissive"), data, store_schema=False
+        )
         self._number += 1
         path = f"{self._folder}/part-{self._number:05d}.parquet"
         self._files.write_durable(path, data.getvalue())

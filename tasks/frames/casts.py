@@ -24,7 +24,10 @@ _NUMBER = re.compile(r"byte|short|integer|long|float|double|decimal\(\d+,\d+\)")
 _TEXT = re.compile(r"string.*|char\(\d+\)|varchar\(\d+\)")
 _TIMES = {"timestamp", "timestamp_ntz", "date"}
 _TOO_LONG = "9.223372036854775807E18D"  # as a double, 2^63
-_INEXACT_FROM = {"float": 2.0**24, "double": 2.0**53}  # the first float that several whole numbers are rounded to
+_INEXACT_FROM = {
+    "float": 2.0**24,
+    "double": 2.0**53,
+}  # the first float that several whole numbers are rounded to
 # Text, its type and the one in Arrow to that one; raises pa.ArrowException where a value is none of that type.
 Parse = Callable[[Any, str, Any], Any]
 _SHOWN = 8  # columns of a row, in an error
@@ -72,12 +75,22 @@ def cast_frame(frame: Any, wanted: Fields, *, fill: bool = False) -> Any:
     if is_frame(frame):
         check_spark_schema(json.loads(schema := schema_of_frame(frame)))
         have = fields_of(schema)
-        return frame if have == wanted else _cast_spark(frame, _matched(have, wanted, fill, "the frame"), have)
+        return (
+            frame
+            if have == wanted
+            else _cast_spark(frame, _matched(have, wanted, fill, "the frame"), have)
+        )
     have = fields_of(schema_of_frame(frame))
-    return frame if have == wanted else _cast_table(frame, _matched(have, wanted, fill, "the frame"), wanted)
+    return (
+        frame
+        if have == wanted
+        else _cast_table(frame, _matched(have, wanted, fill, "the frame"), wanted)
+    )
 
 
-def cast_of_file(table: Any, wanted: Fields, place: Callable[[int], str], parse: Parse | None = None) -> Any:
+def cast_of_file(
+    table: Any, wanted: Fields, place: Callable[[int], str], parse: Parse | None = None
+) -> Any:
     """An Arrow table out of a file, of plain types, with the ``wanted`` columns, of which it has one without a type
     for each that the file lacks.
 
@@ -104,8 +117,14 @@ def _matched(have: Fields, wanted: Fields, fill: bool, what: str) -> _Matched:
     missing = [one["name"] for its, one in found if its is None]
     if there or (missing and not fill):
         differences = [f"lacks {_listed(missing)}"] if missing and not fill else []
-        differences += [f"has {_listed(one['name'] for one in there.values())} as well"] if there else []
-        advice = "leave it out of the frame, or declare it" if there else "add it to the frame, null or not"
+        differences += (
+            [f"has {_listed(one['name'] for one in there.values())} as well"] if there else []
+        )
+        advice = (
+            "leave it out of the frame, or declare it"
+            if there
+            else "add it to the frame, null or not"
+        )
         if not there:
             advice += ", or say on_schema_change: evolve, with which a missing column is null"
         raise OutputInvalid(
@@ -153,7 +172,10 @@ def _castable(kind: Any, wanted: Any) -> bool:
     """Whether some value of ``kind`` may fit ``wanted``, another type."""
     if not isinstance(kind, str) or not isinstance(wanted, str):
         return False
-    return bool(_NUMBER.fullmatch(kind) and _NUMBER.fullmatch(wanted)) or {kind, wanted} == {"date", "timestamp_ntz"}
+    return bool(_NUMBER.fullmatch(kind) and _NUMBER.fullmatch(wanted)) or {kind, wanted} == {
+        "date",
+        "timestamp_ntz",
+    }
 
 
 # -- Spark -----------------------------------------------------------------------------------------------------
@@ -168,7 +190,9 @@ def _cast_spark(frame: Any, matched: _Matched, have: Fields) -> Any:
     columns = []
     for its, one in matched:
         value = "null" if its is None else quoted(its["name"])
-        text = _sql(value, VOID if its is None else its["type"], one["type"], named(one["name"]), row, 0)
+        text = _sql(
+            value, VOID if its is None else its["type"], one["type"], named(one["name"]), row, 0
+        )
         columns.append(expr(text).alias(one["name"]))
     return frame.select(*columns)
 
@@ -208,13 +232,21 @@ def _sql_inside(value: str, kind: Any, wanted: Any, path: str, row: str, depth: 
     if kind["type"] == "array":
         return f"transform({value}, {each} -> {inner(each, 'elementType', 'element')})"
     if kind["type"] == "map":
-        key, item = inner(f"{each}.key", "keyType", "key"), inner(f"{each}.value", "valueType", "value")
+        key, item = (
+            inner(f"{each}.key", "keyType", "key"),
+            inner(f"{each}.value", "valueType", "value"),
+        )
         return f"map_from_entries(transform(map_entries({value}), {each} -> struct({key} as key, {item} as value)))"
     parts = []
     for its, one in _matched(kind["fields"], wanted["fields"], False, f"the column {path}"):
         assert its is not None
         text = _sql(
-            f"{value}.{quoted(its['name'])}", its["type"], one["type"], f"{path}.{named(one['name'])}", row, depth + 1
+            f"{value}.{quoted(its['name'])}",
+            its["type"],
+            one["type"],
+            f"{path}.{named(one['name'])}",
+            row,
+            depth + 1,
         )
         parts.append(f"{text} as {quoted(one['name'])}")
     return f"if({value} is null, null, struct({', '.join(parts)}))"
@@ -249,7 +281,9 @@ def _cast_table(
             continue
         column, path = table[its["name"]], named(one["name"])
 
-        def cast(array: Any, its: Any = its, one: Any = one, target: Any = target, path: str = path) -> Any:
+        def cast(
+            array: Any, its: Any = its, one: Any = one, target: Any = target, path: str = path
+        ) -> Any:
             return _array(array, its["type"], one["type"], target.type, path, parse)
 
         chunks, start = [], 0
@@ -267,7 +301,11 @@ def _cast_table(
 
 
 def _refused_in(
-    table: Any, column: Any, row: int, cast: Callable[[Any], Any], place: Callable[[int], str] | None
+    table: Any,
+    column: Any,
+    row: int,
+    cast: Callable[[Any], Any],
+    place: Callable[[int], str] | None,
 ) -> OutputInvalid:
     before, after = "", ""
     try:
@@ -300,7 +338,9 @@ def _first_unfit(array: Any, cast: Callable[[Any], Any]) -> int:
     return low
 
 
-def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None = None) -> Any:
+def _array(
+    array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None = None
+) -> Any:
     """``array``, of the type ``kind``, as ``target``, which is ``wanted`` in Arrow. Raises: _Unfit, OutputInvalid."""
     import pyarrow as pa
 
@@ -319,7 +359,9 @@ def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Pa
         raise _Unfit(*_why(path, kind, wanted))
     try:
         cast = _cast(array, target)
-        fits = _same(_cast(cast, array.type), array) and _all_below(array, _inexact_from(kind, wanted))
+        fits = _same(_cast(cast, array.type), array) and _all_below(
+            array, _inexact_from(kind, wanted)
+        )
     except pa.ArrowException as error:
         raise _Unfit(*_why(path, kind, wanted)) from error
     if not fits:
@@ -327,12 +369,16 @@ def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Pa
     return cast
 
 
-def _array_inside(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None) -> Any:
+def _array_inside(
+    array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None
+) -> Any:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    array = array.take(pa.array(np.arange(len(array))))  # so that nothing of it stands outside of a slice
+    array = array.take(
+        pa.array(np.arange(len(array)))
+    )  # so that nothing of it stands outside of a slice
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     if kind["type"] == "struct":
         parts = []
@@ -341,16 +387,36 @@ def _array_inside(array: Any, kind: Any, wanted: Any, target: Any, path: str, pa
             inner = target.field(one["name"]).type
             value, below = array.field(its["name"]), f"{path}.{one['name']}"
             parts.append(_array(value, its["type"], one["type"], inner, below, parse))
-        named = [pa.field(one["name"], part.type) for one, part in zip(wanted["fields"], parts, strict=True)]
+        named = [
+            pa.field(one["name"], part.type)
+            for one, part in zip(wanted["fields"], parts, strict=True)
+        ]
         return pa.StructArray.from_arrays(parts, fields=named, mask=pa.array(nulls))
     if kind["type"] == "map":
         offsets = pa.array(array.offsets.to_numpy(), pa.int32(), mask=np.append(nulls, False))
-        keys = _array(array.keys, kind["keyType"], wanted["keyType"], target.key_type, f"{path}.key", parse)
-        items = _array(array.items, kind["valueType"], wanted["valueType"], target.item_type, f"{path}.value", parse)
+        keys = _array(
+            array.keys, kind["keyType"], wanted["keyType"], target.key_type, f"{path}.key", parse
+        )
+        items = _array(
+            array.items,
+            kind["valueType"],
+            wanted["valueType"],
+            target.item_type,
+            f"{path}.value",
+            parse,
+        )
         return pa.MapArray.from_arrays(offsets, keys, items)
-    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy())  # a view of a list has no offsets
+    ends = np.cumsum(
+        pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    )  # a view of a list has no offsets
     offsets = pa.array(np.append(0, ends), pa.int64(), mask=np.append(nulls, False))
-    inner = (kind["elementType"], wanted["elementType"], target.value_type, f"{path}.element", parse)
+    inner = (
+        kind["elementType"],
+        wanted["elementType"],
+        target.value_type,
+        f"{path}.element",
+        parse,
+    )
     return pa.LargeListArray.from_arrays(offsets, _array(pc.list_flatten(array), *inner))
 
 
@@ -359,7 +425,9 @@ def _cast(array: Any, target: Any) -> Any:
 
     if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
         array = array.cast(pa.decimal128(20, 0))  # Arrow asks the type for room, and not the values
-    return array.cast(target, safe=not (pa.types.is_integer(array.type) and pa.types.is_floating(target)))
+    return array.cast(
+        target, safe=not (pa.types.is_integer(array.type) and pa.types.is_floating(target))
+    )
 
 
 def _all_below(array: Any, limit: float | None) -> bool:

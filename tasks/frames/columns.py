@@ -17,7 +17,9 @@ from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.spec.types import MAX_DIGITS
 from unstuck.tasks.time_zone import UTC
 
-Values = Callable[[], Iterator[tuple[int, Any]]]  # each with its row, counted from 1; iterated over if need be
+Values = Callable[
+    [], Iterator[tuple[int, Any]]
+]  # each with its row, counted from 1; iterated over if need be
 
 _PLAIN_IN_SPARK = re.compile(
     r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)"
@@ -102,7 +104,9 @@ def _array_of(column: Any) -> Any:
         return pa.array(column, from_pandas=True)
     # Arrow before 25 loses the zone of categories that are instants if it makes the whole (apache/arrow#49875).
     codes = column.cat.codes.to_numpy()
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(column.cat.categories))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes, mask=codes < 0), pa.array(column.cat.categories)
+    )
 
 
 def _first_unfit(column: Any) -> str:
@@ -120,7 +124,9 @@ def _first_unfit(column: Any) -> str:
         return "no value of such a column can be stored"
     row = bisect_left(range(len(column)), True, key=fails)
     value = column.iloc[row - 1]
-    return f"row {row:,} is the first that does not fit: {repr(value)[:60]} ({type(value).__name__})"
+    return (
+        f"row {row:,} is the first that does not fit: {repr(value)[:60]} ({type(value).__name__})"
+    )
 
 
 def _check_index(frame: Any) -> None:
@@ -149,7 +155,9 @@ def _check_times(column: str, kind: Any, values: Values) -> None:
         _check_times(column, kind.value_type, values)
     elif types.is_struct(kind):
         for field in kind:
-            _check_times(f"{column}.{field.name}", field.type, partial(_of_field, field.name, values))
+            _check_times(
+                f"{column}.{field.name}", field.type, partial(_of_field, field.name, values)
+            )
     elif types.is_nested(kind):  # a list: Arrow makes no map of what pandas holds
         _check_times(column, kind.value_type, partial(_of_lists, values))
     elif types.is_date32(kind) or types.is_timestamp(kind):
@@ -217,7 +225,9 @@ def in_zone_of(table: Any, zone: str) -> Any:
     if zone == UTC:
         return table
     fields = [
-        field.with_type(pa.timestamp(field.type.unit, zone)) if getattr(field.type, "tz", None) else field
+        field.with_type(pa.timestamp(field.type.unit, zone))
+        if getattr(field.type, "tz", None)
+        else field
         for field in table.schema
     ]
     return table.cast(pa.schema(fields))
@@ -259,7 +269,16 @@ def _plain_type(kind: Any, column: str) -> Any:
     if types.is_fixed_size_binary(kind):
         return pa.binary()
     same = (
-        *(pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(
+            pa.null(),
+            pa.bool_(),
+            pa.int8(),
+            pa.int16(),
+            pa.int32(),
+            pa.int64(),
+            pa.float32(),
+            pa.float64(),
+        ),
         *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.date32()),
     )
     wider = {
@@ -288,11 +307,19 @@ def _keys_are_unique(array: Any) -> bool:
         keys = pa.ListArray.from_arrays(array.offsets, array.keys)
         pairs = pa.table({"map": pc.list_parent_indices(keys), "key": pc.list_flatten(keys)})
         # Arrow compares no keys that are structs or lists.
-        if not types.is_nested(kind.key_type) and len(pairs.group_by(["map", "key"]).aggregate([])) < len(pairs):
+        if not types.is_nested(kind.key_type) and len(
+            pairs.group_by(["map", "key"]).aggregate([])
+        ) < len(pairs):
             return False
         inner = [array.keys, array.items]
     else:
-        inner = array.flatten() if types.is_struct(kind) else [array.flatten()] if types.is_nested(kind) else []
+        inner = (
+            array.flatten()
+            if types.is_struct(kind)
+            else [array.flatten()]
+            if types.is_nested(kind)
+            else []
+        )
     return all(map(_keys_are_unique, inner))
 
 
@@ -304,7 +331,11 @@ def _check_names(names: Iterable[Any], struct: str = "") -> None:
         if not name:
             raise OutputInvalid(f"a column of {place} has no name. Give it one")
         if (other := known.get(name.lower())) is not None:
-            alike = f"two columns {name}" if name == other else f"columns {other} and {name}, which Spark takes for one"
+            alike = (
+                f"two columns {name}"
+                if name == other
+                else f"columns {other} and {name}, which Spark takes for one"
+            )
             raise OutputInvalid(f"{place} has {alike}. Give one of them another name")
         known[name.lower()] = name
     if not known:
@@ -314,8 +345,12 @@ def _check_names(names: Iterable[Any], struct: str = "") -> None:
 
 
 def _refuse(column: str, kind: Any) -> NoReturn:
-    raise OutputInvalid(f"the column {column} is {kind}, which not all readers read alike. {_advice(kind)}")
+    raise OutputInvalid(
+        f"the column {column} is {kind}, which not all readers read alike. {_advice(kind)}"
+    )
 
 
 def _advice(kind: Any) -> str:
-    return next((advice for beginning, advice in _ADVICE.items() if str(kind).startswith(beginning)), _CAST)
+    return next(
+        (advice for beginning, advice in _ADVICE.items() if str(kind).startswith(beginning)), _CAST
+    )

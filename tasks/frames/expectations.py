@@ -28,14 +28,19 @@ def check_unique(files: Files, staged: StagedOutput, columns: Sequence[str], ses
     """
     names = [field["name"] for field in json.loads(staged.schema)["fields"]]
     if missing := next((column for column in columns if column not in names), None):
-        raise OutputInvalid(f"expect.unique: there is no column {missing!r}; the output has {', '.join(names)}")
+        raise OutputInvalid(
+            f"expect.unique: there is no column {missing!r}; the output has {', '.join(names)}"
+        )
     if session is None:
         number, some = _repeated(files, staged, columns)
     else:
-        number, some = repeated_keys(session, staged.schema, bytes_by_uri(files, staged.files), columns, _SHOWN)
+        number, some = repeated_keys(
+            session, staged.schema, bytes_by_uri(files, staged.files), columns, _SHOWN
+        )
     if number:
         keys = "; ".join(
-            ", ".join(f"{column}={value}" for column, value in zip(columns, key, strict=True)) + f" ({rows:,} rows)"
+            ", ".join(f"{column}={value}" for column, value in zip(columns, key, strict=True))
+            + f" ({rows:,} rows)"
             for *key, rows in some
         )
         raise ExpectationFailed(
@@ -44,7 +49,9 @@ def check_unique(files: Files, staged: StagedOutput, columns: Sequence[str], ses
         )
 
 
-def _repeated(files: Files, staged: StagedOutput, columns: Sequence[str]) -> tuple[int, list[tuple[Any, ...]]]:
+def _repeated(
+    files: Files, staged: StagedOutput, columns: Sequence[str]
+) -> tuple[int, list[tuple[Any, ...]]]:
     """How many keys several rows share, and some of them with the number of their rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -54,7 +61,9 @@ def _repeated(files: Files, staged: StagedOutput, columns: Sequence[str]) -> tup
     try:
         counted = table.group_by(keys).aggregate([([], "count_all")])
     except pa.ArrowException as error:
-        raise OutputInvalid(f"expect.unique: {', '.join(columns)} cannot be compared: {error}") from error
+        raise OutputInvalid(
+            f"expect.unique: {', '.join(columns)} cannot be compared: {error}"
+        ) from error
     found = counted.filter(pc.greater(counted["count_all"], 1)).select([*keys, "count_all"])
     return len(found), [tuple(row.values()) for row in found.slice(0, _SHOWN).to_pylist()]
 
@@ -73,23 +82,31 @@ def newest_of(files: Files, staged: StagedOutput, column: str) -> float | None:
     types = {field["name"]: field["type"] for field in json.loads(staged.schema)["fields"]}
     if types.get(column) not in ("date", "timestamp", "timestamp_ntz"):
         what = f"is of type {json.dumps(types[column])}" if column in types else "is not there"
-        raise OutputInvalid(f"expect.fresh: the column {column!r} {what}; it must be a date or a timestamp")
+        raise OutputInvalid(
+            f"expect.fresh: the column {column!r} {what}; it must be a date or a timestamp"
+        )
     newest: list[datetime.date] = []
     try:
         for data_file in staged.files:
             with files.open(data_file.path) as opened:
                 file = pq.ParquetFile(opened)
-                at = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)].index(column)
+                at = [
+                    file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)
+                ].index(column)
                 for group in range(file.metadata.num_row_groups):
                     statistics = file.metadata.row_group(group).column(at).statistics
                     if statistics is not None and statistics.has_min_max:
                         newest.append(statistics.max)
                     else:
-                        value = pc.max(file.read_row_group(group, columns=[column]).column(0)).as_py()
+                        value = pc.max(
+                            file.read_row_group(group, columns=[column]).column(0)
+                        ).as_py()
                         newest += [] if value is None else [value]
         return max(map(_seconds, newest), default=None)
     except (ValueError, OverflowError) as error:  # a date of the year 12000
-        raise OutputInvalid(f"expect.fresh: a value of the column {column} cannot be read: {error}") from error
+        raise OutputInvalid(
+            f"expect.fresh: a value of the column {column} cannot be read: {error}"
+        ) from error
 
 
 def _seconds(value: datetime.date) -> float:

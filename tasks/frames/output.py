@@ -16,7 +16,13 @@ from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.frames.columns import arrow_table, check_spark_schema, plain_table
-from unstuck.tasks.frames.partitions import arrow_parts, check_columns, collect_parts, partition_of, spark_writer
+from unstuck.tasks.frames.partitions import (
+    arrow_parts,
+    check_columns,
+    collect_parts,
+    partition_of,
+    spark_writer,
+)
 from unstuck.tasks.frames.spark import empty_table, is_frame, spark_schema, write_parquet
 from unstuck.tasks.spec.group import MAX_FORK, MAX_JOB_BYTES, fork_bytes
 from unstuck.tasks.spec.schemas import VOID
@@ -53,7 +59,9 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
     return stage_plain(files, folder, frame if is_frame(frame) else table_of(frame), partition_by)
 
 
-def stage_plain(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = ()) -> StagedOutput:
+def stage_plain(
+    files: Files, folder: str, frame: Any, partition_by: Sequence[str] = ()
+) -> StagedOutput:
     """As `stage`, for a Spark frame or an Arrow table of plain types."""
     files.check()
     if not is_frame(frame):
@@ -66,7 +74,9 @@ def stage_plain(files: Files, folder: str, frame: Any, partition_by: Sequence[st
         import pyarrow as pa
 
         rows = rest.count()
-        return stage_table(files, folder, pa.table({name: pa.nulls(rows) for name in frame.columns}), partition_by)
+        return stage_table(
+            files, folder, pa.table({name: pa.nulls(rows) for name in frame.columns}), partition_by
+        )
     if len(typed) < len(frame.columns):
         rest = rest.select(*map(quoted, typed))
     check_columns(partition_by, json.dumps(schema))
@@ -118,7 +128,9 @@ def _how_to_make_one(value: Any) -> str:
     return f". {by}(frame) makes an Arrow table of it" if by else ""
 
 
-def stage_table(files: Files, folder: str, table: Any, partition_by: Sequence[str] = ()) -> StagedOutput:
+def stage_table(
+    files: Files, folder: str, table: Any, partition_by: Sequence[str] = ()
+) -> StagedOutput:
     """As `stage`, for an Arrow table of plain types."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -161,7 +173,9 @@ def check_written(files: Files, folder: str, wrote: int | None, stand: int) -> N
         raise _lost(files, folder, wrote, stand)
 
 
-def _write_spark(files: Files, folder: str, frame: Any, partition_by: Sequence[str]) -> tuple[int | None, StagedOutput]:
+def _write_spark(
+    files: Files, folder: str, frame: Any, partition_by: Sequence[str]
+) -> tuple[int | None, StagedOutput]:
     """Write a Spark frame. Returns the rows that Spark says it wrote, and what stands. Raises: as `stage`."""
     by = [column for column in partition_by if column in frame.columns]  # not one without a type
     if not by:
@@ -193,7 +207,11 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
     Raises: StagingLost: there is no data file.
     """
     # _SUCCESS, _temporary, .crc are Spark's own.
-    names = (name for name in files.names(folder) if name.endswith(".parquet") and not name.startswith(("_", ".")))
+    names = (
+        name
+        for name in files.names(folder)
+        if name.endswith(".parquet") and not name.startswith(("_", "."))
+    )
     staged = describe_files(files, [f"{folder}/{name}" for name in names], partition_by)
     if not staged.files:
         # Spark writes a file for an empty frame too.
@@ -204,7 +222,9 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
     return staged
 
 
-def describe_files(files: Files, paths: Iterable[str], partition_by: Sequence[str] = ()) -> StagedOutput:
+def describe_files(
+    files: Files, paths: Iterable[str], partition_by: Sequence[str] = ()
+) -> StagedOutput:
     """As `describe`, of Parquet files by their paths; of none, the schema is empty."""
     import pyarrow.parquet as pq
 
@@ -214,7 +234,9 @@ def describe_files(files: Files, paths: Iterable[str], partition_by: Sequence[st
         with files.open(path) as file:
             footer = pq.ParquetFile(file)
             partition = partition_of(footer, partition_by)
-            staged.append(DataFile(path, footer.metadata.num_rows, files.size(path) or 0, partition))
+            staged.append(
+                DataFile(path, footer.metadata.num_rows, files.size(path) or 0, partition)
+            )
             if not schema:
                 own = (footer.metadata.metadata or {}).get(_SPARK_SCHEMA)
                 schema = own.decode() if own else spark_schema(footer.schema_arrow)
@@ -232,7 +254,10 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
     tables = []
     for output in outputs:
         types = {one["name"]: one["type"] for one in json.loads(output.schema)["fields"]}
-        names, known = [name for name in columns or types if name in types], empty_table(output.schema).schema
+        names, known = (
+            [name for name in columns or types if name in types],
+            empty_table(output.schema).schema,
+        )
         for data_file in output.files:
             with files.open(data_file.path) as file:
                 try:
@@ -240,31 +265,46 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
                 except pa.ArrowException as error:
                     raise OSError(f"{files.uri(data_file.path)} cannot be read: {error}") from error
             there = {name for name in table.column_names if types.get(name, VOID) != VOID}
-            found = [table[name] if name in there else pa.nulls(len(table), known.field(name).type) for name in names]
+            found = [
+                table[name] if name in there else pa.nulls(len(table), known.field(name).type)
+                for name in names
+            ]
             tables.append(pa.table(found, names=names))
-    return pa.concat_tables(tables, promote_options="default") if tables else empty_table(outputs[0].schema)
+    return (
+        pa.concat_tables(tables, promote_options="default")
+        if tables
+        else empty_table(outputs[0].schema)
+    )
 
 
-def collect(files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES) -> list[Any]:
+def collect(
+    files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES
+) -> list[Any]:
     """The values of one column, for a dynamic fork: JSON scalars in the order of the files, of ``room`` bytes at most.
 
     Raises: ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
     """
     names = [column["name"] for column in json.loads(output.schema)["fields"]]
     if wanted.column not in names:
-        raise ForkValuesInvalid(f"{wanted.key}: the output has no column {wanted.column}; it has {', '.join(names)}")
+        raise ForkValuesInvalid(
+            f"{wanted.key}: the output has no column {wanted.column}; it has {', '.join(names)}"
+        )
     seen: dict[Any, None] = {}
     for value in _values(files, output, wanted.column):
         if value is None:
             if wanted.distinct:
                 continue
             raise ForkValuesInvalid(f"{wanted.key} has a null; drop it, or say distinct: true")
-        if not isinstance(value, str | int | float | bool) or (isinstance(value, float) and not math.isfinite(value)):
+        if not isinstance(value, str | int | float | bool) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
             raise ForkValuesInvalid(
                 f"{wanted.key} has the value {value!r}; a fork's values are text, numbers or booleans (cast the column)"
             )
         if value in seen and not wanted.distinct:
-            raise ForkValuesInvalid(f"{wanted.key} has the value {value!r} twice; drop one, or say distinct: true")
+            raise ForkValuesInvalid(
+                f"{wanted.key} has the value {value!r} twice; drop one, or say distinct: true"
+            )
         if value not in seen:
             room -= fork_bytes((value,))
         seen[value] = None
@@ -294,5 +334,10 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
                     files.answered()
                     # A name with a dot in it also names a field of a struct, which is read as well then.
                     yield from batch.column(batch.schema.names.index(column)).to_pylist()
-            except (ValueError, OverflowError) as error:  # a date of the year 12000, text that is no UTF-8
-                raise ForkValuesInvalid(f"a value of the column {column} cannot be read: {error}") from error
+            except (
+                ValueError,
+                OverflowError,
+            ) as error:  # a date of the year 12000, text that is no UTF-8
+                raise ForkValuesInvalid(
+                    f"a value of the column {column} cannot be read: {error}"
+                ) from error

@@ -37,7 +37,9 @@ def check_columns(columns: Sequence[str], schema: str) -> None:
     types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
     for column in columns:
         if column not in types:
-            raise OutputInvalid(f"partition_by: there is no column {column!r}; the output has {', '.join(types)}")
+            raise OutputInvalid(
+                f"partition_by: there is no column {column!r}; the output has {', '.join(types)}"
+            )
         if not isinstance(types[column], str) or _PLAIN.fullmatch(types[column]) is None:
             raise OutputInvalid(
                 f"partition_by: the column {column} is of type {json.dumps(types[column])}, whose values are not the "
@@ -85,7 +87,10 @@ def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    texts = [pc.fill_null(pc.binary_join_element_wise("v", pc.cast(table[c], pa.string()), ""), "n") for c in columns]
+    texts = [
+        pc.fill_null(pc.binary_join_element_wise("v", pc.cast(table[c], pa.string()), ""), "n")
+        for c in columns
+    ]
     names = [str(i) for i in range(len(columns))]
     keys = pa.table(texts, names=names)
     numbered = keys.append_column("row", pa.array(range(len(keys)), pa.int64()))
@@ -105,8 +110,12 @@ def partition_of(file: Any, columns: Sequence[str]) -> Partition:
     if not columns or not file.metadata.num_rows:
         return {}
     there = set(file.schema_arrow.names)
-    first = next(file.iter_batches(batch_size=1, columns=[column for column in columns if column in there]))
-    return {c: pc.cast(first.column(c), pa.string())[0].as_py() if c in there else None for c in columns}
+    first = next(
+        file.iter_batches(batch_size=1, columns=[column for column in columns if column in there])
+    )
+    return {
+        c: pc.cast(first.column(c), pa.string())[0].as_py() if c in there else None for c in columns
+    }
 
 
 # -- partitions: -----------------------------------------------------------------------------------------------
@@ -121,7 +130,10 @@ def named_in(partitions: Mapping[str, Sequence[PartitionValue]], schema: str) ->
     """
     check_columns(list(partitions), schema)
     types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
-    return {column: [_text(value, column, types[column]) for value in values] for column, values in partitions.items()}
+    return {
+        column: [_text(value, column, types[column]) for value in values]
+        for column, values in partitions.items()
+    }
 
 
 def _text(value: PartitionValue, column: str, kind: str) -> str | None:
@@ -131,13 +143,22 @@ def _text(value: PartitionValue, column: str, kind: str) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)
-    kinds = {"boolean": "bool", "byte": "int8", "short": "int16", "integer": "int32", "long": "int64", "date": "date32"}
+    kinds = {
+        "boolean": "bool",
+        "byte": "int8",
+        "short": "int16",
+        "integer": "int32",
+        "long": "int64",
+        "date": "date32",
+    }
     if kind not in kinds:  # text, or a column without values and so without a type
         return text
     try:
         read = pc.cast(pa.array([text]), kinds[kind])
     except pa.ArrowInvalid:
-        raise OutputInvalid(f"partitions: {value!r} is no value of the column {column}, of type {kind}") from None
+        raise OutputInvalid(
+            f"partitions: {value!r} is no value of the column {column}, of type {kind}"
+        ) from None
     return str(pc.cast(read, pa.string())[0].as_py())
 
 
@@ -147,7 +168,9 @@ def check_named(files: Files, name: str, output: StagedOutput, named: NamedParti
 
     is_named = are_named([named])
     found = [
-        (partition_text(file.partition), file) for file in output.files if file.rows and not is_named(file.partition)
+        (partition_text(file.partition), file)
+        for file in output.files
+        if file.rows and not is_named(file.partition)
     ]
     if not found:
         return
@@ -155,7 +178,10 @@ def check_named(files: Files, name: str, output: StagedOutput, named: NamedParti
     counts: dict[str, int] = {}
     for text, file in outside:
         counts[text] = counts.get(text, 0) + file.rows
-    most = [f"{partition} ({rows:,} row{'s' * (rows != 1)})" for partition, rows in list(counts.items())[:_MOST_NAMED]]
+    most = [
+        f"{partition} ({rows:,} row{'s' * (rows != 1)})"
+        for partition, rows in list(counts.items())[:_MOST_NAMED]
+    ]
     if len(counts) > _MOST_NAMED:
         most.append(f"and {len(counts) - _MOST_NAMED:,} more")
     with files.open(outside[0][1].path) as source:
@@ -175,7 +201,9 @@ def spark_named(named: NamedPartitions) -> Any:
     def of(column: str, values: Sequence[str | None]) -> Any:
         read = col(quoted(column))
         texts = [value for value in values if value is not None]
-        return coalesce(read.cast("string").isin(texts), lit(False)) | (read.isNull() & lit(None in values))
+        return coalesce(read.cast("string").isin(texts), lit(False)) | (
+            read.isNull() & lit(None in values)
+        )
 
     return reduce(and_, (of(column, values) for column, values in named.items()))
 

@@ -55,7 +55,9 @@ from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput, bytes_by_uri
 
-_BROKEN = f"{OURS}broken"  # "r" for a good row, "r0_2" for one that breaks the first and the third rule
+_BROKEN = (
+    f"{OURS}broken"  # "r" for a good row, "r0_2" for one that breaks the first and the third rule
+)
 _GOOD = "r"
 _FILE_BYTES = 128 * 1024 * 1024  # of rejected rows that go into one file
 
@@ -104,7 +106,9 @@ def stage_checked(
         whole, stored = f"{folder}/_whole", None
         if arriving is not None:  # the rules hold for all that has arrived, not for each batch
             stored = arriving(files, whole, frame, ())
-        elif session is not None and not is_frame(frame):  # one dialect of SQL for all frames of a group
+        elif session is not None and not is_frame(
+            frame
+        ):  # one dialect of SQL for all frames of a group
             # Not by createDataFrame: it makes instants of timestamps without a zone, and knows fewer types.
             stored = stage_plain(files, whole, frame)
         if stored is not None:
@@ -120,13 +124,20 @@ def stage_checked(
     if checks.unique:
         check_unique(files, staged[folder], checks.unique, session)
     if checks.newest is not None:
-        staged[folder] = replace(staged[folder], newest=newest_of(files, staged[folder], checks.newest))
+        staged[folder] = replace(
+            staged[folder], newest=newest_of(files, staged[folder], checks.newest)
+        )
     return staged
 
 
-def _both(folder: str, good: StagedOutput, rejected: StagedOutput, by_rule: dict[str, int]) -> dict[str, StagedOutput]:
+def _both(
+    folder: str, good: StagedOutput, rejected: StagedOutput, by_rule: dict[str, int]
+) -> dict[str, StagedOutput]:
     name = folder.rpartition("/")[2]
-    return {folder: replace(good, rejected_by=by_rule), folder + REJECTED: replace(rejected, rejected_of=name)}
+    return {
+        folder: replace(good, rejected_by=by_rule),
+        folder + REJECTED: replace(rejected, rejected_of=name),
+    }
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -140,10 +151,17 @@ def _rules(checks: Checks) -> Mapping[str, str]:
     return {} if checks.quality is None else checks.quality.rules
 
 
-def _check_ratio(folder: str, rows: int, rejected: int, checks: Checks, by_rule: Mapping[str, int]) -> None:
+def _check_ratio(
+    folder: str, rows: int, rejected: int, checks: Checks, by_rule: Mapping[str, int]
+) -> None:
     """``rejected``: rows that break rules. Raises: TooManyRejectedRows, unless those of several runs count."""
     quality = checks.quality
-    if quality is not None and quality.over is None and rows and rejected / rows > quality.max_rejected_ratio:
+    if (
+        quality is not None
+        and quality.over is None
+        and rows
+        and rejected / rows > quality.max_rejected_ratio
+    ):
         counts = ", ".join(f"{name} {count:,}" for name, count in by_rule.items() if count)
         raise TooManyRejectedRows(
             f"{rejected:,} of {rows:,} rows of {folder.rpartition('/')[2]} were rejected "
@@ -154,7 +172,9 @@ def _check_ratio(folder: str, rows: int, rejected: int, checks: Checks, by_rule:
 
 def _refused(name: str, rule: str, why: str) -> RuleInvalid:
     """``why``: its first line counts; Spark adds its plans below."""
-    return RuleInvalid(f"the rule {name} ({rule}) cannot be used: {why.strip().partition(chr(10))[0]}")
+    return RuleInvalid(
+        f"the rule {name} ({rule}) cannot be used: {why.strip().partition(chr(10))[0]}"
+    )
 
 
 # -- Spark -----------------------------------------------------------------------------------------------------
@@ -175,7 +195,9 @@ def _split_spark(
     typed = typed_columns(schema)
     written = [*(typed or frame.columns), _BROKEN]
     evaluated = with_untyped_evaluated(frame, schema)
-    marked = evaluated.withColumn(_BROKEN, _broken(frame, rules, checks)).select(*map(quoted, written))
+    marked = evaluated.withColumn(_BROKEN, _broken(frame, rules, checks)).select(
+        *map(quoted, written)
+    )
     by = [column for column in partition_by if column in typed]
     source = f"{folder}/_split"
     # Without it, Spark would sort all rows by the column that parts them.
@@ -184,7 +206,9 @@ def _split_spark(
         wrote = write_parquet(
             marked,
             files.uri(source),
-            lambda all_rows: spark_writer(all_rows, by, [_BROKEN]) if by else all_rows.write.partitionBy(_BROKEN),
+            lambda all_rows: (
+                spark_writer(all_rows, by, [_BROKEN]) if by else all_rows.write.partitionBy(_BROKEN)
+            ),
         )
     except Exception as error:
         message = java_message(error)
@@ -203,15 +227,25 @@ def _split_spark(
     check_written(files, folder, wrote, rows)
     known = [*rules, *([OUTSIDE] if checks.outside == "reject" else [])]
     names = {code: _names(code, known) for code in found}
-    by_rule = {rule: sum(found[code].rows for code in found if rule in names[code]) for rule in known}
+    by_rule = {
+        rule: sum(found[code].rows for code in found if rule in names[code]) for rule in known
+    }
     bad = {code: part for code, part in found.items() if code != _GOOD}
-    _check_ratio(folder, rows, sum(found[code].rows for code in bad if names[code] != [OUTSIDE]), checks, by_rule)
+    _check_ratio(
+        folder,
+        rows,
+        sum(found[code].rows for code in bad if names[code] != [OUTSIDE]),
+        checks,
+        by_rule,
+    )
     stored = json.loads(next((part.schema for part in found.values()), json.dumps(schema)))
     if bad:
         rejected = _stage_rejected(files, folder + REJECTED, frame, bad, names, partition_by)
     else:
         column = {"name": REJECTED_BY, "type": _TEXTS, "nullable": True, "metadata": {}}
-        rejected = _stage_empty(files, folder + REJECTED, {**stored, "fields": [*stored["fields"], column]})
+        rejected = _stage_empty(
+            files, folder + REJECTED, {**stored, "fields": [*stored["fields"], column]}
+        )
     if _GOOD in found:
         collect_parts(files, f"{source}/{_BROKEN}={_GOOD}", folder)
         files.remove_tree(source)
@@ -264,7 +298,9 @@ def _stage_rejected(
 
     frames = []
     for code, part in found.items():
-        schema = with_open(part, frame.columns, typed_columns(json.loads(frame.schema.json()))).schema
+        schema = with_open(
+            part, frame.columns, typed_columns(json.loads(frame.schema.json()))
+        ).schema
         rows = read_parquet(frame.sparkSession, [(schema, bytes_by_uri(files, part.files))])
         frames.append(rows.withColumn(REJECTED_BY, array(*map(lit, names[code]))))
     whole = reduce(lambda one, other: one.union(other), frames)
@@ -291,7 +327,9 @@ def _split_table(
     met = {name: _met(table, name, rule) for name, rule in _rules(checks).items()}
     breaks = len(table) - len(table.filter(reduce(pc.and_, met.values()))) if met else 0
     if checks.outside == "reject":
-        met[OUTSIDE] = arrow_named(table, named_in(checks.partitions or {}, spark_schema(table.schema)))
+        met[OUTSIDE] = arrow_named(
+            table, named_in(checks.partitions or {}, spark_schema(table.schema))
+        )
     by_rule = {name: len(table) - (pc.sum(rows).as_py() or 0) for name, rows in met.items()}
     is_good = reduce(pc.and_, met.values())
     good, is_bad = table.filter(is_good), pc.invert(is_good)

@@ -68,7 +68,9 @@ def remove_folder(session: Any, uri: str) -> None:
         log.info("%s was not removed: %s", uri, error)
 
 
-def write_parquet(frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write) -> int | None:
+def write_parquet(
+    frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write
+) -> int | None:
     """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left there.
 
     Args:
@@ -90,7 +92,9 @@ def write_parquet(frame: Any, uri: str, writer: Callable[[Any], Any] = lambda fr
 
     frame = with_checked_text(frame, plan_of(frame))
     counted = Observation()
-    writer(frame.observe(counted, count(lit(1)).alias("rows"))).mode("overwrite").parquet(hadoop_uri(uri))
+    writer(frame.observe(counted, count(lit(1)).alias("rows"))).mode("overwrite").parquet(
+        hadoop_uri(uri)
+    )
     return _observed_rows(frame, counted)
 
 
@@ -109,9 +113,14 @@ def _observed_rows(frame: Any, counted: Any) -> int | None:
 
     concurrent = frame.sparkSession._jvm.scala.concurrent
     try:
-        concurrent.Await.ready(counted._jo.future(), concurrent.duration.Duration.apply(_OBSERVED_WITHIN))
+        concurrent.Await.ready(
+            counted._jo.future(), concurrent.duration.Duration.apply(_OBSERVED_WITHIN)
+        )
     except Py4JJavaError as error:
-        log.warning("Spark did not say how many rows it wrote; they are not compared with what stands: %s", error)
+        log.warning(
+            "Spark did not say how many rows it wrote; they are not compared with what stands: %s",
+            error,
+        )
         return None
     rows = counted.get.get("rows")
     return None if rows is None else int(rows)
@@ -146,7 +155,9 @@ def _read(session: Any, schema: str, files: Mapping[str, int]) -> Any:
     if stored == fields:
         return frame
     columns = [(field, col(quoted(field.name))) for field in fields]
-    return frame.select(*(_emptied(column, field.dataType).alias(field.name) for field, column in columns))
+    return frame.select(
+        *(_emptied(column, field.dataType).alias(field.name) for field, column in columns)
+    )
 
 
 def _reader(session: Any, schema: Any) -> Any:
@@ -169,13 +180,21 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
     if len(files) <= _LOOKED_AT or session.__class__.__module__.startswith("pyspark.sql.connect"):
         return None
     try:
-        temporary = session._jvm.java.lang.System.getProperty("java.io.tmpdir")  # removed with the runner
+        temporary = session._jvm.java.lang.System.getProperty(
+            "java.io.tmpdir"
+        )  # removed with the runner
         with TemporaryDirectory(prefix="list-", dir=temporary) as folder:
             listed = Path(folder, "_spark_metadata", "0")
             listed.parent.mkdir()
             listed.write_bytes(_as_list(files))
-            frame = _reader(session, schema).option("recursiveFileLookup", "true").parquet(f"file://{folder}")
-            found: int | str = len(frame._jdf.inputFiles())  # a conf may tell Spark to pass over the list
+            frame = (
+                _reader(session, schema)
+                .option("recursiveFileLookup", "true")
+                .parquet(f"file://{folder}")
+            )
+            found: int | str = len(
+                frame._jdf.inputFiles()
+            )  # a conf may tell Spark to pass over the list
     except Exception as error:  # noqa: BLE001 - such a conf may also be one that no list can be read with
         found = describe(error)
     if found == len(files):
@@ -186,12 +205,20 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
 
 def _as_list(files: Mapping[str, int]) -> bytes:
     """``files`` as a list for Spark. All have one time, so it takes none of them for too old."""
-    known = {"isDir": False, "modificationTime": 0, "blockReplication": 1, "blockSize": 2**27, "action": "add"}
+    known = {
+        "isDir": False,
+        "modificationTime": 0,
+        "blockReplication": 1,
+        "blockSize": 2**27,
+        "action": "add",
+    }
     lines = ({"path": _encoded(uri), "size": size, **known} for uri, size in files.items())
     return "\n".join(["v1", *map(json.dumps, lines)]).encode()
 
 
-def stream_parquet(session: Any, schema: str, found: Mapping[str, int], files: Files, folder: str) -> Any:
+def stream_parquet(
+    session: Any, schema: str, found: Mapping[str, int], files: Files, folder: str
+) -> Any:
     """A streaming frame of the Parquet files ``found`` below ``folder`` of the warehouse, all of which are new to it.
 
     Spark gets them as a list: what a task wrote that Spark ran twice lies in the folder as well. Raises: OSError.
@@ -215,10 +242,20 @@ def read_in_batch(query: Any, folder: str) -> list[int]:
     Spark passes over a file that is not there when it plans a batch, and counts it as read.
     """
     leaves = query._jsq.streamingQuery().lastExecution().analyzed().collectLeaves()
-    nodes = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.nodeName() == "LogicalRelation"]
-    of_files = [node.relation() for node in nodes if node.relation().getClass().getSimpleName() == "HadoopFsRelation"]
+    nodes = [
+        leaf
+        for leaf in map(leaves.apply, range(leaves.size()))
+        if leaf.nodeName() == "LogicalRelation"
+    ]
+    of_files = [
+        node.relation()
+        for node in nodes
+        if node.relation().getClass().getSimpleName() == "HadoopFsRelation"
+    ]
     places = [relation.location() for relation in of_files]
-    return [len(place.inputFiles()) for place in places if folder in place.rootPaths().mkString(" ")]
+    return [
+        len(place.inputFiles()) for place in places if folder in place.rootPaths().mkString(" ")
+    ]
 
 
 def _encoded(uri: str) -> str:
@@ -253,7 +290,9 @@ def _emptied(column: Any, kind: Any) -> Any:
     if isinstance(kind, MapType):
         keys = _emptied(map_keys(column), ArrayType(kind.keyType))
         return map_from_arrays(keys, _emptied(map_values(column), ArrayType(kind.valueType)))
-    fields = [_emptied(column.getField(field.name), field.dataType).alias(field.name) for field in kind]
+    fields = [
+        _emptied(column.getField(field.name), field.dataType).alias(field.name) for field in kind
+    ]
     return when(column.isNotNull(), struct(*fields))
 
 
@@ -300,5 +339,7 @@ def repeated_keys(
     except Exception as error:
         if (what := sql_error(error)) is None:
             raise
-        raise OutputInvalid(f"expect.unique: {', '.join(columns)} cannot be compared: {what}") from error
+        raise OutputInvalid(
+            f"expect.unique: {', '.join(columns)} cannot be compared: {what}"
+        ) from error
     return (counted.count() if len(found) == some else len(found)), found

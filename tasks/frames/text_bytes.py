@@ -12,7 +12,9 @@ from typing import Any
 from unstuck.tasks.frames.refusals import literal, refusal
 from unstuck.tasks.spec.types import quoted
 
-_TEXT_FILES = re.compile(r"\bRelation(?:V2)? ?\[[^\]]*\] text\b")  # in the words of an analyzed plan
+_TEXT_FILES = re.compile(
+    r"\bRelation(?:V2)? ?\[[^\]]*\] text\b"
+)  # in the words of an analyzed plan
 _SHOWN = 40  # characters of a value, in an error
 
 
@@ -36,10 +38,14 @@ def _checked(name: str) -> str:
     column = quoted(name)
     as_latin = f"substring(decode(cast({column} AS BINARY), 'ISO-8859-1'), 1, {_SHOWN})"
     error = refusal(
-        literal(f"the column {name} has text that is not UTF-8. Read as ISO-8859-1 it begins with "),
+        literal(
+            f"the column {name} has text that is not UTF-8. Read as ISO-8859-1 it begins with "
+        ),
         as_latin,
         f"if(input_file_name() = '', '', concat({literal(', in the file ')}, input_file_name()))",
-        literal(f". Decode it by the encoding of the file: decode(cast({column} AS BINARY), 'ISO-8859-1')"),
+        literal(
+            f". Decode it by the encoding of the file: decode(cast({column} AS BINARY), 'ISO-8859-1')"
+        ),
     )
     return f"if({column} IS NULL OR {_is_utf8(column)}, {column}, {error})"
 

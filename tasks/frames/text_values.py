@@ -76,7 +76,9 @@ def parser(zone: str = "", numbers: NumberForm = NumberForm()) -> Parse:
             zoned = pc.match_substring_regex(text, _ZONED)
             nothing = pa.scalar(None, text.type)
             plain = pc.cast(pc.if_else(zoned, nothing, text), pa.timestamp("us"))
-            local = pc.assume_timezone(plain, zone, ambiguous="earliest", nonexistent="raise").cast(target)
+            local = pc.assume_timezone(plain, zone, ambiguous="earliest", nonexistent="raise").cast(
+                target
+            )
             return pc.coalesce(pc.cast(pc.if_else(zoned, text, nothing), target), local)
         return pc.cast(text, target)
 

@@ -39,7 +39,9 @@ def call_in_thread(call: Callable[[], T], name: str) -> Future[T]:
     return future
 
 
-def run_with_deadline(call: Callable[..., object], *arguments: object, seconds: float = LOG_TIMEOUT) -> bool:
+def run_with_deadline(
+    call: Callable[..., object], *arguments: object, seconds: float = LOG_TIMEOUT
+) -> bool:
     """Call ``call(*arguments)`` for what it does; False if it has not ended after ``seconds``, and was left behind.
 
     What it raises is printed. Where no thread can be started, it is called here, without a deadline.

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import psutil
 
-_BELOW_LAST = 7  # real-time signals are nobody's by default; libraries begin with the first or the last
+_BELOW_LAST = (
+    7  # real-time signals are nobody's by default; libraries begin with the first or the last
+)
 _READ = 1 << 18  # bytes; faulthandler writes at most 100 frames
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
@@ -57,7 +59,9 @@ class StackDump:
         It is not asked if it could not answer.
         """
         with suppress(OSError, psutil.Error):
-            if not (self._asked and os.fstat(self.descriptor).st_size) and self._would_answer(process.pid):
+            if not (self._asked and os.fstat(self.descriptor).st_size) and self._would_answer(
+                process.pid
+            ):
                 os.ftruncate(self.descriptor, 0)
                 os.lseek(self.descriptor, 0, os.SEEK_SET)  # the process has this position, too
                 process.send_signal(_signal())
@@ -73,8 +77,12 @@ class StackDump:
 
     def _would_answer(self, pid: int) -> bool:
         """False where a step has changed what is needed: the signal would kill it, or go into a file of the step's."""
-        sets = dict(re.findall(r"(\w+Cgt|\w+Blk|\w+Pnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text()))
-        caught, *against = (int(sets[name], 16) >> (_signal() - 1) & 1 for name in ("SigCgt", "SigBlk", "ShdPnd"))
+        sets = dict(
+            re.findall(r"(\w+Cgt|\w+Blk|\w+Pnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+        )
+        caught, *against = (
+            int(sets[name], 16) >> (_signal() - 1) & 1 for name in ("SigCgt", "SigBlk", "ShdPnd")
+        )
         there, ours = os.stat(f"/proc/{pid}/fd/{self.descriptor}"), os.fstat(self.descriptor)
         return bool(caught) and not any(against) and os.path.samestat(there, ours)
 

@@ -46,14 +46,18 @@ def process_state(process: psutil.Process) -> ProcessState:
 class Tree:
     """``root`` and its descendants, without this process (a child of the root) and pids that ``spare`` accepts."""
 
-    def __init__(self, root: psutil.Process, spare: Callable[[int], bool] = lambda _: False) -> None:
+    def __init__(
+        self, root: psutil.Process, spare: Callable[[int], bool] = lambda _: False
+    ) -> None:
         self.root = root
         self._spare = spare
         self._known: set[psutil.Process] = set()
 
     def remember(self) -> None:
         """Note every descendant that can be seen now; forget those that are gone."""
-        known = {process for process in self._known if process_state(process) is not ProcessState.GONE}
+        known = {
+            process for process in self._known if process_state(process) is not ProcessState.GONE
+        }
         for process in (self.root, *known):
             with contextlib.suppress(psutil.NoSuchProcess):
                 known.update(process.children(recursive=True))
@@ -73,8 +77,12 @@ class Tree:
         while True:
             self.remember()
             left = self.living()
-            if self.root.is_running() or not psutil.pid_exists(self.root.pid):  # else the pid is somebody else's by now
-                _kill_group(self.root.pid)  # also of a dead root: a child that was made since the last look is in it
+            if self.root.is_running() or not psutil.pid_exists(
+                self.root.pid
+            ):  # else the pid is somebody else's by now
+                _kill_group(
+                    self.root.pid
+                )  # also of a dead root: a child that was made since the last look is in it
             if not left or time.monotonic() > end:
                 return left
             for process in left:
@@ -100,7 +108,12 @@ def adopt_orphans() -> None:
     """
     if sys.platform != "linux":
         return
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
+    if (
+        ctypes.CDLL(None, use_errno=True).prctl(
+            _PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))
+        )
+        != 0
+    ):
         raise OSError(ctypes.get_errno(), f"prctl: {os.strerror(ctypes.get_errno())}")
 
 
@@ -145,7 +158,9 @@ def children() -> set[int]:
     with contextlib.suppress(FileNotFoundError):  # a system without /proc
         for thread in os.listdir("/proc/self/task"):
             with (
-                contextlib.suppress(FileNotFoundError, ProcessLookupError),  # a thread that has just ended
+                contextlib.suppress(
+                    FileNotFoundError, ProcessLookupError
+                ),  # a thread that has just ended
                 open(f"/proc/self/task/{thread}/children", "rb", buffering=0) as file,
             ):
                 lists.append(file.read())

@@ -32,14 +32,23 @@ _WRONG_CALL = re.compile(
     r"|'\w+' is an invalid keyword argument for "
 )
 _OURS = str(Path(__file__).parents[1]) + "/"
-_NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/importlib/__init__.py", "/concurrent/futures/", "/contextlib.py")
+_NOT_THE_USERS = (
+    "/pyspark/",
+    "/py4j/",
+    "<frozen ",
+    "/importlib/__init__.py",
+    "/concurrent/futures/",
+    "/contextlib.py",
+)
 # Past the class of the error and its metaclass, which may define these names as they like.
 _NAME: Callable[[type], str] = type.__dict__["__name__"].__get__
 _QUALIFIED: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 _MODULE: Callable[[type], object] = type.__dict__["__module__"].__get__
 _BASES: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _FRAMES: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__
-_CAUSE: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
+_CAUSE: Callable[[BaseException], BaseException | None] = BaseException.__dict__[
+    "__cause__"
+].__get__
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +75,13 @@ def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) ->
     codes = [(frame.f_code, line) for frame, line in traceback.walk_tb(_FRAMES(error))]
     # Without their lines of source, which are read from files and may not come either.
     frames = [
-        traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False, line="") for code, line in codes
+        traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False, line="")
+        for code, line in codes
     ]
     names = _names(_classes(error))
-    failure = Failure("STEP_FAILED", text, _is_recoverable(error), _trimmed(frames, text, clean), names)
+    failure = Failure(
+        "STEP_FAILED", text, _is_recoverable(error), _trimmed(frames, text, clean), names
+    )
     return DescribedError(failure, clean("".join(traceback.format_list(frames)) + text), hangs=True)
 
 
@@ -92,12 +104,16 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
     names = [*_conditions(error), *_classes(error)]
     if ours and (cause := _CAUSE(error)) is not None:  # such as the error of Spark about a SQL text
         names += [*_conditions(cause), _qualified(type(cause))]
-    return Failure(code, shorten(clean(text), MAX_TEXT), _is_recoverable(error), trace, _names(names))
+    return Failure(
+        code, shorten(clean(text), MAX_TEXT), _is_recoverable(error), trace, _names(names)
+    )
 
 
 def _is_recoverable(error: BaseException) -> bool:
     """Whether a retry may help by default. A slip in the code fails the same way each time."""
-    return _is_lack_of_memory(error) or (not _fails_at_once(type(error)) and not _is_wrong_call(error))
+    return _is_lack_of_memory(error) or (
+        not _fails_at_once(type(error)) and not _is_wrong_call(error)
+    )
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:
@@ -111,14 +127,22 @@ def _fails_at_once(kind: type) -> bool:
 
 def _is_wrong_call(error: BaseException) -> bool:
     """Whether Python refused a call for the number or the names of its arguments; data seldom causes that."""
-    arguments = error.args if type(error) is TypeError else ()  # a subclass may define its args as it likes
-    return bool(arguments) and type(arguments[0]) is str and _WRONG_CALL.match(arguments[0]) is not None
+    arguments = (
+        error.args if type(error) is TypeError else ()
+    )  # a subclass may define its args as it likes
+    return (
+        bool(arguments)
+        and type(arguments[0]) is str
+        and _WRONG_CALL.match(arguments[0]) is not None
+    )
 
 
 def _classes(error: BaseException) -> list[str]:
     """The class and its bases; of an error that fails at once without the bases that do not, such as ``Exception``."""
     kind, every = type(error), _is_recoverable(error)
-    return [_qualified(one) for one in _BASES(kind)[:-1] if every or one is kind or _fails_at_once(one)]
+    return [
+        _qualified(one) for one in _BASES(kind)[:-1] if every or one is kind or _fails_at_once(one)
+    ]
 
 
 def _qualified(kind: type) -> str:
@@ -164,7 +188,9 @@ def outside_of_the_steps(found: Failure, runner: str, changed: str) -> Failure:
 
 def with_replaced_code(found: Failure, runner: str, changed: str) -> Failure:
     """A failure of a step that ran where a step of an earlier attempt may have replaced code."""
-    return _of_the_runner(found, f"on {runner} a step, maybe of another attempt, had changed {changed}: {found.text}.")
+    return _of_the_runner(
+        found, f"on {runner} a step, maybe of another attempt, had changed {changed}: {found.text}."
+    )
 
 
 def _of_the_runner(found: Failure, text: str) -> Failure:
@@ -175,7 +201,9 @@ def _of_the_runner(found: Failure, text: str) -> Failure:
 def describe(error: BaseException) -> str:
     """``ValueError: no such thing``, whatever class of error it is."""
     text = _ask(lambda: error)
-    if _qualified(type(error)) == "py4j.protocol.Py4JJavaError":  # its first line names only the call
+    if (
+        _qualified(type(error)) == "py4j.protocol.Py4JJavaError"
+    ):  # its first line names only the call
         text = told_by_java(text)
     return f"{class_name(error)}: {text}".rstrip(": ")
 
@@ -210,7 +238,13 @@ def _is_users(filename: str) -> bool:
 
 def _whole(error: BaseException) -> str:
     """The error with its causes, for the log; at least its frames and its class."""
-    bare = "".join(["Traceback (most recent call last):\n", *traceback.format_tb(_FRAMES(error)), describe(error)])
+    bare = "".join(
+        [
+            "Traceback (most recent call last):\n",
+            *traceback.format_tb(_FRAMES(error)),
+            describe(error),
+        ]
+    )
     return _ask(lambda: _told(error), bare)
 
 
@@ -218,7 +252,9 @@ def _told(error: BaseException) -> str:
     """The error as Python tells it, without what only people who know our code could use."""
     kind, told = type(error), _traceback(error)
     frames = traceback.extract_tb(_FRAMES(error))
-    if issubclass(kind, UnstuckError) and not (frames and _is_users(frames[-1].filename)):  # we have raised it
+    if issubclass(kind, UnstuckError) and not (
+        frames and _is_users(frames[-1].filename)
+    ):  # we have raised it
         told.__context__ = None
         told.__cause__ = None if (cause := _CAUSE(error)) is None else _told_cause(cause, error)
         if not told.stack and told.__cause__ is None:

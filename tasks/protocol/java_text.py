@@ -23,7 +23,9 @@ def told_by_java(text: str) -> str:
         told[-1].append(line.strip())
     said = ""
     for lines in told[1:] or told:  # the call stands in the traceback
-        part = _STATE.sub("", _PACKAGE.sub("", _SPARKS.sub("", " ".join(lines)))).strip().rstrip(".:")
+        part = (
+            _STATE.sub("", _PACKAGE.sub("", _SPARKS.sub("", " ".join(lines)))).strip().rstrip(".:")
+        )
         if part and part not in said:
             said += f". {part}" if said else part
     return said

@@ -23,7 +23,9 @@ class JobKeys:
         self.inputs = f"{base}:inputs"  # hash: group, and member of a fork → FrozenInputs, from the first QUEUED on
         self.attempts = f"{base}:attempts"  # hash: group id → the live attempt; dropped when its outcome is applied
         self.stacks = f"{base}:stacks"  # hash: group id → JSON: where its step stands; lives for a minute or so
-        self.versions = f"{base}:versions"  # hash: python, spark → the minor version of its first claim
+        self.versions = (
+            f"{base}:versions"  # hash: python, spark → the minor version of its first claim
+        )
         self.turns = f"{base}:turns"  # hash: lane → the turn of the offer that was added last
         self.events = f"{base}:events"  # stream: what happened, bounded
         self.lock = f"{base}:lock"  # string: owner of the job's lock; lives LOCK_TTL at most
@@ -38,7 +40,9 @@ class ScheduleKeys:
         self.schedule = base  # hash: its record, the spec that it repeats, the ids of its last commit and command
         self.schedule_events = f"{base}:events"  # stream: what happened, bounded
         self.schedule_runs = f"{base}:runs"  # zset: job of a run → when it was submitted
-        self.schedule_ticks = f"{base}:ticks"  # zset: tick, outcome and current run → the tick in seconds
+        self.schedule_ticks = (
+            f"{base}:ticks"  # zset: tick, outcome and current run → the tick in seconds
+        )
 
 
 class Keys:
@@ -46,42 +50,74 @@ class Keys:
 
     def __init__(self, prefix: str = "unstuck") -> None:
         self.prefix = prefix
-        self.schedules = f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
-        self.schedules_due = f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
+        self.schedules = (
+            f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
+        )
+        self.schedules_due = (
+            f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
+        )
         self.backlogs = f"{prefix}:backlogs"  # hash: schedule → JSON: what its streams have unread, by the last look
         self.expected = f"{prefix}:expected"  # hash: name of jobs → JSON: the rules ``late`` by which one is expected
-        self.expected_state = f"{prefix}:expected:state"  # hash: such a name → JSON: what was judged and told of it
+        self.expected_state = (
+            f"{prefix}:expected:state"  # hash: such a name → JSON: what was judged and told of it
+        )
         self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, when, all rows
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
-        self.staging_index = f"{prefix}:staging"  # zset: job that has ended → when its staging is looked at next
-        self.staged = f"{prefix}:staged"  # hash: job → JSON: where its staging lies, when it is forgotten
+        self.staging_index = (
+            f"{prefix}:staging"  # zset: job that has ended → when its staging is looked at next
+        )
+        self.staged = (
+            f"{prefix}:staged"  # hash: job → JSON: where its staging lies, when it is forgotten
+        )
         self.failed = f"{prefix}:failed"  # hash: name → job that FAILED, until one is submitted
-        self.retries = f"{prefix}:retries"  # hash: retry → the job that it retries, until it is forgotten
+        self.retries = (
+            f"{prefix}:retries"  # hash: retry → the job that it retries, until it is forgotten
+        )
         self.summary = f"{prefix}:summary"  # hash: job → one line of JSON for ``list``
-        self.reports = f"{prefix}:reports"  # stream: reports of workers; consumer group ``coordinators``
-        self.dead = f"{prefix}:dead"  # stream: reports nobody can apply, with the reason and the raw fields
+        self.reports = (
+            f"{prefix}:reports"  # stream: reports of workers; consumer group ``coordinators``
+        )
+        self.dead = (
+            f"{prefix}:dead"  # stream: reports nobody can apply, with the reason and the raw fields
+        )
         self.alive = f"{prefix}:alive"  # hash: ``at``: last tick of the sweep; ``grace_until``: no takeover before
-        self.durable = f"{prefix}:durable"  # string: written after what must be durable, and waited for
-        self.counters = f"{prefix}:counters"  # hash: reports by what they came to; attempts that ended, by how
+        self.durable = (
+            f"{prefix}:durable"  # string: written after what must be durable, and waited for
+        )
+        self.counters = (
+            f"{prefix}:counters"  # hash: reports by what they came to; attempts that ended, by how
+        )
         self.totals = f"{prefix}:totals"  # hash: ``job NAME``, ``publishing`` → JSON: how many ended, and their times
-        self.totals_names = f"{prefix}:totals:names"  # zset: name of a job that is counted by itself → its last end
-        self.processes = f"{prefix}:processes"  # hash: runner or coordinator → JSON: its ProcessStatus
+        self.totals_names = (
+            f"{prefix}:totals:names"  # zset: name of a job that is counted by itself → its last end
+        )
+        self.processes = (
+            f"{prefix}:processes"  # hash: runner or coordinator → JSON: its ProcessStatus
+        )
         self.stalled = f"{prefix}:stalled"  # zset: host:pid → when that worker or coordinator found that it had stalled
         self.vacuums = f"{prefix}:vacuums"  # zset: warehouse id → the oldest version that a vacuum wished to keep
         self.holds = f"{prefix}:holds"  # hash: what reads an old version and is no job → warehouse id, version, until
         self.outbox = f"{prefix}:outbox"  # stream: notices to send, written with what they tell
         self.notices = f"{prefix}:notices"  # hash: target → JSON: who sends to it, how often that failed, and why
-        self.notices_due = f"{prefix}:notices:due"  # zset: target for which notices wait → when it is tried next
+        self.notices_due = (
+            f"{prefix}:notices:due"  # zset: target for which notices wait → when it is tried next
+        )
         self.notices_sent = f"{prefix}:notices:sent"  # stream: what was sent, to whom and when; the newest 1,000 or so
-        self.traced = f"{prefix}:traced"  # zset: ended job → when its trace was sent; of the last two hours
+        self.traced = (
+            f"{prefix}:traced"  # zset: ended job → when its trace was sent; of the last two hours
+        )
         self.trace_sender = f"{prefix}:trace_sender"  # string: the coordinator that sends traces
-        self.nothing = f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
+        self.nothing = (
+            f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
+        )
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"
         self.turn = f"{prefix}:turn"  # hash: queue → the turn of the offer that was taken last
-        self.polled = f"{prefix}:polled"  # hash: runner → when it last polled; below 0: since when it sleeps
+        self.polled = (
+            f"{prefix}:polled"  # hash: runner → when it last polled; below 0: since when it sleeps
+        )
         self.lanes = f"{prefix}:ready"  # zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0
         self.pools = f"{prefix}:pools"  # hash: pool → its slots, where a person has set them
         self.pool_slots = f"{prefix}:slots"  # zset: ``pool/offer`` of each attempt that holds one; all have the score 0

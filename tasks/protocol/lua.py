@@ -67,7 +67,9 @@ class Script:
 
     def _arguments(self, job: str, values: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         if not values.keys() <= self._known:
-            raise TypeError(f"the script knows nothing of {', '.join(sorted(values.keys() - self._known))}")
+            raise TypeError(
+                f"the script knows nothing of {', '.join(sorted(values.keys() - self._known))}"
+            )
         of_all, of_job = vars(self._keys), vars(self._keys.of(job))
         args = {**values, "job": job}
         try:
@@ -93,7 +95,9 @@ def ask(client: redis.Redis, *commands: Command) -> list[Any]:
         return [_answer(connection) for _ in commands]
 
     try:
-        answers: list[Any] = connection.retry.call_with_retry(once, lambda error: connection.disconnect())
+        answers: list[Any] = connection.retry.call_with_retry(
+            once, lambda error: connection.disconnect()
+        )
     except BaseException:
         connection.disconnect()  # a signal may have left an answer unread, which would be taken for the next one
         raise
@@ -126,7 +130,9 @@ def load(package: str, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]
         declared[kind] += names.split()
     for called in declared["calls"]:
         function = called.rpartition("/")[2]
-        text = f"local function {function}(...)\n{(folder / f'{called}.lua').read_text()}end\n{text}"
+        text = (
+            f"local function {function}(...)\n{(folder / f'{called}.lua').read_text()}end\n{text}"
+        )
     _, *functions = (files(__package__) / "lua" / "prelude.lua").read_text().split("\n\n")
     for function in reversed(functions):  # each calls only functions that stand before it
         if (found := _FUNCTION.search(function)) and re.search(rf"\b{found[1]}\(", text):

@@ -115,7 +115,9 @@ class CoordinatorStatus(_Status):
 
 
 ProcessStatus = RunnerStatus | CoordinatorStatus
-_STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(Annotated[ProcessStatus, Field(discriminator="kind")])
+_STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(
+    Annotated[ProcessStatus, Field(discriminator="kind")]
+)
 
 
 class ProcessRegistry:
@@ -150,7 +152,11 @@ class ProcessRegistry:
 
     def read(self) -> list[ProcessStatus]:
         """All that are not forgotten. Raises: redis.RedisError."""
-        return [one for line in cast(list[str], self._client.hvals(self._key)) if (one := status_of(line)) is not None]
+        return [
+            one
+            for line in cast(list[str], self._client.hvals(self._key))
+            if (one := status_of(line)) is not None
+        ]
 
     def runners(self) -> list[RunnerStatus]:
         """The runners among them. Raises: redis.RedisError."""
@@ -171,7 +177,11 @@ class ProcessRegistry:
         try:
             long_ago = self._now() - FORGOTTEN
             lines = cast(dict[str, str], self._client.hgetall(self._key))
-            silent = [name for name, line in lines.items() if (one := status_of(line)) is None or one.seen <= long_ago]
+            silent = [
+                name
+                for name, line in lines.items()
+                if (one := status_of(line)) is None or one.seen <= long_ago
+            ]
             if not silent:
                 return 0
             self._client.hdel(self._polled, *silent)

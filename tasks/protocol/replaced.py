@@ -59,9 +59,14 @@ class Replaced:
         return ", ".join([*named, *([f"and {more:,} more"] if more else [])])
 
 
-def replaced(stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Part]) -> Replaced | None:
+def replaced(
+    stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Part]
+) -> Replaced | None:
     """The partitions of which rows were ``removed``, of those that ``stood``; None if no partition has lost any."""
-    before, change = Counter[tuple[tuple[str, str | None], ...]](), Counter[tuple[tuple[str, str | None], ...]]()
+    before, change = (
+        Counter[tuple[tuple[str, str | None], ...]](),
+        Counter[tuple[tuple[str, str | None], ...]](),
+    )
     gone = set()
     for one in stood:
         before[tuple(one.partition.items())] += one.rows
@@ -71,7 +76,9 @@ def replaced(stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Par
     for one in added:
         change[tuple(one.partition.items())] += one.rows
     found = [
-        ReplacedPartition(dict(key), before[key], before[key] + change[key]) for key in gone if key and before[key]
+        ReplacedPartition(dict(key), before[key], before[key] + change[key])
+        for key in gone
+        if key and before[key]
     ]
     found.sort(key=lambda one: (not one.shrank, -abs(one.after - one.before), str(one)))
     return Replaced(found[:MOST], len(found), sum(one.shrank for one in found)) if found else None
@@ -79,4 +86,6 @@ def replaced(stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Par
 
 def partition_text(partition: Mapping[str, str | None]) -> str:
     """A partition for people: ``day=2013-01-02, carrier=null``."""
-    return ", ".join(f"{column}={'null' if value is None else value}" for column, value in partition.items())
+    return ", ".join(
+        f"{column}={'null' if value is None else value}" for column, value in partition.items()
+    )

@@ -15,7 +15,9 @@ from pydantic import StrictInt, TypeAdapter, ValidationError
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import Token
 
-SCHEMA_VERSION = 1  # raised when an older coordinator could no longer read what this release reports
+SCHEMA_VERSION = (
+    1  # raised when an older coordinator could no longer read what this release reports
+)
 
 
 class OutcomeKind(StrEnum):
@@ -107,7 +109,9 @@ class Outcome:
     def from_json(cls, text: str) -> Outcome:
         """Raises: Malformed."""
         try:
-            return _OUTCOME.validate_python(json.loads(text))  # by json, because pydantic refuses half a character
+            return _OUTCOME.validate_python(
+                json.loads(text)
+            )  # by json, because pydantic refuses half a character
         except ValueError as error:
             raise Malformed(f"not an outcome: {text[:200]!r} ({in_short(error)})") from error
 
@@ -154,7 +158,9 @@ class Report:
         """
         given = fields.get("v")
         if given is None:
-            raise Malformed("a report needs a schema version in the field 'v', and this one has none")
+            raise Malformed(
+                "a report needs a schema version in the field 'v', and this one has none"
+            )
         if given != str(SCHEMA_VERSION):
             raise Malformed(
                 f"its schema version is {given[:60]!r}, and this release reads {SCHEMA_VERSION}; once all coordinators "
@@ -171,4 +177,6 @@ class Report:
         except KeyError as error:
             raise Malformed(f"a report needs the field {error}") from error
         except ValueError as error:
-            raise Malformed(str(error)[:300]) from error  # it repeats the value, which may be of any length
+            raise Malformed(
+                str(error)[:300]
+            ) from error  # it repeats the value, which may be of any length

@@ -55,7 +55,10 @@ _URL_SAFE = ("", "/", "*", "!'()*", "!$&'()*+,;=", "!#$%&'()*+,/:;=?@[]~")
 
 def reference_in(text: str, *, wrong: bool = False) -> str | None:
     """The first reference in ``text``; if ``wrong``, the first that was meant as one and is none."""
-    return next((found[0] for found in _REFERENCE.finditer(text) if found["wrong" if wrong else "name"]), None)
+    return next(
+        (found[0] for found in _REFERENCE.finditer(text) if found["wrong" if wrong else "name"]),
+        None,
+    )
 
 
 class Secrets:
@@ -85,7 +88,11 @@ class Secrets:
 
     def clean(self, text: str) -> str:
         """``text`` with every secret that was given out replaced by its reference."""
-        return text if self._found is None else self._found.sub(lambda at: self._reference(at[0]), text)
+        return (
+            text
+            if self._found is None
+            else self._found.sub(lambda at: self._reference(at[0]), text)
+        )
 
     def clean_all(self, value: Any) -> Any:
         """``clean`` for every string in a JSON value."""
@@ -93,13 +100,24 @@ class Secrets:
             return value
         if isinstance(value, dict):
             return {self.clean(key): self.clean_all(part) for key, part in value.items()}
-        return [self.clean_all(part) for part in value] if isinstance(value, list) else map_texts(value, self.clean)
+        return (
+            [self.clean_all(part) for part in value]
+            if isinstance(value, list)
+            else map_texts(value, self.clean)
+        )
 
     def in_data(self, value: Any) -> str | None:
         """The reference to the first secret in a text or key of ``value``, at any depth of lists and objects."""
         if self._found is None:
             return None
-        return next((self._reference(at[0]) for text in texts_in(value) if (at := self._found.search(text))), None)
+        return next(
+            (
+                self._reference(at[0])
+                for text in texts_in(value)
+                if (at := self._found.search(text))
+            ),
+            None,
+        )
 
     def in_name(self, name: str) -> str | None:
         """The reference to the secret that ``name`` is, or has in it: a short one may be part of it by chance."""
@@ -115,7 +133,9 @@ class Secrets:
         line = max(text.rfind("\n"), text.rfind("\r")) + 1  # no piece goes beyond the end of a line
         cut = max(line, len(text) - self._longest + 1)
         # What begins before the cut and goes beyond it is a whole secret already.
-        return max([cut, *(found.end() for found in self._found.finditer(text) if found.start() < cut)])
+        return max(
+            [cut, *(found.end() for found in self._found.finditer(text) if found.start() < cut)]
+        )
 
     def _reference(self, form: str) -> str:
         return f"${{secret:{self._names[form]}}}"
@@ -154,7 +174,11 @@ class Secrets:
                     value = data.decode()
             except (OSError, ValueError) as error:
                 # An error of the decoder would tell bytes of the file.
-                why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+                why = (
+                    "it is not UTF-8"
+                    if isinstance(error, UnicodeDecodeError)
+                    else getattr(error, "strerror", error)
+                )
                 raise Unrecoverable(
                     f"${{secret:{name}}}: the file {path}, which {name}{_FILE} names, cannot be read: {why}"
                 ) from None

@@ -68,7 +68,10 @@ class Staging:
         folders: set[str] = set()
         for retry in known:
             open_still = self._redis.zscore(self._keys.due, retry) is not None
-            counting = [_staging_of(text) for text in cast(list[str], self._redis.hvals(self._keys.of(retry).groups))]
+            counting = [
+                _staging_of(text)
+                for text in cast(list[str], self._redis.hvals(self._keys.of(retry).groups))
+            ]
             # A damaged record does not say what it holds, so everything that it could have adopted stays.
             if open_still or None in counting:
                 going.update(_line(retry, known))
@@ -80,7 +83,11 @@ class Staging:
         text = cast(str | None, self._redis.hget(self._keys.of(job).groups, group))
         try:
             record = json.loads(text or "{}")
-            return (str(record["staging"]), Done(**record["done"])) if record["state"] == SUCCEEDED else None
+            return (
+                (str(record["staging"]), Done(**record["done"]))
+                if record["state"] == SUCCEEDED
+                else None
+            )
         except (ValueError, LookupError, TypeError, RecursionError):
             return None  # it made something, it did not succeed, or the record is damaged
 

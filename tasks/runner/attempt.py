@@ -19,7 +19,13 @@ from typing import Any
 from billiard.common import terminate_handler_fired
 
 from unstuck.tasks.driver.driver import TABLES
-from unstuck.tasks.errors import AttemptEnded, NotBegun, StepNotFound, UnstuckError, WarehouseMismatch
+from unstuck.tasks.errors import (
+    AttemptEnded,
+    NotBegun,
+    StepNotFound,
+    UnstuckError,
+    WarehouseMismatch,
+)
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.log_lines import process_is_about
 from unstuck.tasks.process.call_deadlines import run_with_deadline
@@ -52,7 +58,12 @@ from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, forget_co
 from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.loaded import loaded
-from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_skipped, read_inputs, with_published
+from unstuck.tasks.steps.step_inputs import (
+    PublishedDatasets,
+    of_skipped,
+    read_inputs,
+    with_published,
+)
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.streams.arrived.fork_share import Share
 from unstuck.tasks.time_zone import in_zone
@@ -70,7 +81,9 @@ TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot des
 class Attempt:
     """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a lost worker."""
 
-    def __init__(self, runner: AttemptHost, token: Token, claim: Claim | UnstuckError, finish: Finish) -> None:
+    def __init__(
+        self, runner: AttemptHost, token: Token, claim: Claim | UnstuckError, finish: Finish
+    ) -> None:
         """
         Args:
             claim: the answer of Redis, or why the attempt cannot begin.
@@ -93,7 +106,9 @@ class Attempt:
         self._zone = runner.settings.time_zone
         self._ran_again = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
-        self._doubtful = False  # a step failed, maybe by code that an attempt before this one had replaced
+        self._doubtful = (
+            False  # a step failed, maybe by code that an attempt before this one had replaced
+        )
 
     def run(self) -> str:
         """Run the attempt and record its outcome. Returns both, for people."""
@@ -158,7 +173,9 @@ class Attempt:
             self._files = warehouse.storage
             self._files.answered = partial(self._runner.watchdog.restart_clock, WAREHOUSE_TIMEOUT)
             self._files.check()
-            self._log = AttemptLog(self._files, self._token.log, self._secrets, self._runner.settings.log)
+            self._log = AttemptLog(
+                self._files, self._token.log, self._secrets, self._runner.settings.log
+            )
             self._stop_log = self._log.stop
             stack.enter_context(self._log.open())
         self._runner.watchdog.log_to(None if self._log.path is None else str(self._log.path))
@@ -195,7 +212,11 @@ class Attempt:
             if standing is None:
                 return None
             self._files.check()
-        log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, standing[1].token)
+        log.info(
+            "%s: the work was done before, by %s; its outputs are taken over",
+            self._token,
+            standing[1].token,
+        )
         return success(*standing, adopted=True)
 
     def _resolved(self) -> dict[str, Any]:
@@ -213,7 +234,10 @@ class Attempt:
         if not self._work_order.group.spark:
             return None
         self._progress({"label": "starting Spark"})
-        conf = {key: str(self._secrets.resolve(value)) for key, value in self._work_order.group.conf.items()}
+        conf = {
+            key: str(self._secrets.resolve(value))
+            for key, value in self._work_order.group.conf.items()
+        }
         tables = self._files.uri(f"{self._token.staging}/{TABLES}")
         return open_session(stack, self._runner, self._token, self._work_order, conf, tables)
 
@@ -222,7 +246,9 @@ class Attempt:
         work_order, runner = self._work_order, self._runner
         plan, group, frozen = work_order.plan, work_order.group, work_order.frozen
         stack.enter_context(logging_restored())
-        asked = any(map(any, frozen.inputs.values())) or frozen.empty or group.inputs  # what made nothing has no folder
+        asked = (
+            any(map(any, frozen.inputs.values())) or frozen.empty or group.inputs
+        )  # what made nothing has no folder
         with self._warehouse_clock("reading what the group needs in", asked):
             made = read_inputs(self._files, frozen.inputs, plan.forks)
             empty = of_skipped(work_order, self._published)
@@ -247,7 +273,9 @@ class Attempt:
         stack.enter_context(runner.watchdog.clock("TIMEOUT", group.timeout or math.inf))
         with users_code():
             for name in (*work.inputs, *work.streams) if session is not None else ():
-                work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
+                work.show(
+                    name
+                )  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in", plan.collect):
@@ -267,8 +295,14 @@ class Attempt:
                 where = f"step {index + 1} of {len(steps)}"
                 log.info("%s: %s", where, step.label)
                 ctx = self._context(work, step, index, params, scratch)
-                with runner.watchdog.clock("STEP_TIMEOUT", step.timeout or math.inf, f"{where} ({step.label})", index):
-                    before.run(partial(run_step, step, work, ctx, runner.settings.step_modules, before.imported))
+                with runner.watchdog.clock(
+                    "STEP_TIMEOUT", step.timeout or math.inf, f"{where} ({step.label})", index
+                ):
+                    before.run(
+                        partial(
+                            run_step, step, work, ctx, runner.settings.step_modules, before.imported
+                        )
+                    )
 
     @contextmanager
     def _put_back(self) -> Iterator[ProcessSnapshot]:
@@ -282,14 +316,30 @@ class Attempt:
             self._doubtful = before.doubtful
             if before.changed:
                 self._changed = self._secrets.clean(", ".join(before.changed))
-                then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
-                self._log_line(logging.WARNING, "the steps of %s changed %s; %s", self._token, self._changed, then)
+                then = (
+                    "this runner is replaced before it takes more work"
+                    if before.spoiled
+                    else "it was put back"
+                )
+                self._log_line(
+                    logging.WARNING,
+                    "the steps of %s changed %s; %s",
+                    self._token,
+                    self._changed,
+                    then,
+                )
                 runner.watchdog.remark(f"its steps had changed {self._changed}")
             if before.spoiled:
                 runner.replace()
 
-    def _context(self, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Scratch) -> StepContext:
-        at: dict[str, Any] = {"step": index + 1, "steps": len(self._work_order.group.steps), "label": step.label}
+    def _context(
+        self, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Scratch
+    ) -> StepContext:
+        at: dict[str, Any] = {
+            "step": index + 1,
+            "steps": len(self._work_order.group.steps),
+            "label": step.label,
+        }
         if work.session is not None:
             at |= self._runner.driver.application
 
@@ -336,10 +386,14 @@ class Attempt:
         """The outcome of an attempt that ``error`` ended; None if another runner has the attempt."""
         if isinstance(error, NotBegun):
             self._runner.replace()
-        instruction = self._held.instruction or (Instruction.DRAIN if terminate_handler_fired() else None)
+        instruction = self._held.instruction or (
+            Instruction.DRAIN if terminate_handler_fired() else None
+        )
         if instruction is None:
             return self._failed(error)
-        self._log_line(logging.WARNING, "%s ended because it was told to: %s", self._token, instruction)
+        self._log_line(
+            logging.WARNING, "%s ended because it was told to: %s", self._token, instruction
+        )
         if instruction is Instruction.STALE:
             return None
         if instruction is Instruction.CANCEL:
@@ -348,7 +402,9 @@ class Attempt:
             return Outcome(OutcomeKind.RELEASED)
         return Outcome(OutcomeKind.FAILED, failure=self._held.timeout)
 
-    def _log_line(self, level: int, text: str, *arguments: object, trace: str | None = None) -> None:
+    def _log_line(
+        self, level: int, text: str, *arguments: object, trace: str | None = None
+    ) -> None:
         """Log a line before the outcome is recorded, which must not wait for a log that hangs."""
         record = log.makeRecord(log.name, level, __file__, 0, text, arguments, None)
         record.exc_text = trace
@@ -362,7 +418,9 @@ class Attempt:
         lost = ours or isinstance(error, NotBegun) or self._doubtful
         error = error.error if isinstance(error, StepRaised) else error
         # The watchdog counts the time too: asking for the text may block every thread.
-        with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
+        with self._runner.watchdog.clock(
+            "STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)
+        ):
             described = describe_in_time(error, self._secrets.clean)
             found = described.failure if lost else self._runner.driver.blamed(described.failure)
         if described.hangs or ours:
@@ -375,7 +433,9 @@ class Attempt:
         elif self._doubtful:
             found = with_replaced_code(found, self._runner.name, self._changed)
         failure = self._recoverable_if_away(found)
-        kind, failure = self._runner.judge(error, failure, OutcomeKind.LOST if lost else OutcomeKind.FAILED)
+        kind, failure = self._runner.judge(
+            error, failure, OutcomeKind.LOST if lost else OutcomeKind.FAILED
+        )
         return Outcome(kind, failure=failure)
 
     def _recoverable_if_away(self, failure: Failure) -> Failure:
@@ -388,7 +448,9 @@ class Attempt:
             with self._warehouse_clock(what):
                 Warehouse(plan.warehouse, plan.warehouse_id).storage.check()
         except WarehouseMismatch as away:
-            text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
+            text = self._secrets.clean(
+                shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT)
+            )
             return replace(failure, code=away.code, text=text, recoverable=True, names=())
         except Exception as error:  # noqa: BLE001 - the failure of the step counts, not that of the file system
             message = "%s: the warehouse could not be asked whether it is there: %s"

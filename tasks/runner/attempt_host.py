@@ -29,7 +29,12 @@ from unstuck.tasks.watchdog.policy import Instruction
 log = logging.getLogger(__name__)
 
 WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # what this process or its host lacks
+_EXHAUSTED = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+)  # what this process or its host lacks
 
 
 @dataclass
@@ -95,7 +100,9 @@ class AttemptHost(ABC):
         """This process should run no other attempt."""
 
     @abstractmethod
-    def judge(self, error: BaseException, failure: Failure, kind: OutcomeKind) -> tuple[OutcomeKind, Failure]:
+    def judge(
+        self, error: BaseException, failure: Failure, kind: OutcomeKind
+    ) -> tuple[OutcomeKind, Failure]:
         """Decide who is charged with ``failure``: the group, or this host."""
 
     @abstractmethod
@@ -125,16 +132,22 @@ class AttemptHost(ABC):
                     raise
                 raise WarehouseTrouble(f"{where} failed: {describe(error)}") from error
 
-    def _take_instruction(self, token: Token, instruction: Instruction, failure: Failure | None) -> None:
+    def _take_instruction(
+        self, token: Token, instruction: Instruction, failure: Failure | None
+    ) -> None:
         held = self.held
         if held is None or held.token != token or held.ended:
             return
-        held.timeout = held.timeout or failure  # before the instruction, which makes others read the timeout
+        held.timeout = (
+            held.timeout or failure
+        )  # before the instruction, which makes others read the timeout
         first = held.instruction is None
         if held.instruction is None or instruction.strength > held.instruction.strength:
             held.instruction = instruction
         if first:
-            threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
+            threading.Thread(
+                target=self._interrupt, args=(held,), name="interrupt", daemon=True
+            ).start()
             run_with_deadline(
                 log.warning, "%s is told to end: %s", token, instruction
             )  # this thread reads the instructions

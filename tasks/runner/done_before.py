@@ -23,7 +23,9 @@ Standing = tuple[str, Marker]
 
 def on_record(staging: str, done: Done) -> Standing:
     """The work of an attempt that made nothing, and so has no folder."""
-    marker = Marker(staging, done.fingerprint, {}, {}, {}, 0.0, done.code, done.params, made_on=done.made_on)
+    marker = Marker(
+        staging, done.fingerprint, {}, {}, {}, 0.0, done.code, done.params, made_on=done.made_on
+    )
     return staging, marker
 
 
@@ -35,7 +37,12 @@ class DoneBefore:
     """
 
     def __init__(
-        self, token: Token, work_order: WorkOrder, code: str, runs_on: RunsOn, published: PublishedDatasets
+        self,
+        token: Token,
+        work_order: WorkOrder,
+        code: str,
+        runs_on: RunsOn,
+        published: PublishedDatasets,
     ) -> None:
         """``code``: what stands for the code that this runner has."""
         self._token, self._work_order, self._code = token, work_order, code
@@ -56,14 +63,20 @@ class DoneBefore:
             if not compacts and (standing := self._standing(files, job, recorded)) is not None:
                 return standing
             if job != self._token.job and not self.why_again:
-                there = recorded[job][1] if job in recorded else newest_marker(files, self._folder(job))
+                there = (
+                    recorded[job][1] if job in recorded else newest_marker(files, self._folder(job))
+                )
                 self.why_again = "" if there is None else self._why_again(job, there)
         if adopts:
-            self.why_again = f"{self.why_again or f'it had not finished in job {adopts[0]}'}, so it ran again"
+            self.why_again = (
+                f"{self.why_again or f'it had not finished in job {adopts[0]}'}, so it ran again"
+            )
             log.info("%s: %s", self._token, self.why_again)
         return None
 
-    def _standing(self, files: Files, job: str, recorded: Mapping[str, Standing]) -> Standing | None:
+    def _standing(
+        self, files: Files, job: str, recorded: Mapping[str, Standing]
+    ) -> Standing | None:
         if job in recorded and self._counts(recorded[job][1]):
             return recorded[job]
         return find_done_marker(files, self._folder(job), self._counts)

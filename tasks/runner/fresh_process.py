@@ -61,9 +61,13 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
     with ours, its:
         try:
             command = [sys.executable, "-m", "unstuck.tasks.runner.fresh_process"]
-            process = runner.start_helper(command, stdin=its, pass_fds=[] if flag is None else [flag])
+            process = runner.start_helper(
+                command, stdin=its, pass_fds=[] if flag is None else [flag]
+            )
         except OSError as error:
-            raise NotBegun(f"{runner.name} could not start a fresh runner: {type(error).__name__}: {error}") from error
+            raise NotBegun(
+                f"{runner.name} could not start a fresh runner: {type(error).__name__}: {error}"
+            ) from error
         its.close()
         begun = b""
         try:
@@ -109,7 +113,9 @@ def main() -> None:
     flag = None if wanted["shutdown_flag"] is None else ShutdownFlag(wanted["shutdown_flag"])
     # As in a child of the pool: no end of this process may hang.
     hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
-    runner = start_runner(queues=wanted["queues"], slots=wanted["slots"], shutdown_flag=flag, prewarm=False)
+    runner = start_runner(
+        queues=wanted["queues"], slots=wanted["slots"], shutdown_flag=flag, prewarm=False
+    )
     os.write(0, b"1")
     try:
         token = Token.parse(wanted["token"])

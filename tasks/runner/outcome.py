@@ -17,7 +17,11 @@ def success(staging: str, marker: Marker, *, adopted: bool = False, ran_again: s
         ran_again=ran_again,
         arrived=marker.arrived,
         rows={name: output.rows for name, output in marker.outputs.items()},
-        rejected={name: output.rejected_by for name, output in marker.outputs.items() if output.rejected_by},
+        rejected={
+            name: output.rejected_by
+            for name, output in marker.outputs.items()
+            if output.rejected_by
+        },
         forks=marker.forks,
         results=marker.results,
         done=done if marker.made_nothing else None,

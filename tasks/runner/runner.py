@@ -64,15 +64,23 @@ class Runner(AttemptHost):
         super().__init__(settings, Driver(settings, slots=slots, temporary=temporary), temporary)
         self.id, self.runs_on = f"{self.name}-{secrets.token_hex(3)}", worker_here(settings)
         self.client: redis.Redis = connect(settings.redis_url)
-        self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, self.id, self.runs_on.bound)
+        self.lease = Lease(
+            self.client, Keys(settings.prefix), settings.lease_ttl, self.id, self.runs_on.bound
+        )
         self.queues = tuple(queues)
         self._trial, self._unfit = HostTrial(self.driver, settings, queues), ""
-        self._idle_at: float | None = None  # when the session will have been idle for too long; None: it never is
+        self._idle_at: float | None = (
+            None  # when the session will have been idle for too long; None: it never is
+        )
         self.replaced = False  # this process ends before it takes more work
-        self._idle = threading.Lock()  # held while stray processes are ended, so that no attempt begins meanwhile
+        self._idle = (
+            threading.Lock()
+        )  # held while stray processes are ended, so that no attempt begins meanwhile
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._threads: list[threading.Thread] = []  # from before the attempt
-        self._before: frozenset[int] | None = None  # children from before the first attempt: of Celery plugins
+        self._before: frozenset[int] | None = (
+            None  # children from before the first attempt: of Celery plugins
+        )
         worker = {"worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         hello = {"runner": self.id, "temporary": str(self.temporary), **worker}
         self.shutdown_flag, self.slots = shutdown_flag, slots
@@ -98,11 +106,16 @@ class Runner(AttemptHost):
             return False
         if self.stopping:
             # A claim would be handed back at once. An offer that is left costs no epoch and goes to another worker.
-            log.info("nothing is taken: this worker was told to stop. What stands ready goes to others")
+            log.info(
+                "nothing is taken: this worker was told to stop. What stands ready goes to others"
+            )
             return False
         if old := loaded.changed():
             self.replace()
-            log.info("nothing is taken: %s has changed since this runner loaded it, so the runner is replaced", old)
+            log.info(
+                "nothing is taken: %s has changed since this runner loaded it, so the runner is replaced",
+                old,
+            )
         return not old
 
     def may_take(self) -> bool:
@@ -111,17 +124,26 @@ class Runner(AttemptHost):
             return False
         if self._code is not None and self._code.due and (replaced := self._code.put_rest_back()):
             self.replace()
-            log.warning("nothing is taken: steps have changed %s, so this runner is replaced", ", ".join(replaced))
+            log.warning(
+                "nothing is taken: steps have changed %s, so this runner is replaced",
+                ", ".join(replaced),
+            )
             return False
         if self._session_is_idle:
             # It had other work since. Its session would hold memory and executors for as long as that goes on.
             self.replace()
             log.info("nothing is taken: %s. What stands ready goes to others", self._idle_for)
             return False
-        unfit = self.driver.broken[1] or ("the Spark session of this runner has died" if self.driver.died else "")
+        unfit = self.driver.broken[1] or (
+            "the Spark session of this runner has died" if self.driver.died else ""
+        )
         if not unfit and not self.driver.running:
             with self._idle:  # the check may start a shell, which is no stray process
-                unfit = "Java is gone from this host" if java_is_gone(self.settings, self.queues) else ""
+                unfit = (
+                    "Java is gone from this host"
+                    if java_is_gone(self.settings, self.queues)
+                    else ""
+                )
         if unfit:
             # A host without Java fails in seconds, and each claim would count as a lost worker.
             self.replace()
@@ -148,12 +170,16 @@ class Runner(AttemptHost):
             yield
         hang_alarm.start()
 
-    def judge(self, error: BaseException, failure: Failure, kind: OutcomeKind) -> tuple[OutcomeKind, Failure]:
+    def judge(
+        self, error: BaseException, failure: Failure, kind: OutcomeKind
+    ) -> tuple[OutcomeKind, Failure]:
         """Decide who is charged with ``failure``: the group, or this host."""
         held = self.held
         seconds = None if held is None else self.settings.session_timeout
         with self.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
-            return self._trial.judge(error, failure, kind, lambda: held is not None and held.instruction is not None)
+            return self._trial.judge(
+                error, failure, kind, lambda: held is not None and held.instruction is not None
+            )
 
     def start_session(self, own: Mapping[str, str] | None = None) -> None:
         """Start a Spark session, unless one runs, and try the host with the first one. Raises: as `Driver.start`."""
@@ -162,7 +188,9 @@ class Runner(AttemptHost):
 
     def may_take_at_once(self) -> bool:
         """As `may_take`, for a runner without a session: nothing that may hang is asked."""
-        return self.driver.unused and not self.replaced and not self.stopping and not loaded.changed()
+        return (
+            self.driver.unused and not self.replaced and not self.stopping and not loaded.changed()
+        )
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:
@@ -184,7 +212,9 @@ class Runner(AttemptHost):
         except Exception as error:
             self.held = None
             hang_alarm.start()
-            with suppress(Exception):  # the pipe may be what is broken; the watchdog watches this process anyway
+            with suppress(
+                Exception
+            ):  # the pipe may be what is broken; the watchdog watches this process anyway
                 self.watchdog.release()
             raise NotBegun(
                 f"{self.name} had claimed {token} and could not begin it: {type(error).__name__}: {error}. This runner "
@@ -202,7 +232,9 @@ class Runner(AttemptHost):
                 strays = [] if held.left_nothing else self._end_strays()
             if left := [] if held.left_nothing else [*find_leaks(self._threads), *strays]:
                 what = held.clean(", ".join(left))  # a step may have given a thread any name
-                log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
+                log.warning(
+                    "%s left %s; this runner is replaced before it takes more work", token, what
+                )
                 self.replace()
 
     def looks_clean(self) -> bool:
@@ -231,7 +263,9 @@ class Runner(AttemptHost):
 
     def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
         staging = Staging(self.client, Keys(self.settings.prefix))
-        found: tuple[str, Done] | None = persistently(self.settings.dispatch_timeout, staging.made_nothing, group, job)
+        found: tuple[str, Done] | None = persistently(
+            self.settings.dispatch_timeout, staging.made_nothing, group, job
+        )
         return found
 
     def replace(self) -> None:
@@ -258,7 +292,9 @@ class Runner(AttemptHost):
     @property
     def _idle_for(self) -> str:
         idle = f"{self.settings.session_idle:g}s (UNSTUCK_SESSION_IDLE)"
-        return f"the Spark session of this runner was not used for {idle}, so the runner is replaced"
+        return (
+            f"the Spark session of this runner was not used for {idle}, so the runner is replaced"
+        )
 
     def end_idle_session(self) -> None:
         """Stop a session that is idle, while this process waits for another one. For the main thread."""
@@ -283,7 +319,9 @@ class Runner(AttemptHost):
             with self._idle:
                 strays = self._end_strays() if self.held is None else []
             if strays:
-                message = "ended %s, started by a thread that an attempt left; this runner is replaced"
+                message = (
+                    "ended %s, started by a thread that an attempt left; this runner is replaced"
+                )
                 run_with_deadline(log.warning, message, ", ".join(strays))  # the log may hang
                 self.replace()
 
@@ -294,23 +332,34 @@ class Runner(AttemptHost):
         """
         try:
             return [f"the process {pid}" for pid in end_strays(self._owns)]
-        except OSError as error:  # no descriptor is free; the watchdog ends the processes with this one
+        except (
+            OSError
+        ) as error:  # no descriptor is free; the watchdog ends the processes with this one
             return [f"processes that cannot be listed ({error})"]
 
     def _owns(self, pid: int) -> bool:
         # While a session starts, its JVM cannot be told from other processes; the next check comes soon.
-        if self._before is None or pid in self._before or self.driver.starting or pid in self.driver.pids:
+        if (
+            self._before is None
+            or pid in self._before
+            or self.driver.starting
+            or pid in self.driver.pids
+        ):
             return True
         if pid == self.watchdog.watchdog_pid:
             return True
         # The watchdog of a fresh runner that was killed reports the attempt, and ends by itself.
-        return any(one.pid == pid and one.poll() is None for one in self._helpers) or is_watchdog(pid)
+        return any(one.pid == pid and one.poll() is None for one in self._helpers) or is_watchdog(
+            pid
+        )
 
     def _prewarm(self) -> None:
         try:
             self.start_session()
         except Exception:
-            log.exception("the Spark session could not be started ahead; the first group will try again")
+            log.exception(
+                "the Spark session could not be started ahead; the first group will try again"
+            )
 
     def _show_stages(self, token: Token) -> None:
         """Show what Spark runs for the attempt that is held."""
@@ -324,12 +373,18 @@ def find_leaks(threads: list[threading.Thread]) -> list[str]:
 
     Daemon threads are ignored, because libraries keep them for good.
     """
-    left = [f"the thread {one.name!r}" for one in threading.enumerate() if one not in threads and not one.daemon]
+    left = [
+        f"the thread {one.name!r}"
+        for one in threading.enumerate()
+        if one not in threads and not one.daemon
+    ]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         count = len(os.listdir("/dev/fd"))
     except OSError as error:
-        count = limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0  # none is left to count them with
+        count = (
+            limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0
+        )  # none is left to count them with
     if limit != resource.RLIM_INFINITY and count > limit / 2:
         # The next attempt might leave too few descriptors to look for leaks, or to start a watchdog.
         left.append(f"{count} open files, of {limit} that it may have")
@@ -340,7 +395,11 @@ _runner: Runner | None = None
 
 
 def start_runner(
-    *, queues: Sequence[str], slots: int, shutdown_flag: ShutdownFlag | None = None, prewarm: bool = True
+    *,
+    queues: Sequence[str],
+    slots: int,
+    shutdown_flag: ShutdownFlag | None = None,
+    prewarm: bool = True,
 ) -> Runner:
     """Make this process a runner. Call it once.
 
@@ -371,7 +430,9 @@ def this_runner() -> Runner:
         RuntimeError: no runner was made in this process.
     """
     if _runner is None or _runner.pid != os.getpid():
-        raise RuntimeError("this process is not a runner; attempts are run by: celery -A unstuck.tasks worker")
+        raise RuntimeError(
+            "this process is not a runner; attempts are run by: celery -A unstuck.tasks worker"
+        )
     return _runner
 
 

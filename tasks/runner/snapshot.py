@@ -27,17 +27,61 @@ from unstuck.tasks.steps.execute import users_code
 COMPARED_EVERY = 1.0  # seconds between two comparisons of all code
 
 # Names of modules; with a dot at the end, of all that begin so. ``builtins`` is restored first.
-_FOR_AN_OUTCOME = ("builtins", "os", "time", "json.", "threading", "logging", "redis.client", "redis.connection")
+_FOR_AN_OUTCOME = (
+    "builtins",
+    "os",
+    "time",
+    "json.",
+    "threading",
+    "logging",
+    "redis.client",
+    "redis.connection",
+)
 _USED = (
-    *("sys", "posixpath", "io", "pathlib", "socket", "select", "selectors", "signal", "subprocess", "tempfile"),
-    *("shutil", "queue", "struct", "pickle", "re", "random", "secrets", "hashlib", "contextlib", "functools"),
+    *(
+        "sys",
+        "posixpath",
+        "io",
+        "pathlib",
+        "socket",
+        "select",
+        "selectors",
+        "signal",
+        "subprocess",
+        "tempfile",
+    ),
+    *(
+        "shutil",
+        "queue",
+        "struct",
+        "pickle",
+        "re",
+        "random",
+        "secrets",
+        "hashlib",
+        "contextlib",
+        "functools",
+    ),
     *("traceback", "importlib", "operator", "concurrent.futures."),
     *("redis.commands.core", "redis.retry", "redis.utils", "redis._parsers."),
-    *("billiard.pool", "billiard.connection", "billiard.queues", "billiard.reduction", "celery.app.trace", "unstuck."),
+    *(
+        "billiard.pool",
+        "billiard.connection",
+        "billiard.queues",
+        "billiard.reduction",
+        "celery.app.trace",
+        "unstuck.",
+    ),
 )
 _OWN = (logging.Logger, "callHandlers")  # the log of the attempt replaces it while the log is open
 # Bound here, because a step may replace the builtins themselves.
-_callable, _isinstance, _type, _map, _chained = callable, isinstance, type, map, itertools.chain.from_iterable
+_callable, _isinstance, _type, _map, _chained = (
+    callable,
+    isinstance,
+    type,
+    map,
+    itertools.chain.from_iterable,
+)
 _now = time.monotonic
 # Py_TPFLAGS_HEAPTYPE without Py_TPFLAGS_IMMUTABLETYPE: Python code can change no other class.
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
@@ -58,7 +102,9 @@ class _Compared:
             one: f"{name}.{one.__qualname__}"
             for name, module in self._modules.items()
             for one in list(vars(module).values())
-            if isinstance(one, type) and one.__module__ == name and one.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
+            if isinstance(one, type)
+            and one.__module__ == name
+            and one.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
         }
         owners = [*((module, name) for name, module in self._modules.items()), *classes.items()]
         self._owners = [(name, owner, vars(owner), dict(vars(owner))) for owner, name in owners]
@@ -81,7 +127,11 @@ class _Compared:
                     found += [f"{where}.{name}" for name in _restore(owner, now, before)]
             if same:
                 return found
-            lost = {name: module for name, module in self._modules.items() if sys.modules.get(name) is not module}
+            lost = {
+                name: module
+                for name, module in self._modules.items()
+                if sys.modules.get(name) is not module
+            }
             sys.modules.update(lost)
             self._values = self._all_values()  # modules of ours change values that are no code
             return [*found, *(f"sys.modules.{name}" for name in lost)]
@@ -126,7 +176,9 @@ def _restore(owner: Any, now: Any, before: dict[str, Any]) -> list[str]:
     changed = [
         name
         for name, value in before.items()
-        if (name not in now or now[name] is not value) and (of_class or _is_code(value)) and (owner, name) != _OWN
+        if (name not in now or now[name] is not value)
+        and (of_class or _is_code(value))
+        and (owner, name) != _OWN
     ]
     for name in changed:
         if of_class:
@@ -134,7 +186,9 @@ def _restore(owner: Any, now: Any, before: dict[str, Any]) -> list[str]:
         else:
             now[name] = before[name]
     # A new attribute of a class hides the one that the class inherits.
-    hiding = [name for name in now if name not in before and _is_code(now[name])] if of_class else []
+    hiding = (
+        [name for name in now if name not in before and _is_code(now[name])] if of_class else []
+    )
     for name in hiding:
         _type.__delattr__(owner, name)
     return changed + hiding
@@ -169,7 +223,9 @@ def _set_environment(before: Mapping[bytes, bytes]) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # there is no other way to read the mask; what a thread creates meanwhile is private
+    mask = os.umask(
+        0o077
+    )  # there is no other way to read the mask; what a thread creates meanwhile is private
     os.umask(mask)
     return mask
 
@@ -213,8 +269,18 @@ _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith(
 _handler = sys.modules["_signal"].getsignal  # makes no enums, which take most of the time
 _IMPORTERS = tuple(sys.meta_path)  # a module that is imported may add others, which stay
 
-_ENVIRONMENT, _ZONE, _PATH, _FOLDER = "the environment", "the time zone", "sys.path", "the working directory"
-_COMMON = (_ENVIRONMENT, _ZONE, _PATH, _FOLDER)  # many steps change these, so they replace no runner
+_ENVIRONMENT, _ZONE, _PATH, _FOLDER = (
+    "the environment",
+    "the time zone",
+    "sys.path",
+    "the working directory",
+)
+_COMMON = (
+    _ENVIRONMENT,
+    _ZONE,
+    _PATH,
+    _FOLDER,
+)  # many steps change these, so they replace no runner
 # By name: how to read it, and how to put it back. First what may make any other call fail.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
@@ -237,7 +303,10 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         lambda before: signal.pthread_sigmask(signal.SIG_SETMASK, before),
     ),
-    "the locale": (lambda: locale.setlocale(locale.LC_ALL), lambda before: locale.setlocale(locale.LC_ALL, before)),
+    "the locale": (
+        lambda: locale.setlocale(locale.LC_ALL),
+        lambda before: locale.setlocale(locale.LC_ALL, before),
+    ),
     "the decimal context": (_decimals, _leave_it),
     "the garbage collector": (lambda: (gc.isenabled(), gc.get_threshold()), _leave_it),
     "the priority": (lambda: os.getpriority(os.PRIO_PROCESS, 0), _leave_it),
@@ -270,7 +339,9 @@ class ProcessSnapshot:
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             self._keep_additions()
-            self.spoiled |= any(read() != self._before[what] for what, (read, _) in _SETTINGS.items())
+            self.spoiled |= any(
+                read() != self._before[what] for what, (read, _) in _SETTINGS.items()
+            )
 
     def run(self, step: Callable[[], None]) -> None:
         """Run a step, and restore after it what our own code uses. It may set variables for the next step of its group.
@@ -284,7 +355,9 @@ class ProcessSnapshot:
             failed = False
         finally:
             replaced = self._replaced(self._code.for_an_outcome.put_back())
-            if (failed or replaced or self._code.due) and self._replaced(self._code.put_rest_back()):
+            if (failed or replaced or self._code.due) and self._replaced(
+                self._code.put_rest_back()
+            ):
                 self.doubtful = failed and self._unsure
 
     def _replaced(self, names: list[str]) -> bool:
@@ -316,5 +389,7 @@ class ProcessSnapshot:
 
 def _names(before: Mapping[bytes, bytes], now: Mapping[bytes, bytes]) -> str:
     """The names of the variables that differ, never their values."""
-    names = sorted(os.fsdecode(name) for name in {*before, *now} if before.get(name) != now.get(name))
+    names = sorted(
+        os.fsdecode(name) for name in {*before, *now} if before.get(name) != now.get(name)
+    )
     return f" ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})"

@@ -23,14 +23,22 @@ log = logging.getLogger(__name__)
 
 
 def open_session(
-    stack: ExitStack, runner: AttemptHost, token: Token, work_order: WorkOrder, conf: Mapping[str, str], tables: str
+    stack: ExitStack,
+    runner: AttemptHost,
+    token: Token,
+    work_order: WorkOrder,
+    conf: Mapping[str, str],
+    tables: str,
 ) -> Any:
     """The session of the attempt ``token``, which ``stack`` closes. ``tables``: where its tables are stored."""
     zone = work_order.plan.zone
     stack.callback(runner.session_used)
     entered = ExitStack()
     try:
-        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
+        with (
+            runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout),
+            users_code(),
+        ):
             # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
             runner.start_session(_own_conf(conf, zone) if work_order.group.fresh else None)
             session = entered.enter_context(runner.driver.attempt(str(token), conf, tables, zone))
@@ -58,4 +66,6 @@ def _close(runner: AttemptHost, token: Token, entered: ExitStack) -> None:
             runner.replace()
             if terminate_handler_fired():
                 raise  # this process was told to end
-            log.exception("%s: %s failed; this runner is replaced before it takes more work", token, what)
+            log.exception(
+                "%s: %s failed; this runner is replaced before it takes more work", token, what
+            )

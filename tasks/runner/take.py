@@ -75,7 +75,9 @@ def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | N
     if taken is not None or not able:
         return taken
     taken = _take(runner, [*able[1:], able[0]], linger=LINGER)
-    if taken is not None and not runner.may_still_take():  # the code has changed while it waited, or the worker ends
+    if (
+        taken is not None and not runner.may_still_take()
+    ):  # the code has changed while it waited, or the worker ends
         taken.give_back()
         return None
     return taken
@@ -104,7 +106,9 @@ def _take(runner: Runner, queues: Sequence[str], *, linger: float = 0.0) -> _Tak
         return taken
 
 
-def _unread(runner: Runner, claimant: str, error: BaseException, queues: Sequence[str]) -> _Taken | None:
+def _unread(
+    runner: Runner, claimant: str, error: BaseException, queues: Sequence[str]
+) -> _Taken | None:
     """The attempt that Redis granted to ``claimant`` in an answer that could not be read: it needs an outcome."""
     token = runner.lease.taken(claimant)
     if token is None:
@@ -133,7 +137,9 @@ class _Taken:
         answer: whether something stood ready, where more was asked for.
     """
 
-    def __init__(self, runner: Runner, token: Token, claim: Claim | UnstuckError, queues: Sequence[str]) -> None:
+    def __init__(
+        self, runner: Runner, token: Token, claim: Claim | UnstuckError, queues: Sequence[str]
+    ) -> None:
         """``claim``: or why the attempt cannot begin."""
         self._runner, self._token, self._claim, self.queues = runner, token, claim, queues
         self._claimant, self._event = secrets.token_hex(6), secrets.token_hex(8)
@@ -182,8 +188,12 @@ class _Taken:
             answer = lease.finish(token, outcome, event)
             self.next = _unread(runner, self._claimant, error, queues)
             if self.next is None:
-                log.exception("%s: what was taken after it could not be read; this runner is replaced", token)
+                log.exception(
+                    "%s: what was taken after it could not be read; this runner is replaced", token
+                )
                 runner.replace()
             return answer
-        self.next = None if following is None else _Taken(runner, following.token, following, queues)
+        self.next = (
+            None if following is None else _Taken(runner, following.token, following, queues)
+        )
         return answer

@@ -39,7 +39,14 @@ log = logging.getLogger(__name__)
 _LOOKS = 10  # that see a watchdog stopped before it is killed
 _MAX_RESTARTS = 5  # within a minute
 _UNWATCHED = "and a runner without a watchdog keeps no lease and gets no cancel, so "
-_OF_NO_ATTEMPT: dict[str, Any] = {"log": None, "clocks": {}, "progress": "", "remark": "", "secrets": {}, "stages": ""}
+_OF_NO_ATTEMPT: dict[str, Any] = {
+    "log": None,
+    "clocks": {},
+    "progress": "",
+    "remark": "",
+    "secrets": {},
+    "stages": "",
+}
 _RESTART_AFTER = 0.05  # of a clock's time; a clock is not restarted sooner
 
 
@@ -110,7 +117,9 @@ class WatchdogClient:
         self._tell(log=path)
 
     @contextmanager
-    def clock(self, code: str, seconds: float | None, step: str = "", index: int = 0) -> Iterator[None]:
+    def clock(
+        self, code: str, seconds: float | None, step: str = "", index: int = 0
+    ) -> Iterator[None]:
         """Limit the block to ``seconds``: then the runner gets an instruction, and is killed after the grace.
 
         The failure gets ``code``; ``step`` says what takes so long, ``index`` which step of the group. None: no limit;
@@ -120,12 +129,19 @@ class WatchdogClient:
             yield
             return
         with self._lock:
-            self._tell(clocks={**self._holding.clocks, code: Clock(code, seconds, time.monotonic(), step, index)})
+            self._tell(
+                clocks={
+                    **self._holding.clocks,
+                    code: Clock(code, seconds, time.monotonic(), step, index),
+                }
+            )
         try:
             yield
         finally:
             with self._lock:
-                self._tell(clocks={name: one for name, one in self._holding.clocks.items() if name != code})
+                self._tell(
+                    clocks={name: one for name, one in self._holding.clocks.items() if name != code}
+                )
 
     def restart_clock(self, code: str) -> None:
         """Start the clock ``code`` again, if it runs, because its work goes on. May be called often."""
@@ -148,7 +164,9 @@ class WatchdogClient:
         """Show people what Spark runs for ``token``, if this runner holds that still."""
         with self._lock:
             if self._holding.token == str(token):
-                self._tell(stages=json.dumps([asdict(one) for one in stages]), stages_at=time.time())
+                self._tell(
+                    stages=json.dumps([asdict(one) for one in stages]), stages_at=time.time()
+                )
 
     def remark(self, text: str) -> None:
         """Add ``text`` to what the watchdog reports if this process dies in this attempt."""
@@ -177,12 +195,17 @@ class WatchdogClient:
             self._shared.write(self._holding)
 
     def _start(self) -> None:
-        told = {"shared": self._shared.descriptor, "stack": None if self._stack is None else self._stack.descriptor}
+        told = {
+            "shared": self._shared.descriptor,
+            "stack": None if self._stack is None else self._stack.descriptor,
+        }
         inherited = [one for one in (*told.values(), self._flag) if one is not None]
         self._process = start_watchdog({**self._hello, **told}, inherited)
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         watchdog = psutil.Process(self._process.pid)
-        threading.Thread(target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True).start()
+        threading.Thread(
+            target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True
+        ).start()
 
     def _follow(self, process: WatchdogProcess, watchdog: psutil.Process) -> None:
         """Pass the watchdog's instructions on until it dies, and replace it."""
@@ -214,9 +237,13 @@ class WatchdogClient:
                     if instruction["op"] == "look":
                         self._look(Token.parse(instruction["token"]))
                         continue
-                    failure = Failure(**instruction["failure"]) if "failure" in instruction else None
+                    failure = (
+                        Failure(**instruction["failure"]) if "failure" in instruction else None
+                    )
                     self._on_instruction(
-                        Token.parse(instruction["token"]), Instruction(instruction["instruction"]), failure
+                        Token.parse(instruction["token"]),
+                        Instruction(instruction["instruction"]),
+                        failure,
                     )
                     continue
                 try:
@@ -230,7 +257,9 @@ class WatchdogClient:
                 if stopped == _LOOKS + 1:
                     process.kill()
                     message = "the watchdog %d was stopped for %.1fs and is killed"
-                    run_with_deadline(log.warning, message, process.pid, self._max_stopped, seconds=0)
+                    run_with_deadline(
+                        log.warning, message, process.pid, self._max_stopped, seconds=0
+                    )
 
     def _look(self, token: Token) -> None:
         """Look where ``token`` stands, unless the look before this one hangs."""
@@ -246,12 +275,16 @@ class WatchdogClient:
             now = time.monotonic()
             self._restarts = [at for at in self._restarts if now - at < 60] + [now]
             if len(self._restarts) > _MAX_RESTARTS:
-                self._give_up(f"the watchdog died {len(self._restarts)} times within a minute, at last with {status}")
+                self._give_up(
+                    f"the watchdog died {len(self._restarts)} times within a minute, at last with {status}"
+                )
             try:
                 self._start()
             except (OSError, RuntimeError) as error:
                 # No descriptor, process, thread or memory is left, or no Python is where ours was.
-                self._give_up(f"the watchdog {process.pid} died, and no other can be started: {_described(error)}")
+                self._give_up(
+                    f"the watchdog {process.pid} died, and no other can be started: {_described(error)}"
+                )
             return True
 
     def _give_up(self, why: str, so: str = _UNWATCHED) -> NoReturn:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 # Names become keys, folders, views and Celery ids, so they are checked once, here.
@@ -18,7 +27,10 @@ JobPattern = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_.*?\[\]!-]{
 ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
 Description = Annotated[str, Field(strict=True, min_length=1, max_length=2000)]
 ErrorName = Annotated[
-    str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
+    str,
+    Field(
+        strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200
+    ),
 ]
 FunctionName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
@@ -42,13 +54,18 @@ T = TypeVar("T")
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 # What a parameter of a fork may be for one member. The tags are no names, so a path of an error can do without them.
 ForkItem = Annotated[
-    Annotated[Scalar, Tag("a value")] | Annotated[dict[ParamName, Scalar], Field(min_length=1), Tag("a mapping")],
+    Annotated[Scalar, Tag("a value")]
+    | Annotated[dict[ParamName, Scalar], Field(min_length=1), Tag("a mapping")],
     Discriminator(lambda value: "a mapping" if isinstance(value, dict) else "a value"),
 ]
-ForkValue = ForkItem | tuple[ForkItem, ...]  # of one member: that of its parameter, or one for each of several
+ForkValue = (
+    ForkItem | tuple[ForkItem, ...]
+)  # of one member: that of its parameter, or one for each of several
 Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
-STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one
+STORED = {
+    "stored": True
+}  # the context in which a part is read that a release of ours wrote, maybe another one
 
 
 class Strict(BaseModel):
@@ -67,10 +84,16 @@ class Strict(BaseModel):
         if not info.context or not isinstance(value, dict):
             return value
         known = _names_of(cls)
-        return value if value.keys() <= known else {name: one for name, one in value.items() if one or name in known}
+        return (
+            value
+            if value.keys() <= known
+            else {name: one for name, one in value.items() if one or name in known}
+        )
 
 
 @cache
 def _names_of(part: type[BaseModel]) -> frozenset[str | None]:
     """The names that a field of ``part`` may be written by."""
-    return frozenset(name for field, its in part.model_fields.items() for name in (field, its.alias))
+    return frozenset(
+        name for field, its in part.model_fields.items() for name in (field, its.alias)
+    )

@@ -34,7 +34,9 @@ from unstuck.tasks.spec.sql_tokens import MAX_SQL
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 MAX_FORK = 10_000
-MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
+MAX_JOB_BYTES = (
+    16 * 1024 * 1024
+)  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
 READ_VALUES = "unstuck:read_values"  # a step of ours: what the runner collects from an input is all that is to do
 
@@ -52,7 +54,9 @@ def fork_key(value: Any) -> str:
 class Step(Strict):
     """One Python function ``fn(spark, ctx, **params)``, one SQL statement, or the compaction of a dataset."""
 
-    python: FunctionName | None = Field(default=None, description="The function to call, as module:function.")
+    python: FunctionName | None = Field(
+        default=None, description="The function to call, as module:function."
+    )
     sql: str | None = Field(
         default=None,
         strict=True,
@@ -61,16 +65,23 @@ class Step(Strict):
         description="One SQL statement of at most 1 MB; parameters are written as :name.",
     )
     sql_file: StrictStr | None = Field(
-        default=None, description="A file beside the spec with one SQL statement; it is read at submit."
+        default=None,
+        description="A file beside the spec with one SQL statement; it is read at submit.",
     )
     compact: DatasetName | None = Field(
-        default=None, description="A published dataset whose small files are written together; params: {target: MB}."
+        default=None,
+        description="A published dataset whose small files are written together; params: {target: MB}.",
     )
-    output: DatasetName | None = Field(default=None, description="Name of the output that the step writes.")
+    output: DatasetName | None = Field(
+        default=None, description="Name of the output that the step writes."
+    )
     params: dict[ParamName, Any] = Field(
-        default_factory=dict, description="Parameters of this step; they win over those of the group and of the job."
+        default_factory=dict,
+        description="Parameters of this step; they win over those of the group and of the job.",
     )
-    timeout: Timeout | None = Field(default=None, description="Time limit of this step; left out: no limit.")
+    timeout: Timeout | None = Field(
+        default=None, description="Time limit of this step; left out: no limit."
+    )
 
     @field_validator("sql")
     @classmethod
@@ -79,7 +90,9 @@ class Step(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = [k for k in ("python", "sql", "sql_file", "compact") if getattr(self, k) is not None]
+        kinds = [
+            k for k in ("python", "sql", "sql_file", "compact") if getattr(self, k) is not None
+        ]
         if len(kinds) != 1:
             raise ValueError("a step is exactly one of python:, sql:, sql_file: or compact:")
         if self.compact is not None:
@@ -110,13 +123,17 @@ class ForkFrom(Strict):
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[^\x00-\x1f\x7f]{1,255}$",
         description="The column, as output.column, or input.column; the name of the column may hold blanks and dots.",
     )
-    param: ParamName | None = Field(default=None, description="A parameter of the job or the group that is a list.")
+    param: ParamName | None = Field(
+        default=None, description="A parameter of the job or the group that is a list."
+    )
     distinct: StrictBool = Field(default=False, description="Take each value once.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.source is None) == (self.param is None):
-            raise ValueError("expected from: output.column, or param: the name of a parameter that is a list")
+            raise ValueError(
+                "expected from: output.column, or param: the name of a parameter that is a list"
+            )
         return self
 
     @property
@@ -136,7 +153,9 @@ class GroupSpec(Strict):
     needs: Listed[GroupName] = Field(
         default=(), description="Groups that come before this one, and whose outputs it reads."
     )
-    join: JoinRule = Field(default=JoinRule(), description="When the group may go, by the states of what it needs.")
+    join: JoinRule = Field(
+        default=JoinRule(), description="When the group may go, by the states of what it needs."
+    )
     when: str | None = Field(
         default=None,
         strict=True,
@@ -153,24 +172,36 @@ class GroupSpec(Strict):
         default=None, description="The Celery queue; left out: spark, or light with spark: false."
     )
     pool: PoolName | None = Field(
-        default=None, description="The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none."
+        default=None,
+        description="The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none.",
     )
-    spark: StrictBool = Field(default=True, description="False: the steps are plain Python and start no JVM.")
+    spark: StrictBool = Field(
+        default=True, description="False: the steps are plain Python and start no JVM."
+    )
     inputs: dict[DatasetName, GroupInput] = Field(
         default_factory=dict,
         description="Published datasets and streams that the steps read, each under a name of its own.",
     )
-    conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of this group.")
-    params: dict[ParamName, Any] = Field(
-        default_factory=dict, description="Parameters of every step of the group; they win over those of the job."
+    conf: dict[StrictStr, StrictStr] = Field(
+        default_factory=dict, description="Run-time Spark conf of this group."
     )
-    steps: Listed[Step] = Field(default=(), description="What one attempt runs, in this order; without steps: a join.")
-    retry: RetryPolicy | None = Field(default=None, description="How failures of the steps are met.")
+    params: dict[ParamName, Any] = Field(
+        default_factory=dict,
+        description="Parameters of every step of the group; they win over those of the job.",
+    )
+    steps: Listed[Step] = Field(
+        default=(), description="What one attempt runs, in this order; without steps: a join."
+    )
+    retry: RetryPolicy | None = Field(
+        default=None, description="How failures of the steps are met."
+    )
     timeout: Timeout | None = Field(
-        default=None, description="Time limit of an attempt, from its first step; left out: no limit."
+        default=None,
+        description="Time limit of an attempt, from its first step; left out: no limit.",
     )
     queue_timeout: Timeout | None = Field(
-        default=None, description="A group that nobody claims for this long fails; left out: it waits for ever."
+        default=None,
+        description="A group that nobody claims for this long fails; left out: it waits for ever.",
     )
     fresh: StrictBool = Field(default=False, description="Each attempt runs in a new process.")
     code_version: str | None = Field(
@@ -181,9 +212,15 @@ class GroupSpec(Strict):
         description="Stands for the code of the steps: work is taken over by a retry where it is the same; left out: "
         "the source of the packages that the steps are in.",
     )
-    optional: StrictBool = Field(default=False, description="A failure of the group does not fail the job.")
+    optional: StrictBool = Field(
+        default=False, description="A failure of the group does not fail the job."
+    )
     worker_losses: int = Field(
-        default=3, ge=1, le=1000, strict=True, description="Workers lost in a row until the group fails as POISON."
+        default=3,
+        ge=1,
+        le=1000,
+        strict=True,
+        description="Workers lost in a row until the group fails as POISON.",
     )
 
     @field_validator("for_each")
@@ -192,8 +229,12 @@ class GroupSpec(Strict):
         if value is not None:
             if not value:
                 raise ValueError("for_each wants at least one parameter")
-            if len(value) > 1 and any(isinstance(values, ForkFrom) and values.source for values in value.values()):
-                raise ValueError("for_each takes values from a column for one parameter alone, not for several")
+            if len(value) > 1 and any(
+                isinstance(values, ForkFrom) and values.source for values in value.values()
+            ):
+                raise ValueError(
+                    "for_each takes values from a column for one parameter alone, not for several"
+                )
             listed = [values for values in value.values() if isinstance(values, tuple)]
             if any(len(set(map(fork_key, values))) != len(values) for values in listed):
                 raise ValueError("for_each holds the same value twice")
@@ -206,11 +247,15 @@ class GroupSpec(Strict):
     @model_validator(mode="after")
     def _fork_has_steps(self) -> Self:
         if self.for_each is not None and not self.steps:
-            raise ValueError("for_each on a group without steps: there is nothing to run for each value")
+            raise ValueError(
+                "for_each on a group without steps: there is nothing to run for each value"
+            )
         if not self.spark and any(s.sql or s.sql_file for s in self.steps):
             raise ValueError("spark: false with a SQL step: SQL needs a Spark session")
         if sum(step.compact is not None for step in self.steps) > 1:
-            raise ValueError("two steps with compact: both would record the same results; use a group for each dataset")
+            raise ValueError(
+                "two steps with compact: both would record the same results; use a group for each dataset"
+            )
         return self
 
     @property
@@ -256,7 +301,9 @@ class GroupSpec(Strict):
     @property
     def packages(self) -> list[str]:
         """The top-level packages whose code it runs."""
-        return sorted({step.python.partition(":")[0].partition(".")[0] for step in self.steps if step.python})
+        return sorted(
+            {step.python.partition(":")[0].partition(".")[0] for step in self.steps if step.python}
+        )
 
     @property
     def queue_name(self) -> str:

@@ -28,7 +28,9 @@ def _option_text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-_OptionValue = Annotated[StrictStr, BeforeValidator(_option_text), WithJsonSchema({"type": ["string", "boolean"]})]
+_OptionValue = Annotated[
+    StrictStr, BeforeValidator(_option_text), WithJsonSchema({"type": ["string", "boolean"]})
+]
 
 
 class DatasetInput(Strict):
@@ -61,7 +63,9 @@ class DatasetInput(Strict):
         if version in ("", "latest") and not value.endswith("@"):
             return {"dataset": dataset}
         if not re.fullmatch(r"[1-9][0-9]{0,9}", version):
-            raise ValueError("expected a dataset and perhaps its version, as flights, flights@latest or flights@7")
+            raise ValueError(
+                "expected a dataset and perhaps its version, as flights, flights@latest or flights@7"
+            )
         return {"dataset": dataset, "version": int(version)}
 
     @field_validator("if_absent")
@@ -99,7 +103,9 @@ class StreamInput(Strict):
         max_length=2000,
         description="The folder: an absolute path, file:///… or s3://…; Spark's patterns, such as *, may stand in it.",
     )
-    format: Literal["json", "csv", "parquet", "orc", "text"] = Field(description="The format of the files.")
+    format: Literal["json", "csv", "parquet", "orc", "text"] = Field(
+        description="The format of the files."
+    )
     columns: str = Field(
         alias="schema",
         strict=True,
@@ -111,7 +117,11 @@ class StreamInput(Strict):
         default_factory=dict, description="Options of the format, such as header."
     )
     generation: int = Field(
-        default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all files again."
+        default=1,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="Another number reads all files again.",
     )
     state: bool = Field(
         default=False,
@@ -126,10 +136,16 @@ class StreamInput(Strict):
         "such as .csv or .csv.gz.",
     )
     ignore: list[_NamePattern] = Field(
-        default=[*_UNFINISHED], max_length=20, description="Patterns of names that do not count until renamed."
+        default=[*_UNFINISHED],
+        max_length=20,
+        description="Patterns of names that do not count until renamed.",
     )
     max_files_per_run: int | None = Field(
-        default=None, ge=1, le=MAX_COUNT, strict=True, description="At most so many files are read by one job."
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="At most so many files are read by one job.",
     )
     max_bytes_per_run: int | None = Field(
         default=None,
@@ -163,9 +179,12 @@ class StreamInput(Strict):
         description="By what a file is known again: its path, or the hash of its bytes, by which a copy under another "
         "name is not read.",
     )
-    on_bad_file: Literal["fail", "skip"] = Field(default="fail", description="For a file that cannot be read.")
+    on_bad_file: Literal["fail", "skip"] = Field(
+        default="fail", description="For a file that cannot be read."
+    )
     on_other_columns: Literal["fail", "allow"] = Field(
-        default="fail", description="For a file that lacks columns of the schema (null if allowed), or has more."
+        default="fail",
+        description="For a file that lacks columns of the schema (null if allowed), or has more.",
     )
 
     @property

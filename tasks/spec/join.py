@@ -13,10 +13,20 @@ class JoinRule(Strict):
     """When a group may go, by the states of what it needs."""
 
     rule: Literal[
-        "all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed", "any_failed", "all_failed"
+        "all_succeeded",
+        "all_done",
+        "any_succeeded",
+        "at_least",
+        "none_failed",
+        "any_failed",
+        "all_failed",
     ] = Field(default="all_succeeded", description="The states that the needed groups must have.")
     count: int = Field(
-        default=0, ge=0, le=MAX_COUNT, strict=True, description="For at_least: how many must have succeeded."
+        default=0,
+        ge=0,
+        le=MAX_COUNT,
+        strict=True,
+        description="For at_least: how many must have succeeded.",
     )
 
     @model_validator(mode="before")

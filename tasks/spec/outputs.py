@@ -10,7 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from unstuck.tasks.duration import Timeout, parse_duration
@@ -37,7 +44,9 @@ def _type(text: str) -> str:
     return text
 
 
-TypeName = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_TYPE), AfterValidator(_type)]
+TypeName = Annotated[
+    str, Field(strict=True, min_length=1, max_length=MAX_TYPE), AfterValidator(_type)
+]
 Ratio = Annotated[float, Field(strict=True, ge=0, le=1)]
 _RUNS = re.compile(r" *([0-9]{1,6}) +runs? *")
 _PARAM = re.compile(r":([A-Za-z_]\w*)", re.ASCII)
@@ -45,7 +54,9 @@ _PARAM = re.compile(r":([A-Za-z_]\w*)", re.ASCII)
 
 def _partition_value(value: Any) -> Any:
     if value is not None and not isinstance(value, str | int | bool):
-        raise PydanticCustomError("partition_type", "expected text, a whole number, true, false or null")
+        raise PydanticCustomError(
+            "partition_type", "expected text, a whole number, true, false or null"
+        )
     return value
 
 
@@ -75,7 +86,9 @@ def runs_or_time(text: str) -> tuple[int, float]:
         runs = 0
     # A number alone could mean either.
     if not 1 <= runs <= MAX_RUNS or not seconds or text.strip().isdecimal():
-        raise ValueError(f"expected 1 to {MAX_RUNS:,} runs, or a time, such as 20 runs or 1d, not {text!r}")
+        raise ValueError(
+            f"expected 1 to {MAX_RUNS:,} runs, or a time, such as 20 runs or 1d, not {text!r}"
+        )
     return runs, seconds
 
 
@@ -94,7 +107,8 @@ class Quality(Strict):
         description="Conditions in SQL, by a name of yours; a good row meets all of them. Null counts as not met."
     )
     max_rejected_ratio: Ratio = Field(
-        default=0.0, description="Share of the rows of an attempt that may be rejected; 0: a single one fails it."
+        default=0.0,
+        description="Share of the rows of an attempt that may be rejected; 0: a single one fails it.",
     )
     over: Over | None = Field(
         default=None,
@@ -105,15 +119,21 @@ class Quality(Strict):
     @model_validator(mode="after")
     def _conditions(self) -> Self:
         if blank := [name for name, rule in self.rules.items() if not rule.strip()]:
-            raise ValueError(f"the rule {blank[0]} is empty; write a condition, such as distance > 0")
+            raise ValueError(
+                f"the rule {blank[0]} is empty; write a condition, such as distance > 0"
+            )
         return self
 
 
 class RowCount(Strict):
     """How many rows an output may have."""
 
-    min: int | None = Field(default=None, ge=0, le=MAX_COUNT, strict=True, description="At least so many rows.")
-    max: int | None = Field(default=None, ge=0, le=MAX_COUNT, strict=True, description="At most so many rows.")
+    min: int | None = Field(
+        default=None, ge=0, le=MAX_COUNT, strict=True, description="At least so many rows."
+    )
+    max: int | None = Field(
+        default=None, ge=0, le=MAX_COUNT, strict=True, description="At most so many rows."
+    )
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
@@ -128,15 +148,21 @@ class Fresh(Strict):
     """How old the newest value of a column may be when the output is published."""
 
     column: ColumnName = Field(description="A column of dates or timestamps.")
-    within: Timeout = Field(description="The newest value is at most so old when the output is published.")
+    within: Timeout = Field(
+        description="The newest value is at most so old when the output is published."
+    )
 
 
 class Expect(Strict):
     """Conditions on all rows that the job makes of an output; they must hold before any row is published."""
 
     rows: RowCount | None = Field(default=None, description="How many rows there may be.")
-    unique: Listed[ColumnName] = Field(default=(), description="Columns whose values together no two rows share.")
-    fresh: Fresh | None = Field(default=None, description="How old the newest value of a column may be.")
+    unique: Listed[ColumnName] = Field(
+        default=(), description="Columns whose values together no two rows share."
+    )
+    fresh: Fresh | None = Field(
+        default=None, description="How old the newest value of a column may be."
+    )
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -181,7 +207,9 @@ class Checks(Strict):
         return self.model_copy(update={"partitions": partitions})
 
 
-def _valued(column: str, value: PartitionValue, params: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+def _valued(
+    column: str, value: PartitionValue, params: Mapping[str, Any]
+) -> tuple[PartitionValue, ...]:
     """The values that ``value`` of ``partitions:`` stands for: several for a parameter that is a list."""
     if (name := named_param(value)) is None:
         return (value,)
@@ -189,7 +217,9 @@ def _valued(column: str, value: PartitionValue, params: Mapping[str, Any]) -> tu
         raise ValueError(f"partitions: {column} is :{name}, and this parameter has no value")
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     if odd := [one for one in values if one is not None and not isinstance(one, str | int | bool)]:
-        raise ValueError(f"partitions: {column} is :{name}, and {odd[0]!r} cannot be the value of a partition")
+        raise ValueError(
+            f"partitions: {column} is :{name}, and {odd[0]!r} cannot be the value of a partition"
+        )
     return values
 
 
@@ -223,7 +253,8 @@ class OutputSpec(Strict):
         "partitions that partitions: names, or replace the rows with the same keys.",
     )
     partition_by: Listed[ColumnName] = Field(
-        default=(), description="Columns whose values part the rows: each file has the rows of one partition."
+        default=(),
+        description="Columns whose values part the rows: each file has the rows of one partition.",
     )
     partitions: Annotated[dict[ColumnName, PartitionValues], Field(min_length=1)] | None = Field(
         default=None,
@@ -235,7 +266,8 @@ class OutputSpec(Strict):
         description="What becomes of rows of other partitions than partitions: names; left out: they fail the attempt.",
     )
     format: Literal["parquet", "delta"] = Field(
-        default="parquet", description="parquet: files that the warehouse log names; delta: a Delta table at path."
+        default="parquet",
+        description="parquet: files that the warehouse log names; delta: a Delta table at path.",
     )
     path: str | None = Field(
         default=None,
@@ -245,14 +277,16 @@ class OutputSpec(Strict):
         description="For delta: the table, an absolute path or a URI; it is made if it is absent.",
     )
     keys: Listed[ColumnName] = Field(
-        default=(), description="For merge: the columns that tell one row from another; none is null or there twice."
+        default=(),
+        description="For merge: the columns that tell one row from another; none is null or there twice.",
     )
     columns: dict[ColumnName, TypeName] = Field(
         default_factory=dict,
         description="Names and types of Spark SQL, in order: the frame is brought to them without loss, or refused.",
     )
     quality: Quality | None = Field(
-        default=None, description="Rules that good rows meet; rejected rows go to a dataset of their own."
+        default=None,
+        description="Rules that good rows meet; rejected rows go to a dataset of their own.",
     )
     on_schema_change: Literal["fail", "evolve"] | None = Field(
         default=None,
@@ -260,7 +294,8 @@ class OutputSpec(Strict):
         "(evolve); left out: fail where published rows stay. With columns:, evolve fills a missing one with nulls.",
     )
     expect: Expect | None = Field(
-        default=None, description="What must hold of all rows of the output before any is published."
+        default=None,
+        description="What must hold of all rows of the output before any is published.",
     )
     shared_with: Listed[JobPattern] = Field(
         default=(),
@@ -273,7 +308,9 @@ class OutputSpec(Strict):
     @classmethod
     def _from_pairs(cls, value: Any) -> Any:
         """A stored spec has pairs: a mapping would lose its order there."""
-        if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
+        if not isinstance(value, list) or not all(
+            isinstance(one, list) and len(one) == 2 for one in value
+        ):
             return value
         names = {str(name): text for name, text in value}
         return names if len(names) == len(value) else value
@@ -285,14 +322,18 @@ class OutputSpec(Strict):
     @model_validator(mode="after")
     def _declared(self) -> Self:
         if len({name.lower() for name in self.columns}) < len(self.columns):
-            raise ValueError("columns names a column twice, for Spark, which compares names without regard to case")
+            raise ValueError(
+                "columns names a column twice, for Spark, which compares names without regard to case"
+            )
         fresh = self.expect.fresh if self.expect else None
         named = {"partition_by": self.partition_by, "keys": self.keys}
         named |= {"expect.unique": self.expect.unique if self.expect else ()}
         named |= {"expect.fresh": (fresh.column,) if fresh else ()}
         for field, names in named.items():
             if self.columns and (strange := [name for name in names if name not in self.columns]):
-                raise ValueError(f"{field} names {strange[0]!r}, and columns: has {', '.join(self.columns)}")
+                raise ValueError(
+                    f"{field} names {strange[0]!r}, and columns: has {', '.join(self.columns)}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -301,14 +342,18 @@ class OutputSpec(Strict):
             if len(set(columns)) != len(columns):
                 raise ValueError(f"{field} names a column twice")
         if self.mode == "partition_overwrite" and not self.partition_by:
-            raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
+            raise ValueError(
+                "mode: partition_overwrite wants partition_by: with the columns that part the rows"
+            )
         if self.mode == "partition_overwrite" and self.partitions is None:
             raise ValueError(
                 "mode: partition_overwrite wants partitions: with the partitions that the job replaces, such as "
                 f'{{{self.partition_by[0]}: ":{self.partition_by[0]}"}} for those of a parameter'
             )
         if self.partitions is not None and self.mode != "partition_overwrite":
-            raise ValueError("partitions: is for mode: partition_overwrite, and says which partitions it replaces")
+            raise ValueError(
+                "partitions: is for mode: partition_overwrite, and says which partitions it replaces"
+            )
         if odd := [column for column in self.partitions or () if column not in self.partition_by]:
             raise ValueError(f"partitions: names {odd[0]}, which is no column of partition_by:")
         if self.outside is not None and self.partitions is None:
@@ -319,7 +364,9 @@ class OutputSpec(Strict):
                 "retry cannot tell which rows it has appended; say fail or reject"
             )
         if self.quality is not None and self.quality.over is not None and self.mode != "append":
-            raise ValueError("quality: over: wants mode: append, since it counts the runs that have appended rows")
+            raise ValueError(
+                "quality: over: wants mode: append, since it counts the runs that have appended rows"
+            )
         if self.mode == "merge" and self.format != "delta":
             raise ValueError("mode: merge wants format: delta")
         if (self.mode == "merge") != bool(self.keys):
@@ -327,16 +374,26 @@ class OutputSpec(Strict):
             raise ValueError(wants if self.mode == "merge" else "keys: are for mode: merge alone")
         if (self.format == "delta") != (self.path is not None):
             wants = "format: delta wants path: with the place of the table"
-            raise ValueError(wants if self.format == "delta" else "path: is for format: delta alone")
-        if self.path is not None and (not self.path.startswith(_PLACES) or ".." in self.path.split("/")):
-            raise ValueError(f"path: {self.path!r} must be an absolute path without .., file:///… or s3://…")
+            raise ValueError(
+                wants if self.format == "delta" else "path: is for format: delta alone"
+            )
+        if self.path is not None and (
+            not self.path.startswith(_PLACES) or ".." in self.path.split("/")
+        ):
+            raise ValueError(
+                f"path: {self.path!r} must be an absolute path without .., file:///… or s3://…"
+            )
         if self.path is not None:
             without_user(self.path)
             bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
             if not key or (self.path.startswith("s3://") and not bucket):
-                raise ValueError(f"path: {self.path!r} names no table; expected a folder below / or below a bucket")
+                raise ValueError(
+                    f"path: {self.path!r} names no table; expected a folder below / or below a bucket"
+                )
         if self.format == "delta" and self.on_schema_change is not None:
-            raise ValueError("on_schema_change is for datasets of the warehouse; a Delta table keeps its columns")
+            raise ValueError(
+                "on_schema_change is for datasets of the warehouse; a Delta table keeps its columns"
+            )
         if self.mode == "replace" and self.on_schema_change == "evolve" and not self.columns:
             raise ValueError(
                 "on_schema_change: evolve with mode: replace: no published row stays, so any columns will do; leave it "
@@ -351,7 +408,9 @@ class OutputSpec(Strict):
             return None
         path = self.path
         if not path.startswith("s3://"):
-            path = "/" + "/".join(part for part in path.removeprefix("file:").split("/") if part not in ("", "."))
+            path = "/" + "/".join(
+                part for part in path.removeprefix("file:").split("/") if part not in ("", ".")
+            )
         return path.rstrip("/")
 
     @property
@@ -365,7 +424,9 @@ class OutputSpec(Strict):
     @property
     def publishing(self) -> Publishing:
         """The part that a runner needs to refuse what cannot be published."""
-        return Publishing(mode=self.mode, on_schema_change=self.on_schema_change, table=self.table is not None)
+        return Publishing(
+            mode=self.mode, on_schema_change=self.on_schema_change, table=self.table is not None
+        )
 
     @property
     def checks(self) -> Checks:

@@ -17,16 +17,23 @@ OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")
 class RetryPolicy(Strict):
     """How failures of the user's code are met. Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter."""
 
-    max: int = Field(default=3, ge=0, le=1000, strict=True, description="Retries after the first attempt.")
-    backoff: Seconds = Field(default=10.0, description="Wait before the first retry; it doubles with every retry.")
+    max: int = Field(
+        default=3, ge=0, le=1000, strict=True, description="Retries after the first attempt."
+    )
+    backoff: Seconds = Field(
+        default=10.0, description="Wait before the first retry; it doubles with every retry."
+    )
     max_backoff: Seconds = Field(default=300.0, description="The longest wait before a retry.")
-    jitter: float = Field(default=0.1, ge=0, le=1, strict=True, description="Share of the wait that is random.")
+    jitter: float = Field(
+        default=0.1, ge=0, le=1, strict=True, description="Share of the wait that is random."
+    )
     retry_on: ErrorNames | None = Field(
         default=None,
         description="Exceptions, Spark conditions and codes that are tried again, and no others.",
     )
     never_retry_on: ErrorNames | None = Field(
-        default=None, description="Exceptions, Spark conditions and codes that fail at once; they win over retry_on."
+        default=None,
+        description="Exceptions, Spark conditions and codes that fail at once; they win over retry_on.",
     )
 
     def why_final(self, failure: Failure) -> str:
@@ -40,8 +47,14 @@ class RetryPolicy(Strict):
             return ""
         if not failure.recoverable:
             is_slip = failure.code == "STEP_FAILED"
-            return "not tried again: it is a mistake in the code" if is_slip else "not worth a retry"
-        return "not tried again: retry_on does not name it" if self.retry_on and failure.code in OF_THE_CODE else ""
+            return (
+                "not tried again: it is a mistake in the code" if is_slip else "not worth a retry"
+            )
+        return (
+            "not tried again: retry_on does not name it"
+            if self.retry_on and failure.code in OF_THE_CODE
+            else ""
+        )
 
 
 def _entry_for(failure: Failure, entries: Iterable[str] | None) -> str:

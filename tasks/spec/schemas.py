@@ -47,13 +47,21 @@ def closed(fields: Fields, by: Fields, *, inside: bool = False) -> Fields:
     ``inside``: also to what is open inside of a list, map or struct. Files hold it there, so it must be cast.
     """
     types = {one["name"]: one["type"] for one in by}
-    return [{**one, "type": _closed(one["type"], types.get(one["name"], VOID), inside)} for one in fields]
+    return [
+        {**one, "type": _closed(one["type"], types.get(one["name"], VOID), inside)}
+        for one in fields
+    ]
 
 
 def _closed(kind: Any, by: Any, inside: bool) -> Any:
     if kind == VOID:
         return by
-    if not inside or not isinstance(kind, dict) or not isinstance(by, dict) or kind["type"] != by["type"]:
+    if (
+        not inside
+        or not isinstance(kind, dict)
+        or not isinstance(by, dict)
+        or kind["type"] != by["type"]
+    ):
         return kind
     if kind["type"] == "struct":
         return {**kind, "fields": closed(kind["fields"], by["fields"], inside=True)}
@@ -77,7 +85,9 @@ def joined(one: str, other: str) -> str:
 def _both_closed(one: Fields, other: Fields) -> tuple[Fields, Fields]:
     """Two schemas, in each of which open columns have the types of the other one. Raises: SchemaMismatch."""
     for fields, by in ((one, other), (other, one)):
-        if all(column["type"] == VOID for column in fields) and any(column["type"] != VOID for column in by):
+        if all(column["type"] == VOID for column in fields) and any(
+            column["type"] != VOID for column in by
+        ):
             raise SchemaMismatch(
                 f"{', '.join(shown(column['name']) for column in fields)} has nulls only in some rows that have no "
                 "column with a type, which no reader can find beside others. Declare the types under columns:"
@@ -85,7 +95,9 @@ def _both_closed(one: Fields, other: Fields) -> tuple[Fields, Fields]:
     return closed(one, other), closed(other, one)
 
 
-def schema_after(name: str, made: str, mode: str, on_change: str | None, standing: str, by: str) -> str:
+def schema_after(
+    name: str, made: str, mode: str, on_change: str | None, standing: str, by: str
+) -> str:
     """The schema of the dataset ``name`` once rows with ``made`` are published beside rows with ``standing``.
 
     Args:
@@ -106,7 +118,10 @@ def schema_after(name: str, made: str, mode: str, on_change: str | None, standin
         why = f"evolve takes new columns and leaves out others, and cannot change one: {clash}"
         advice = "Cast the columns to the published types, as columns: does, or publish once with mode: replace"
     elif mode == "replace":
-        why, advice = "on_schema_change: fail", "Make the columns equal, or publish once without on_schema_change"
+        why, advice = (
+            "on_schema_change: fail",
+            "Make the columns equal, or publish once without on_schema_change",
+        )
     else:
         why = f"mode: {mode} keeps published rows"
         advice = (
@@ -124,7 +139,12 @@ def difference(before: Fields, after: Fields) -> str:
 
     Of structs, lists and maps only the fields are named that differ, by their path.
     """
-    found: dict[str, list[str]] = {"added": [], "removed": [], "changed": [], "in another order": []}
+    found: dict[str, list[str]] = {
+        "added": [],
+        "removed": [],
+        "changed": [],
+        "in another order": [],
+    }
     for what, text in _differences(before, after, ""):
         found[what].append(text)
     differences = [

@@ -13,7 +13,9 @@ from itertools import count, pairwise
 from typing import Literal, NamedTuple
 
 MAX_SQL = 1024 * 1024  # characters of a statement
-MAX_CACHED = 64  # statements: thousands of steps may have the same one, and several checks look at each
+MAX_CACHED = (
+    64  # statements: thousands of steps may have the same one, and several checks look at each
+)
 
 # No part of it goes back over what it has read, so a text of any kind is read in time that grows with its length alone.
 _TOKEN = re.compile(
@@ -31,25 +33,100 @@ _COMMENT_ENDS = re.compile(r"/\*(?!\+)|\*/")  # a hint in a comment opens no oth
 _NAME = r"[A-Za-z_]\w*"
 _RESULT = re.compile(rf":results\.(?:(?P<group>{_NAME})\.(?P<key>{_NAME})|[^\s,()]*)")
 _OF_ANY_TEXT = ("set", "reset", "add", "list", "refresh", "explain")
-_TAKE_FROM = ("extract", "trim", "substring", "substr", "overlay", "position")  # functions with FROM for an argument
+_TAKE_FROM = (
+    "extract",
+    "trim",
+    "substring",
+    "substr",
+    "overlay",
+    "position",
+)  # functions with FROM for an argument
 # Next to one of these, FROM and JOIN are names of columns: SELECT from, to FROM edges ORDER BY from DESC
 _BEFORE_COLUMNS = (
-    *(",", "=", "<", ">", "+", "-", "/", "%", "|", "&", "[", "select", "by", "where", "and", "or", "not"),
+    *(
+        ",",
+        "=",
+        "<",
+        ">",
+        "+",
+        "-",
+        "/",
+        "%",
+        "|",
+        "&",
+        "[",
+        "select",
+        "by",
+        "where",
+        "and",
+        "or",
+        "not",
+    ),
     *("case", "when", "then", "else", "on", "having", "between", "in", "like"),
 )
 _AFTER_COLUMNS = (
-    *("and", "as", "asc", "between", "desc", "else", "end", "except", "from", "group", "having", "ilike"),
-    *("in", "intersect", "is", "join", "like", "limit", "minus", "not", "nulls", "on", "or", "order"),
+    *(
+        "and",
+        "as",
+        "asc",
+        "between",
+        "desc",
+        "else",
+        "end",
+        "except",
+        "from",
+        "group",
+        "having",
+        "ilike",
+    ),
+    *(
+        "in",
+        "intersect",
+        "is",
+        "join",
+        "like",
+        "limit",
+        "minus",
+        "not",
+        "nulls",
+        "on",
+        "or",
+        "order",
+    ),
     *("regexp", "rlike", "select", "then", "union", "using", "when", "where", "window", "with"),
 )
-_NO_TABLES = ("lateral", "stream", "values")  # after FROM these begin something else than the name of a table
+_NO_TABLES = (
+    "lateral",
+    "stream",
+    "values",
+)  # after FROM these begin something else than the name of a table
 # `created_in` knows all names that these make. Others, such as USE or a script, may make more readable.
 _PLAIN_STATEMENTS = (
     *("(", "select", "with", "from", "values", "table"),
     *("create", "insert", "drop", "truncate", "analyze"),
 )
-_OF_ROWS = ("(", "select", "with", "from", "create", "insert")  # in these, what follows FROM must exist
-_AFTER_TABLES = ("where", "join", "on", "group", "order", "having", "limit", "union", "cross", "inner", "left", "right")
+_OF_ROWS = (
+    "(",
+    "select",
+    "with",
+    "from",
+    "create",
+    "insert",
+)  # in these, what follows FROM must exist
+_AFTER_TABLES = (
+    "where",
+    "join",
+    "on",
+    "group",
+    "order",
+    "having",
+    "limit",
+    "union",
+    "cross",
+    "inner",
+    "left",
+    "right",
+)
 _WRITES = (("insert", "into"), ("insert", "overwrite"), ("delete", "from"), ("merge", "into"))
 
 
@@ -79,7 +156,11 @@ def tokens(sql: str) -> Iterator[SqlToken]:
         start, at = at, found.end()
         match found.lastgroup:
             case "comment" | "dollar" as kind:
-                at = _end_of_comment(sql, at) if kind == "comment" else sql.find(found[0], at) + len(found[0])
+                at = (
+                    _end_of_comment(sql, at)
+                    if kind == "comment"
+                    else sql.find(found[0], at) + len(found[0])
+                )
                 if at < found.end():
                     yield SqlToken("open", sql[start:], start)
                     return
@@ -165,7 +246,9 @@ def _defined_in(words: list[str]) -> set[str]:
     defined = set()
     for i, word in enumerate(words[:-1]):
         is_first = word == "with" or words[max(i - 1, 0) : i + 1] == ["with", "recursive"]
-        is_later = words[max(i - 1, 0) : i + 1] == [")", ","] and _opens_definition(words[i + 2 : i + 4])
+        is_later = words[max(i - 1, 0) : i + 1] == [")", ","] and _opens_definition(
+            words[i + 2 : i + 4]
+        )
         if is_first or is_later:
             defined.add(words[i + 1].strip("`"))
     return defined
@@ -195,7 +278,9 @@ def _first(sql: str) -> str:
 @lru_cache(MAX_CACHED)
 def created_in(sql: str) -> frozenset[str]:
     """The name of the table or view that ``sql`` creates, in lower case; empty if it creates none."""
-    words = [token.text.lower() for token in tokens(sql) if token.kind in ("word", "name", "symbol")]
+    words = [
+        token.text.lower() for token in tokens(sql) if token.kind in ("word", "name", "symbol")
+    ]
     if words[:1] != ["create"]:
         return frozenset()
     kind = next((i for i, word in enumerate(words) if word in ("table", "view")), len(words))
@@ -208,7 +293,11 @@ def _tables_at(code: list[SqlToken], words: list[str], at: int) -> set[str]:
     found: set[str] = set()
     while at < len(code) and code[at].kind in ("word", "name"):
         following = words[at + 1] if at + 1 < len(words) else ""
-        if following not in (".", "(") and words[at] not in _NO_TABLES and not words[at][0].isdigit():
+        if (
+            following not in (".", "(")
+            and words[at] not in _NO_TABLES
+            and not words[at][0].isdigit()
+        ):
             found.add(words[at].strip("`"))
         at += 1 + (following == "as")
         if at < len(code) and code[at].kind in ("word", "name") and words[at] not in _AFTER_TABLES:
@@ -224,7 +313,9 @@ def is_query(sql: str) -> bool:
     code = [token.text.lower() for token in tokens(sql) if token.kind in ("word", "symbol")]
     first = next((word for word in code if word != "("), "")
     may_write = first in ("with", "from")
-    return first in ("select", "values", "table") or (may_write and not any(two in _WRITES for two in pairwise(code)))
+    return first in ("select", "values", "table") or (
+        may_write and not any(two in _WRITES for two in pairwise(code))
+    )
 
 
 def several_statements(sql: str) -> bool:
@@ -254,7 +345,9 @@ def _only_spark_can_tell(code: list[str]) -> bool:
 
 def result_markers(sql: str) -> Iterator[ResultMarker]:
     """Every marker of a result in ``sql``, in order."""
-    return (ResultMarker(found[0], found["group"] or "", found["key"] or "") for found in _results(sql))
+    return (
+        ResultMarker(found[0], found["group"] or "", found["key"] or "") for found in _results(sql)
+    )
 
 
 def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, ResultMarker]]:
@@ -286,7 +379,11 @@ def _results(sql: str) -> Iterator[re.Match[str]]:
     """Where ``sql`` asks for results, which is not after a name: that is a field of a variant."""
     end = 0
     for token in tokens(sql):
-        if token.text != ":" or token.start < end or re.match(r"\w", sql[token.start - 1 : token.start]):
+        if (
+            token.text != ":"
+            or token.start < end
+            or re.match(r"\w", sql[token.start - 1 : token.start])
+        ):
             continue
         if (found := _RESULT.match(sql, token.start)) is not None:
             end = found.end()

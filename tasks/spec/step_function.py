@@ -52,7 +52,9 @@ class StepSignature:
         _check_kind(name, function)
         try:
             is_function = inspect.isfunction(function)
-            signature = _signature_of_function(function) if is_function else inspect.signature(function)
+            signature = (
+                _signature_of_function(function) if is_function else inspect.signature(function)
+            )
         except (TypeError, ValueError) as error:
             raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
         declared = list(signature.parameters.values())
@@ -67,7 +69,9 @@ class StepSignature:
         return cls(
             tuple(first),
             frozenset(parameter.name for parameter in named),
-            frozenset(parameter.name for parameter in named if parameter.default is parameter.empty),
+            frozenset(
+                parameter.name for parameter in named if parameter.default is parameter.empty
+            ),
             inspect.Parameter.VAR_KEYWORD in kinds,
         )
 
@@ -114,7 +118,9 @@ def _check_passed_by_name(name: str, positional: list[inspect.Parameter]) -> Non
     """Raises: BadStepCall: a parameter can only be passed by its position."""
     for parameter in positional:
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
-            raise BadStepCall(f"{name} takes {parameter.name} by position only (/), and parameters are passed by name")
+            raise BadStepCall(
+                f"{name} takes {parameter.name} by position only (/), and parameters are passed by name"
+            )
 
 
 def _form(name: str) -> str:

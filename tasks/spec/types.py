@@ -25,7 +25,9 @@ EXPECTED = (
     "expected a type of Spark SQL: boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, "
     "binary, date, timestamp, timestamp_ntz, array<…>, map<…, …> or struct<name: …>"
 )
-_TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*)|`(?P<quoted>(?:[^`]|``)+)`|(?P<number>\d+)|(?P<sign>[<>(),:])|$)")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<word>[A-Za-z_]\w*)|`(?P<quoted>(?:[^`]|``)+)`|(?P<number>\d+)|(?P<sign>[<>(),:])|$)"
+)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -105,7 +107,9 @@ class _Tokens:
                 scale = int(self.take("number"))
                 self.take("sign", ")")
         if not 0 <= scale <= precision <= MAX_DIGITS or not precision:
-            raise self.wrong(f": a decimal has 1 to {MAX_DIGITS} digits, some or all of them after the point")
+            raise self.wrong(
+                f": a decimal has 1 to {MAX_DIGITS} digits, some or all of them after the point"
+            )
         return f"decimal({precision},{scale})"
 
     def _field(self, inner: Callable[[], Any]) -> dict[str, Any]:
@@ -130,7 +134,9 @@ def shown(name: str) -> str:
     return name if _WORD.fullmatch(name) else quoted(name)
 
 
-def type_text(kind: Any, words: Mapping[str, str] = _DDL, named: Callable[[str], str] = shown) -> str:
+def type_text(
+    kind: Any, words: Mapping[str, str] = _DDL, named: Callable[[str], str] = shown
+) -> str:
     """A type in Spark's JSON as `parse_type` reads it. ``named``: writes the name of a field of a struct."""
     if isinstance(kind, str):
         return words.get(kind, kind)
@@ -139,7 +145,10 @@ def type_text(kind: Any, words: Mapping[str, str] = _DDL, named: Callable[[str],
     if kind["type"] == "map":
         return f"map<{type_text(kind['keyType'], words, named)}, {type_text(kind['valueType'], words, named)}>"
     if kind["type"] == "struct":
-        fields = (f"{named(one['name'])}: {type_text(one['type'], words, named)}" for one in kind["fields"])
+        fields = (
+            f"{named(one['name'])}: {type_text(one['type'], words, named)}"
+            for one in kind["fields"]
+        )
         return f"struct<{', '.join(fields)}>"
     return str(kind.get("class") or kind["type"])  # a user-defined type
 

@@ -17,7 +17,9 @@ from unstuck.tasks.spec.fields import ForkValue, Strict
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.outputs import Checks, Publishing
 
-_NAMES = re.compile(r"\\.|[A-Za-z_][A-Za-z0-9_]*")  # in JSON: the letter of an escape begins no name
+_NAMES = re.compile(
+    r"\\.|[A-Za-z_][A-Za-z0-9_]*"
+)  # in JSON: the letter of an escape begins no name
 
 
 class Collect(Strict):
@@ -122,7 +124,11 @@ class WorkOrder(Strict):
     def fork_params(self) -> dict[str, Any]:
         """The fork's values, which may come from data, where no reference is resolved."""
         names, value = self.group.fork_params, self.frozen.value
-        return dict(zip(names, value, strict=True)) if isinstance(value, tuple) else dict.fromkeys(names, value)
+        return (
+            dict(zip(names, value, strict=True))
+            if isinstance(value, tuple)
+            else dict.fromkeys(names, value)
+        )
 
     @property
     def params(self) -> dict[str, Any]:
@@ -157,22 +163,31 @@ class WorkOrder(Strict):
         """
         what = {
             "steps": [
-                step.model_dump(mode="json", exclude={"timeout"}, exclude_defaults=True) for step in self.group.steps
+                step.model_dump(mode="json", exclude={"timeout"}, exclude_defaults=True)
+                for step in self.group.steps
             ],
             "spark": self.group.spark,
             "conf": self.group.conf,
             "params": self.used_params(read),
             "collect": [one.model_dump(mode="json") for one in self.plan.collect],
             "inputs": self.frozen.inputs,
-            "published": {name: one.model_dump(exclude_defaults=True) for name, one in self.group.inputs.items()},
+            "published": {
+                name: one.model_dump(exclude_defaults=True)
+                for name, one in self.group.inputs.items()
+            },
             "after": self.frozen.after,
             "empty": self.frozen.empty,
             "cleans": self.frozen.cleans,
             "members": self.frozen.members,
             "rerun": self.plan.rerun,
             "partition_by": self.plan.partition_by,
-            "checks": {n: one.model_dump(mode="json", exclude_defaults=True) for n, one in self.plan.checks.items()},
+            "checks": {
+                n: one.model_dump(mode="json", exclude_defaults=True)
+                for n, one in self.plan.checks.items()
+            },
         }
         # Without what is empty or as by default: a field to come leaves the work of before as it was.
         used = {name: one for name, one in what.items() if one}
-        return hashlib.sha256(json.dumps(used, sort_keys=True, default=str).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(used, sort_keys=True, default=str).encode()).hexdigest()[
+            :32
+        ]

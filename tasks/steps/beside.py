@@ -57,8 +57,17 @@ class BesidePublished:
             if standing is None or standing.table is not None or not standing.rows:
                 return
             try:
-                schema_after(name, staged.schema, how.mode, how.on_schema_change, standing.schema, standing.job)
+                schema_after(
+                    name,
+                    staged.schema,
+                    how.mode,
+                    how.on_schema_change,
+                    standing.schema,
+                    standing.job,
+                )
                 return
             except SchemaMismatch:
-                if newest:  # else somebody may have published other columns since the job was submitted
+                if (
+                    newest
+                ):  # else somebody may have published other columns since the job was submitted
                     raise

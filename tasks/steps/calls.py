@@ -46,8 +46,14 @@ def untaken(work_order: WorkOrder, allowed: Sequence[str]) -> str:
     taken = None
     with suppress(Exception):  # a function may have no signature
         taken = taken_by(work_order.group, allowed) if work_order.plan.for_python else None
-    names = [] if taken is None else [name for name in work_order.plan.for_python if name not in taken]
-    return f"no step takes {', '.join(names)}, so it has no effect; is the code older than the spec?" if names else ""
+    names = (
+        [] if taken is None else [name for name in work_order.plan.for_python if name not in taken]
+    )
+    return (
+        f"no step takes {', '.join(names)}, so it has no effect; is the code older than the spec?"
+        if names
+        else ""
+    )
 
 
 def _reads_any(function: Any) -> bool:

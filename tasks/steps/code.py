@@ -56,7 +56,9 @@ def fingerprint(work_order: WorkOrder, code: str, read: Collection[str] | None) 
     return hashlib.sha256(f"{work}/{code}/{zone}".encode()).hexdigest()[:32]
 
 
-def why_again(work_order: WorkOrder, job: str, there: Marker, newer: str = "", other: bool = False) -> str:
+def why_again(
+    work_order: WorkOrder, job: str, there: Marker, newer: str = "", other: bool = False
+) -> str:
     """Why ``job``'s work, of which ``there`` is the marker, is not taken over by ``work_order``.
 
     ``newer``: a dataset that it read and that was published again since; empty if there is none. ``other``: another
@@ -73,7 +75,9 @@ def why_again(work_order: WorkOrder, job: str, there: Marker, newer: str = "", o
     if work_order.plan.rerun:
         return "it was asked to run again, or comes after a group that was"
     if changed := differing(work_order, there.params):
-        return f"its parameter{'s'[: len(changed) > 1]} {', '.join(changed)} changed since job {job}"
+        return (
+            f"its parameter{'s'[: len(changed) > 1]} {', '.join(changed)} changed since job {job}"
+        )
     return f"what it reads, its parameters, its steps or its time zone changed since job {job}"
 
 
@@ -87,7 +91,11 @@ def _digest(package: str) -> str:
             digest.update(f"{name}\0".encode())
             digest.update(_plain_bytes(path))
     except Exception as error:  # noqa: BLE001 - a finder of the user's may raise anything
-        log.warning("the source of %s cannot be read, so no work of its steps is taken over: %s", package, error)
+        log.warning(
+            "the source of %s cannot be read, so no work of its steps is taken over: %s",
+            package,
+            error,
+        )
         return secrets.token_hex(8)
     _taken[package] = digest.hexdigest()[:16]
     return _taken[package]

@@ -203,7 +203,9 @@ def _number(value: Any) -> int | float | None:
             number: int | float = int(operator.index(value))
         except TypeError:
             number = float(value)
-        return None if math.isnan(number) else number  # OverflowError: a whole number that no bar can be drawn of
+        return (
+            None if math.isnan(number) else number
+        )  # OverflowError: a whole number that no bar can be drawn of
     except Exception:  # noqa: BLE001 - a class of somebody's own may raise what it likes, and this must fail no step
         return None
 
@@ -218,9 +220,13 @@ def _plain(value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    inner = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    )
     return 0 if inner is None else 1 + max(map(_depth, inner), default=0)
 
 
 def _named(value: Any) -> str:
-    return repr(value)[:60] if type(value) in (str, bytes, float) else f"({type(value).__qualname__})"
+    return (
+        repr(value)[:60] if type(value) in (str, bytes, float) else f"({type(value).__qualname__})"
+    )

@@ -12,7 +12,12 @@ from unstuck.tasks.warehouse.marker import StagedOutput
 
 
 def check_budget(
-    name: str, good: StagedOutput, rejected: StagedOutput, quality: Quality, before: Iterable[Entry], now: float
+    name: str,
+    good: StagedOutput,
+    rejected: StagedOutput,
+    quality: Quality,
+    before: Iterable[Entry],
+    now: float,
 ) -> None:
     """Check the share of rejected rows of ``name``, where ``quality`` counts those of several runs.
 

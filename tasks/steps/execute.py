@@ -58,7 +58,9 @@ def users_code() -> Iterator[None]:
         raise StepRaised(error) from None
 
 
-def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]) -> None:
+def run_step(
+    step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]
+) -> None:
     """Run one step. ``allowed``: see `find`. ``imported`` is called before its function, when its module was imported.
 
     Raises:
@@ -79,7 +81,9 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
 # -- Python ----------------------------------------------------------------------------------------------------
 
 
-def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]) -> None:
+def _run_python(
+    step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]
+) -> None:
     assert step.python is not None
     function = find(step.python, allowed)
     imported()
@@ -95,7 +99,9 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
                 f'ctx.output("{step.output}")'
             )
     elif is_any_frame(value) and not work.outputs:
-        raise OutputInvalid(f"{step.python} returned a frame that goes nowhere: say output: NAME on the step")
+        raise OutputInvalid(
+            f"{step.python} returned a frame that goes nowhere: say output: NAME on the step"
+        )
 
 
 class ending_forks:
@@ -162,7 +168,9 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
-def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]) -> dict[str, Any]:
+def fit(
+    name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]
+) -> dict[str, Any]:
     """The parameters that ``function`` takes after ``spark`` and ``ctx``; it must take those of the step's ``own``.
 
     Raises: BadStepCall: one is missing, or one of the step's own is not taken; or the function cannot be a step.
@@ -170,7 +178,9 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
     call = StepSignature.of(name, function, params)
     taken = call.taken | (set(params) - {*call.first} if call.takes_any else set())
     if missing := sorted(name for name in call.required if name not in params):
-        raise BadStepCall(f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}")
+        raise BadStepCall(
+            f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}"
+        )
     if strange := sorted(own - taken):
         raise BadStepCall(f"{name} does not take {', '.join(strange)}, which the step gives it")
     return {name: params[name] for name in sorted(taken) if name in params}
@@ -196,7 +206,13 @@ def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
             raise Unrecoverable(str(error)) from error
     for name in ("version", "before", "after", "bytes", "kept"):
         ctx.result(name, getattr(done, name))
-    ctx.log.info("%s: %d files are %d now; %d small ones are kept", dataset, done.before, done.after, done.kept)
+    ctx.log.info(
+        "%s: %d files are %d now; %d small ones are kept",
+        dataset,
+        done.before,
+        done.after,
+        done.kept,
+    )
 
 
 # -- SQL -------------------------------------------------------------------------------------------------------
@@ -210,7 +226,9 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
         text, results = with_plain_names(text, parameters_in(text))
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
     named = parameters_in(text)
-    arguments = {name: _argument(work.session, work.params[name]) for name in named if name in work.params}
+    arguments = {
+        name: _argument(work.session, work.params[name]) for name in named if name in work.params
+    }
     arguments |= {name: _result(marker, work) for name, marker in results.items()}
     if step.output is None and is_query(text):
         raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")
@@ -252,10 +270,16 @@ def _result(marker: ResultMarker, work: Work) -> Any:
     except InputMissing as error:
         raise SqlInvalid(f"{marker.text}: {error}") from None
     if isinstance(recorded, list):
-        raise SqlInvalid(f"{marker.text}: {marker.group} is a fork, whose members have results of their own")
+        raise SqlInvalid(
+            f"{marker.text}: {marker.group} is a fork, whose members have results of their own"
+        )
     if recorded and marker.key not in recorded:
-        raise SqlInvalid(f"{marker.text}: {marker.group} recorded no such result; it recorded {', '.join(recorded)}")
+        raise SqlInvalid(
+            f"{marker.text}: {marker.group} recorded no such result; it recorded {', '.join(recorded)}"
+        )
     value = recorded.get(marker.key)
     if isinstance(value, dict):
-        raise SqlInvalid(f"{marker.text} is a mapping, which SQL has no value for; record its parts one by one")
+        raise SqlInvalid(
+            f"{marker.text} is a mapping, which SQL has no value for; record its parts one by one"
+        )
     return value

@@ -19,7 +19,9 @@ from unstuck.tasks.identity import LIBRARIES
 
 log = logging.getLogger(__name__)
 
-_Stamp = tuple[int, int, int]  # size, mtime and ctime: a file that is unpacked or copied may keep its mtime
+_Stamp = tuple[
+    int, int, int
+]  # size, mtime and ctime: a file that is unpacked or copied may keep its mtime
 
 _WITHIN = 0.02  # seconds that one comparison may take; the next one goes on where it ended
 _TICK = 20_000_000  # nanoseconds by which the clock of a file may be behind that of a process
@@ -30,7 +32,9 @@ class LoadedCode:
     """The modules of this process. Watched are those outside of the libraries, and all of the packages of steps."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, _Stamp | None]] = {}  # the file of each module, as it was loaded
+        self._known: dict[
+            str, tuple[str, _Stamp | None]
+        ] = {}  # the file of each module, as it was loaded
         self._watched: deque[str] = deque()
         self._packages: set[str] = set()
         self._modules = 0  # that there were at the last look
@@ -78,7 +82,10 @@ class LoadedCode:
     def forget_changed(self) -> None:
         """Forget all watched modules if one has changed. For a process that has run none of them yet."""
         if path := self.changed():
-            log.info("%s has changed since this worker loaded it; the code of users is imported anew", path)
+            log.info(
+                "%s has changed since this worker loaded it; the code of users is imported anew",
+                path,
+            )
             self._forget(list(self._watched))
 
     def _differs(self, name: str) -> bool:
@@ -105,8 +112,12 @@ def _is_users(name: str, path: str) -> bool:
 
 def _file_of(module: object) -> str | None:
     """The file that a module came from; for one in a zip file that file."""
-    names = getattr(module, "__dict__", {})  # not by its attributes, which an odd module may make when asked
-    path = getattr(getattr(names.get("__spec__"), "loader", None), "archive", None) or names.get("__file__")
+    names = getattr(
+        module, "__dict__", {}
+    )  # not by its attributes, which an odd module may make when asked
+    path = getattr(getattr(names.get("__spec__"), "loader", None), "archive", None) or names.get(
+        "__file__"
+    )
     return path if isinstance(path, str) else None
 
 

@@ -11,7 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid, VersionRemoved
+from unstuck.tasks.errors import (
+    DatasetNotFound,
+    InputMissing,
+    InputNotPublished,
+    OutputInvalid,
+    VersionRemoved,
+)
 from unstuck.tasks.frames.casts import declared_fields
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
@@ -69,7 +75,9 @@ class Inputs:
     sources: Mapping[str, list[int]]
 
 
-def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]], forks: Collection[str] = ()) -> Inputs:
+def read_inputs(
+    files: Files, inputs: Mapping[str, Iterable[str]], forks: Collection[str] = ()
+) -> Inputs:
     """Read the markers in ``inputs`` (group that is read → staging folders). ``forks``: the groups that are forks.
 
     Raises:
@@ -132,7 +140,9 @@ class PublishedDatasets:
         self._warehouse = warehouse
         self._base = base
         self._states: dict[int, State] = {}
-        self._removed: dict[int, str] = {}  # of them, those that the log says are removed, and how it says so
+        self._removed: dict[
+            int, str
+        ] = {}  # of them, those that the log says are removed, and how it says so
         self.reads: list[Read] = []
 
     @property
@@ -141,7 +151,12 @@ class PublishedDatasets:
         return joined_versions({read.dataset: [read.version]} for read in self.reads)
 
     def read(
-        self, dataset: str, version: int | None = None, *, in_spec: bool = False, if_absent: str | None = None
+        self,
+        dataset: str,
+        version: int | None = None,
+        *,
+        in_spec: bool = False,
+        if_absent: str | None = None,
     ) -> Dataset:
         """``dataset`` at a version of the warehouse; None: the newest one when the job was submitted.
 
@@ -159,7 +174,10 @@ class PublishedDatasets:
         found = state.get(dataset)
         self._note(Read(dataset, version or 0, found.changed if found else 0))
         if found is None and if_absent is not None:
-            log.info("%s was not published when this job was submitted, and is read without rows", dataset)
+            log.info(
+                "%s was not published when this job was submitted, and is read without rows",
+                dataset,
+            )
             return Dataset(dataset, (StagedOutput([], 0, schema_of(declared(if_absent))),))
         if found is None:
             when = "" if version else ", the newest one when this job was submitted"
@@ -172,7 +190,9 @@ class PublishedDatasets:
                 f"{dataset} is published as the Delta table {found.table}, with versions of its own; read it there, in "
                 "a step"
             )
-        if at in self._removed and any(self._warehouse.storage.size(file.path) is None for file in found.files):
+        if at in self._removed and any(
+            self._warehouse.storage.size(file.path) is None for file in found.files
+        ):
             raise InputNotPublished(self._removed[at])
         return _whole(dataset, found)
 
@@ -192,7 +212,9 @@ class PublishedDatasets:
 
         Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        return (self._warehouse.state() if newest else self._state(self._base, kept=True)).get(dataset)
+        return (self._warehouse.state() if newest else self._state(self._base, kept=True)).get(
+            dataset
+        )
 
     def versions(self, dataset: str) -> Iterator[Entry]:
         """The entries that changed ``dataset`` before the job was submitted, the newest first: of the last 1,000.
@@ -200,7 +222,9 @@ class PublishedDatasets:
         Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         standing = self.standing(dataset)
-        for n in range(standing.changed if standing is not None else 0, max(self._base - MAX_RUNS, 0), -1):
+        for n in range(
+            standing.changed if standing is not None else 0, max(self._base - MAX_RUNS, 0), -1
+        ):
             if dataset in (entry := self._warehouse.existing_entry(n)).datasets:
                 yield entry
 
@@ -244,10 +268,16 @@ def with_published(
     """
     found = dict(made)
     for name, one in wanted.items():
-        if name in made and made[name].name == name:  # else it is a group's own name, which gives way
-            raise OutputInvalid(f"a needed group has an output named {name} too; give the one in inputs: another name")
+        if (
+            name in made and made[name].name == name
+        ):  # else it is a group's own name, which gives way
+            raise OutputInvalid(
+                f"a needed group has an output named {name} too; give the one in inputs: another name"
+            )
         if isinstance(one, DatasetInput):
-            standing = published.read(one.dataset, one.version, in_spec=True, if_absent=one.if_absent)
+            standing = published.read(
+                one.dataset, one.version, in_spec=True, if_absent=one.if_absent
+            )
             found[name] = replace(standing, name=name)
     return found
 

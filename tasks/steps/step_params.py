@@ -89,7 +89,9 @@ def noted(work_order: WorkOrder, job: str, given: Reads, secrets: Secrets) -> di
 
 def differing(work_order: WorkOrder, noted: Mapping[str, str] | None) -> list[str]:
     """The names of the parameters that are not as they were ``noted``."""
-    now = {name: _digest(value) for name, value in work_order.params.items() if noted and name in noted}
+    now = {
+        name: _digest(value) for name, value in work_order.params.items() if noted and name in noted
+    }
     return [name for name, digest in (noted or {}).items() if now.get(name, "") != digest]
 
 

@@ -11,7 +11,17 @@ from typing import Any
 
 # Code in these may never run, or may be there for the case that something is missing.
 _PERHAPS = (
-    *(ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.TryStar, ast.For, ast.While, ast.Match, ast.comprehension),
+    *(
+        ast.If,
+        ast.IfExp,
+        ast.BoolOp,
+        ast.Try,
+        ast.TryStar,
+        ast.For,
+        ast.While,
+        ast.Match,
+        ast.comprehension,
+    ),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp),
     *(ast.ListComp, ast.SetComp, ast.DictComp),
 )
@@ -71,12 +81,20 @@ def _is(node: ast.AST, name: str) -> bool:
 
 def _named(node: ast.AST, ctx: str) -> tuple[str, str] | None:
     """``input`` or ``output``, and the name that is written out in a call of it."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not _is(node.func.value, ctx):
+    if (
+        not isinstance(node, ast.Call)
+        or not isinstance(node.func, ast.Attribute)
+        or not _is(node.func.value, ctx)
+    ):
         return None
     match node.func.attr, node.args, node.keywords:
         case ("input" | "output" as kind, [ast.Constant(value=str(name))], []):
             return kind, name
-        case ("input" | "output" as kind, [], [ast.keyword(arg="name", value=ast.Constant(value=str(name)))]):
+        case (
+            "input" | "output" as kind,
+            [],
+            [ast.keyword(arg="name", value=ast.Constant(value=str(name)))],
+        ):
             return kind, name
     return None
 
@@ -98,6 +116,8 @@ def _surely(statements: list[ast.stmt]) -> Iterator[ast.AST]:
         while left:
             node = left.pop()
             yield node
-            left += [child for child in ast.iter_child_nodes(node) if not isinstance(child, _PERHAPS)]
+            left += [
+                child for child in ast.iter_child_nodes(node) if not isinstance(child, _PERHAPS)
+            ]
         if isinstance(statement, ast.Return | ast.Raise):
             return

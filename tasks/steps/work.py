@@ -67,20 +67,30 @@ class Work:
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
     checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
     recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
-    sources: Mapping[str, list[int]] = field(default_factory=dict)  # versions that the inputs were made from
+    sources: Mapping[str, list[int]] = field(
+        default_factory=dict
+    )  # versions that the inputs were made from
     published: PublishedDatasets | None = None  # None: there is no warehouse log to read
     streams: Mapping[str, StreamInput | KafkaInput] = field(default_factory=dict)
     share: Share = WHOLE  # of the streams
     appended: Collection[str] = ()  # outputs that may be written from a stream
     beside: BesidePublished | None = None  # None: no output is published
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
-    refused: dict[str, Unrecoverable] = field(default_factory=dict)  # by output, unless it was written after that
+    refused: dict[str, Unrecoverable] = field(
+        default_factory=dict
+    )  # by output, unless it was written after that
     params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
-    given: Reads = field(default_factory=Reads)  # parameters that were given to functions, SQL and checks
+    given: Reads = field(
+        default_factory=Reads
+    )  # parameters that were given to functions, SQL and checks
     results: dict[str, Any] = field(default_factory=dict)
-    forks: dict[str, list[Any]] = field(default_factory=dict)  # values of dynamic forks, by output.column
+    forks: dict[str, list[Any]] = field(
+        default_factory=dict
+    )  # values of dynamic forks, by output.column
     _stream: GroupStream | None = None  # once it was read
-    _streaming: Lock = field(default_factory=Lock)  # a step may read and write in threads of its own
+    _streaming: Lock = field(
+        default_factory=Lock
+    )  # a step may read and write in threads of its own
 
     @property
     def rows(self) -> int:
@@ -98,10 +108,14 @@ class Work:
         """
         if name in self.streams:
             return self._arrived(name)
-        dataset = Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
+        dataset = (
+            Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
+        )
         if dataset is None:
             there = ", ".join(sorted({*self.inputs, *self.streams, *self.outputs})) or "none"
-            raise InputMissing(f"there is no input {name!r}; there are: {there}. Does the group need what makes it?")
+            raise InputMissing(
+                f"there is no input {name!r}; there are: {there}. Does the group need what makes it?"
+            )
         return self.frame(dataset)
 
     def _arrived(self, name: str) -> Any:
@@ -130,7 +144,9 @@ class Work:
             raise Unrecoverable(
                 f"the input {name} is a stream, with state: true, which is not supported with Spark Connect yet"
             )
-        reader = Reader(self.session, self.files, f"{self.token.staging}/{name}.arrived", self.share)
+        reader = Reader(
+            self.session, self.files, f"{self.token.staging}/{name}.arrived", self.share
+        )
         if isinstance(stream, StreamInput):
             return ArrivingFiles(stream, reader)
         return KafkaTopic(stream, reader, self.secrets.resolve(stream.options))
@@ -159,24 +175,45 @@ class Work:
             RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what the spec asks for.
             SchemaMismatch: its columns cannot stand beside those that are published.
         """
-        if not isinstance(name, str) or "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
-            raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
+        if (
+            not isinstance(name, str)
+            or "-" in name
+            or GROUP_ID.fullmatch(name) is None
+            or name.endswith("]")
+        ):
+            raise OutputInvalid(
+                f"an output wants a name of letters, digits and _ (at most 63), not {name!r}"
+            )
         if name in self.outputs:
-            raise OutputInvalid(f"the output {name} was written twice; write it once, or give the second another name")
+            raise OutputInvalid(
+                f"the output {name} was written twice; write it once, or give the second another name"
+            )
         if name in self.inputs or name in self.streams:
-            raise OutputInvalid(f"the output {name} has the name of an input of this group; give it another one")
+            raise OutputInvalid(
+                f"the output {name} has the name of an input of this group; give it another one"
+            )
         if secret := self.secrets.in_name(name):
-            raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
+            raise OutputInvalid(
+                f"an output has the value of {secret} in its name, and names are stored and shown"
+            )
         checks = self._checks_of(name)
         folder = f"{self.token.staging}/{name}"
         try:
             by, arriving = self.partition_by.get(name, ()), self._arriving(name, frame)
             published = self.beside.types_of(name) if self.beside else None
-            made = stage_checked(self.files, folder, frame, checks, by, self.session, arriving, published)
+            made = stage_checked(
+                self.files, folder, frame, checks, by, self.session, arriving, published
+            )
             staged = made[folder]
             if self.beside is not None:
                 self.beside.check(name, staged)
-        except (RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed, SchemaMismatch) as error:
+        except (
+            RuleInvalid,
+            TooManyRejectedRows,
+            RowsOutside,
+            ExpectationFailed,
+            SchemaMismatch,
+        ) as error:
             self.refused[name] = error
             raise
         except Exception as error:
@@ -195,7 +232,9 @@ class Work:
         reach(Point.AFTER_OUTPUT, self.token.job)
         if self._stream is not None and self.published is not None:
             with self._streaming:
-                made = self._stream.noted(folder, made, self.partition_by.get(name, ()), self.published)
+                made = self._stream.noted(
+                    folder, made, self.partition_by.get(name, ()), self.published
+                )
             staged = made[folder]
         if checks.quality is not None and self.published is not None:
             self._check_budget(name, checks.quality, staged, made[folder + REJECTED])
@@ -204,7 +243,9 @@ class Work:
             self.show(one.rpartition("/")[2])
         return staged
 
-    def _check_budget(self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput) -> None:
+    def _check_budget(
+        self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput
+    ) -> None:
         """Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be read."""
         assert self.published is not None
         try:
@@ -219,8 +260,12 @@ class Work:
             return next(filter(None, map(self._in_columns, schema)), None)
         if not isinstance(schema, dict):
             return None  # the name of a type
-        found = self.secrets.in_name(schema.get("name", "")) or self.secrets.in_data(schema.get("metadata"))
-        return found or self._in_columns([part for key, part in schema.items() if key != "metadata"])
+        found = self.secrets.in_name(schema.get("name", "")) or self.secrets.in_data(
+            schema.get("metadata")
+        )
+        return found or self._in_columns(
+            [part for key, part in schema.items() if key != "metadata"]
+        )
 
     def fork_values(self, work_order: WorkOrder) -> dict[str, list[Any]]:
         """The values that dynamic forks wait for, by ``output.column``.
@@ -255,10 +300,14 @@ class Work:
         for error in self.refused.values():
             raise error
         if self._stream is not None:
-            self._stream.check([name for name, output in self.outputs.items() if not output.rejected_of])
+            self._stream.check(
+                [name for name, output in self.outputs.items() if not output.rejected_of]
+            )
             self._stream.close()
 
-    def _arriving(self, name: str, frame: Any) -> Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None:
+    def _arriving(
+        self, name: str, frame: Any
+    ) -> Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None:
         """The function that stages a streaming ``frame``; None for any other frame. Raises: OutputInvalid."""
         if not is_streaming(frame):
             return None
@@ -273,7 +322,9 @@ class Work:
             )
         assert self.published is not None
         with self._streaming:
-            return partial(stage_stream, resume=self._stream.resume(name, self.token.job, self.published))
+            return partial(
+                stage_stream, resume=self._stream.resume(name, self.token.job, self.published)
+            )
 
     def _checks_of(self, name: str) -> Checks:
         """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the name is taken."""
@@ -287,11 +338,15 @@ class Work:
             )
         base = name.removesuffix(REJECTED)
         if base != name and base in self.checks and self.checks[base].rejects:
-            raise OutputInvalid(f"the output {name} has the name of the rejected rows of {base}; give it another one")
+            raise OutputInvalid(
+                f"the output {name} has the name of the rejected rows of {base}; give it another one"
+            )
         rejected = f"{name}{REJECTED}"
         rejects = checks.rejects or any(stream.skips for stream in self.streams.values())
         if rejects and (rejected in {*self.outputs, *self.inputs, *self.streams}):
-            raise OutputInvalid(f"the rejected rows of {name} go to {rejected}, and there is such a name already")
+            raise OutputInvalid(
+                f"the rejected rows of {name} go to {rejected}, and there is such a name already"
+            )
         if checks.unique and split_member(self.token.group)[1] is not None:
             raise OutputInvalid(
                 f"expect.unique: {name} is made by members of a fork, each of which knows its own rows alone. Check "

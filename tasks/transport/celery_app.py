@@ -90,7 +90,9 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
     at_worker_start(made, lambda _: check_requests(made))
     # Celery's mingle and gossip ask all other workers at each reconnect. One reply that is lost meanwhile is an error
     # that Celery does not recover from: a healthy worker ends. Revoked tasks and logical clocks are not used here.
-    at_worker_start(made, lambda worker: worker.options.update(without_mingle=True, without_gossip=True))
+    at_worker_start(
+        made, lambda worker: worker.options.update(without_mingle=True, without_gossip=True)
+    )
     # Celery would try for ever with a Redis that refuses it, or listen to nothing.
     at_worker_start(made, lambda _: fit_or_leave(settings))
     if settings.log == "json":
@@ -102,7 +104,9 @@ def at_worker_start(app: Celery, act: Callable[[Any], None]) -> None:
     """Call ``act`` with a worker of ``app`` when it starts."""
 
     def look(sender: Any, **_: Any) -> None:
-        if sender.app is app:  # signals are global to a process, and a coordinator's worker knows both apps
+        if (
+            sender.app is app
+        ):  # signals are global to a process, and a coordinator's worker knows both apps
             act(sender)
 
     signals.worker_init.connect(look, weak=False)
@@ -113,7 +117,9 @@ def _print_json_alone(app: Celery) -> None:
 
     def look(instance: Any, **_: Any) -> None:
         if instance.app is app:
-            from celery.apps import worker as program  # a worker has it; a process that sends wake-ups needs none of it
+            from celery.apps import (
+                worker as program,
+            )  # a worker has it; a process that sends wake-ups needs none of it
 
             instance.quiet = True
             program.safe_say = _say
@@ -126,7 +132,9 @@ def _say(message: str, file: Any) -> None:
     os.write(file.fileno(), f"{one_line('json', 'celery.worker', 'WARNING', message)}\n".encode())
 
 
-def _warn(message: Any, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+def _warn(
+    message: Any, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
+) -> None:
     text = f"{filename}:{lineno}: {category.__name__}: {message}"
     sys.stderr.write(f"{one_line('json', 'py.warnings', 'WARNING', text)}\n")
 

@@ -26,7 +26,12 @@ from kombu.utils.json import loads
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options
 from unstuck.tasks.settings import leave, settings
-from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, REPLY_WITHIN, takes_writes, unavailable
+from unstuck.tasks.transport.redis_client import (
+    FEW_QUESTIONS,
+    REPLY_WITHIN,
+    takes_writes,
+    unavailable,
+)
 from unstuck.tasks.transport.refusals import EXIT, fit_or_leave, refusal
 
 log = logging.getLogger(__name__)
@@ -53,26 +58,38 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
     def as_uri(self, *args: Any, **kwargs: Any) -> str:
         """Show an IPv6 address with its brackets; kombu quotes it."""
         uri, host = str(super().as_uri(*args, **kwargs)), self.hostname or ""
-        return uri.replace(quote(host, safe=""), f"[{host}]") if ":" in host and "/" not in host else uri
+        return (
+            uri.replace(quote(host, safe=""), f"[{host}]")
+            if ":" in host and "/" not in host
+            else uri
+        )
 
     def get_transport_cls(self) -> Any:
         return _fit_to_fork(super().get_transport_cls())
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for the connection; called by Celery's consumer and beat, and by nobody who only sends."""
-        waits = {"interval_start": 1.0, "interval_step": 1.0, "interval_max": 5.0}  # seconds between two tries
+        waits = {
+            "interval_start": 1.0,
+            "interval_step": 1.0,
+            "interval_max": 5.0,
+        }  # seconds between two tries
         self._to_listen = True
         try:
             return super().ensure_connection(*args, **{**waits, **kwargs})
         finally:
             self._to_listen = False
 
-    def ensure(self, obj: Any, fun: Any, errback: Any = None, max_retries: int | None = None, **kwargs: Any) -> Any:
+    def ensure(
+        self, obj: Any, fun: Any, errback: Any = None, max_retries: int | None = None, **kwargs: Any
+    ) -> Any:
         """Repeat what is sent once, where no number is given, as for Celery's heartbeats for monitors.
 
         By itself kombu then repeats for ever, without a word, and the loop that sends them receives nothing meanwhile.
         """
-        return super().ensure(obj, fun, errback, 1 if max_retries is None else max_retries, **kwargs)
+        return super().ensure(
+            obj, fun, errback, 1 if max_retries is None else max_retries, **kwargs
+        )
 
     def _establish_connection(self) -> Any:
         global _has_connected
@@ -186,7 +203,9 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
             # The poller comes from the channel: this class lives longer than the channel, and a reference here would
             # keep each old poller in memory.
             poller = getattr(getattr(channel.connection, "cycle", None), "poller", None)
-            if self._sock is not None and poller is not None and os.getpid() == self.pid:  # a child shares the epoll
+            if (
+                self._sock is not None and poller is not None and os.getpid() == self.pid
+            ):  # a child shares the epoll
                 poller.unregister(self._sock)
             super().disconnect(*args, **kwargs)
 
@@ -224,7 +243,11 @@ def _messages_alone(client: Any) -> Any:
 
     def parse_response(connection: Any, command: str, **options: Any) -> Any:
         found = read(connection, command, **options)
-        return found if command != "BRPOP" or not found or _readable(found[1], bytes_to_str(found[0])) else None
+        return (
+            found
+            if command != "BRPOP" or not found or _readable(found[1], bytes_to_str(found[0]))
+            else None
+        )
 
     client.parse_response = parse_response
     return client
@@ -260,13 +283,23 @@ class CheckedRequest(Request):  # type: ignore[misc]
     def __init__(self, message: Any, **given: Any) -> None:
         super().__init__(message, **given)
         stamped = self.stamped_headers
-        if not isinstance(stamped, list) or not all(isinstance(one, str) for one in (self.id, self.name, *stamped)):
-            raise InvalidTaskError("the id and the name of a task are texts, and its stamped headers a list of texts")
+        if not isinstance(stamped, list) or not all(
+            isinstance(one, str) for one in (self.id, self.name, *stamped)
+        ):
+            raise InvalidTaskError(
+                "the id and the name of a task are texts, and its stamped headers a list of texts"
+            )
         args, named, after = self._payload
-        if not (isinstance(args, list | tuple) and isinstance(named, dict) and isinstance(after, dict)):
-            raise InvalidTaskError("the body of a task is a list of arguments, a mapping of them, and another mapping")
+        if not (
+            isinstance(args, list | tuple) and isinstance(named, dict) and isinstance(after, dict)
+        ):
+            raise InvalidTaskError(
+                "the body of a task is a list of arguments, a mapping of them, and another mapping"
+            )
         if any(after.values()):
-            raise InvalidTaskError("tasks of Unstuck have no result, and nothing that follows them: no link, no chain")
+            raise InvalidTaskError(
+                "tasks of Unstuck have no result, and nothing that follows them: no link, no chain"
+            )
         if _nested(self.request_dict, MAX_LEVELS):  # it is pickled for a process of the pool
             raise InvalidTaskError(f"nested more than {MAX_LEVELS} levels deep")
         # A limit would end a runner in the middle of an attempt, whose time is its watchdog's.
@@ -293,7 +326,13 @@ def check_requests(app: Celery) -> None:
 
 def _nested(value: Any, levels: int) -> bool:
     """True if ``value``, made of what JSON can say, has more ``levels`` than these."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    parts = (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return levels < 0 or any(_nested(part, levels - 1) for part in parts)
 
 

@@ -109,7 +109,12 @@ class Lease:
     """
 
     def __init__(
-        self, client: redis.Redis, keys: Keys, ttl: float, caller: str, versions: Mapping[str, str] | None = None
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        ttl: float,
+        caller: str,
+        versions: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
@@ -126,7 +131,9 @@ class Lease:
         self.altered = ""
         self._answer = keys.answer(caller)
         self._takes = self._finishes = 0
-        self._claimant = self._event = ""  # of the last take, and of the last finish: the same again is a repeat
+        self._claimant = self._event = (
+            ""  # of the last take, and of the last finish: the same again is a repeat
+        )
         self._take = Script(client, keys, __package__, "take")
         self._renew = Script(client, keys, __package__, "renew")
         self._finish = Script(client, keys, __package__, "finish")
@@ -153,7 +160,11 @@ class Lease:
         """
         while True:
             arguments = self._taking(queues, claimant, worker, event, leaves=linger > 0)
-            found = self._wait_and_take(queues, linger, arguments) if linger else self._take(**arguments)
+            found = (
+                self._wait_and_take(queues, linger, arguments)
+                if linger
+                else self._take(**arguments)
+            )
             answer, claim = self._read(claimant, found)
             if answer is not TakeAnswer.MORE:
                 return claim
@@ -177,9 +188,17 @@ class Lease:
             "bound": self._versions,
             "schema_version": SCHEMA_VERSION,
             "text_field": FIELD,
-            **{name: getattr(any_job, name) for name in ("job", "attempts", "plans", "inputs", "versions")},
+            **{
+                name: getattr(any_job, name)
+                for name in ("job", "attempts", "plans", "inputs", "versions")
+            },
         }
-        return {"taking": json.dumps(taking), "takes": self._takes, "answer": self._answer, "kept": ANSWER_KEPT}
+        return {
+            "taking": json.dumps(taking),
+            "takes": self._takes,
+            "answer": self._answer,
+            "kept": ANSWER_KEPT,
+        }
 
     def _read(self, claimant: str, answer: Sequence[str]) -> tuple[TakeAnswer, Claim | None]:
         word, *stored = answer
@@ -191,10 +210,14 @@ class Lease:
 
     def taken(self, claimant: str) -> Token | None:
         """The attempt that `take` gave to ``claimant``, whose answer could not be read. Raises: redis.RedisError."""
-        holder, offer = cast(list[str | None], self._client.hmget(self._answer, ["claimant", "offer"]))
+        holder, offer = cast(
+            list[str | None], self._client.hmget(self._answer, ["claimant", "offer"])
+        )
         return Offer.parse(offer).held_by(claimant) if holder == claimant and offer else None
 
-    def _wait_and_take(self, queues: Iterable[str], seconds: float, arguments: dict[str, Any]) -> Any:
+    def _wait_and_take(
+        self, queues: Iterable[str], seconds: float, arguments: dict[str, Any]
+    ) -> Any:
         """Send both at once: Redis takes as soon as the wait ends, and this process is woken once."""
         wait = ("BLPOP", *map(self._keys.notify, queues), seconds)
         return self._take.run(wait, self._take.command(**arguments))[-1]
@@ -222,12 +245,22 @@ class Lease:
         Raises: redis.RedisError: the store could not be asked; try again with the same ``event``.
         """
         answer = self._finish(
-            token.job, answer=self._answer, kept=ANSWER_KEPT, **self._finishing(token, outcome, event)
+            token.job,
+            answer=self._answer,
+            kept=ANSWER_KEPT,
+            **self._finishing(token, outcome, event),
         )
         return _finished(token, answer)
 
     def finish_and_take(
-        self, token: Token, outcome: Outcome, event: str, queues: Sequence[str], claimant: str, worker: str, claim: str
+        self,
+        token: Token,
+        outcome: Outcome,
+        event: str,
+        queues: Sequence[str],
+        claimant: str,
+        worker: str,
+        claim: str,
     ) -> tuple[FinishAnswer, TakeAnswer, Claim | None]:
         """`finish` one attempt and `take` the next, in one round trip.
 
@@ -237,7 +270,9 @@ class Lease:
         Raises: redis.RedisError: the store could not be asked; try again with the same ids.
         """
         taking = self._taking(queues, claimant, worker, claim)
-        word, *answer = self._finish_and_take(token.job, **taking, **self._finishing(token, outcome, event))
+        word, *answer = self._finish_and_take(
+            token.job, **taking, **self._finishing(token, outcome, event)
+        )
         return _finished(token, word), *self._read(claimant, answer)
 
     def _finishing(self, token: Token, outcome: Outcome, event: str) -> dict[str, Any]:
@@ -277,10 +312,19 @@ def record_outcome(finish: Finish, token: Token, outcome: Outcome) -> str:
             token.staging,
         )
         return f"{outcome.kind} UNREACHABLE"
-    level = logging.INFO if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE) else logging.WARNING
+    level = (
+        logging.INFO
+        if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE)
+        else logging.WARNING
+    )
     log.log(level, "%s %s: %s", token, outcome.kind, answer)
     return f"{outcome.kind} {answer}"
 
 
 def _fence(token: Token) -> dict[str, str | int]:
-    return {"group": token.group, "epoch": token.epoch, "nonce": token.nonce, "claimant": token.claimant}
+    return {
+        "group": token.group,
+        "epoch": token.epoch,
+        "nonce": token.nonce,
+        "claimant": token.claimant,
+    }

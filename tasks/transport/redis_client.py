@@ -15,7 +15,13 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from redis.retry import Retry
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options, without_options
@@ -79,15 +85,29 @@ def _is_socket(url: str) -> bool:
 
 
 # Errors that the server gives as an answer, though they say that it cannot serve now, not that the command is wrong.
-_AWAY = ("READONLY", "MISCONF", "NOREPLICAS", "LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "OOM")
+_AWAY = (
+    "READONLY",
+    "MISCONF",
+    "NOREPLICAS",
+    "LOADING",
+    "MASTERDOWN",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "UNBLOCKED",
+    "OOM",
+)
 
 
 def unavailable(error: BaseException) -> bool:
     """True if the store cannot serve at this moment (away, full, failing over): wait and try again."""
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OutOfMemoryError | ReadOnlyError):
+    if isinstance(
+        error, redis.ConnectionError | redis.TimeoutError | OutOfMemoryError | ReadOnlyError
+    ):
         return True
     # A script adds text of its own around such an answer.
-    return isinstance(error, redis.ResponseError) and any(word in str(error)[:200] for word in _AWAY)
+    return isinstance(error, redis.ResponseError) and any(
+        word in str(error)[:200] for word in _AWAY
+    )
 
 
 def takes_writes(client: redis.Redis | redis.client.Pipeline, keys: Keys) -> None:

@@ -21,7 +21,9 @@ from unstuck.tasks.transport.rights import lacking_rights
 EXIT = 5  # as of the command line
 LOOKS_FOR = 10.0  # seconds, at the start of a program; a busy host may shake hands late
 
-_TLS = re.compile(r"\[(?:SSL|X509)(?:: (\w+))?\] *(?:certificate verify failed: )?(.*?)(?: *\(_ssl\.c:\d+\))?\.?$")
+_TLS = re.compile(
+    r"\[(?:SSL|X509)(?:: (\w+))?\] *(?:certificate verify failed: )?(.*?)(?: *\(_ssl\.c:\d+\))?\.?$"
+)
 _CURES = (
     (
         ("mismatch", "not valid for"),
@@ -36,14 +38,19 @@ _CURES = (
         ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "UNKNOWN_CA"),
         "It may ask for a certificate of ours: set UNSTUCK_REDIS_CERT and UNSTUCK_REDIS_KEY to one that its CA signed",
     ),
-    (("WRONG_VERSION", "RECORD_LAYER"), "It does not speak TLS there: give its port for TLS, or write redis://"),
+    (
+        ("WRONG_VERSION", "RECORD_LAYER"),
+        "It does not speak TLS there: give its port for TLS, or write redis://",
+    ),
 )
 
 
 def refusal(url: str, error: BaseException) -> str:
     """Why the Redis at ``url`` and this process do not come together, though it answers; empty if that is not so."""
     place, message = without_password(url), str(error).strip().rstrip(".")
-    if "unauthenticated" in message:  # what a server says of a long request where nobody has logged in
+    if (
+        "unauthenticated" in message
+    ):  # what a server says of a long request where nobody has logged in
         message = "Authentication required"
     if isinstance(error, NoPermissionError):
         return f"The Redis at {place} refuses us: {message}. `unstuck doctor` names the rights that its user lacks"
@@ -54,7 +61,9 @@ def refusal(url: str, error: BaseException) -> str:
         )
     if found := _TLS.search(message):
         code, words = found[1] or "", found[2] or found[0]
-        cure = next((cure for known, cure in _CURES if any(word in f"{code} {words}" for word in known)), "")
+        cure = next(
+            (cure for known, cure in _CURES if any(word in f"{code} {words}" for word in known)), ""
+        )
         if code == "CERTIFICATE_VERIFY_FAILED":
             told = f"The server at {place} does not prove that it is your Redis, and was sent nothing: {words}."
             return f"{told} {cure or 'UNSTUCK_REDIS_VERIFY=none would trust it blindly'}."
@@ -77,7 +86,11 @@ def perhaps_tls(url: str, error: BaseException) -> str:
     hung_up = "closed by server" in str(error) or "reset by peer" in str(error)
     if url.startswith("rediss:") and (hung_up or isinstance(error, redis.TimeoutError)):
         return "Perhaps it does not speak TLS there (write redis://), or asks for a certificate (UNSTUCK_REDIS_CERT). "
-    return "Perhaps it speaks TLS there: write rediss://. " if hung_up and url.startswith("redis:") else ""
+    return (
+        "Perhaps it speaks TLS there: write rediss://. "
+        if hung_up and url.startswith("redis:")
+        else ""
+    )
 
 
 def fit_or_leave(settings: Settings, within: float = LOOKS_FOR) -> None:
@@ -86,7 +99,10 @@ def fit_or_leave(settings: Settings, within: float = LOOKS_FOR) -> None:
         with connect(settings.redis_url, timeout=within, repeats=0) as client:
             client.ping()
             if lacks := lacking_rights(client, Keys(settings.prefix)):
-                leave(f"It could take no work here, so it ends. {may_not(settings.redis_url, lacks)}", EXIT)
+                leave(
+                    f"It could take no work here, so it ends. {may_not(settings.redis_url, lacks)}",
+                    EXIT,
+                )
     except redis.RedisError as error:
         if why := refusal(settings.redis_url, error):
             leave(why, EXIT)

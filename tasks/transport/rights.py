@@ -40,7 +40,10 @@ def lacking_rights(client: redis.Redis, keys: Keys, more: Sequence[str] = ()) ->
     # Redis wants the pattern of a PSUBSCRIBE spelled out in a rule: a wider one does not give it.
     control = f"{keys.broker}/{database}.celery.pidbox"
     asked = [
-        *([word if word != "K" else keys.nothing for word in one.split(" ")] for one in _commands(more)),
+        *(
+            [word if word != "K" else keys.nothing for word in one.split(" ")]
+            for one in _commands(more)
+        ),
         # The other kinds of keys: of a job, of the broker, of beat.
         *(["SET", key, ""] for key in (keys.of("J").job, keys.queue("light"), f"{keys.beat}:lock")),
         *([word, keys.cancel("J"), *more] for word, more in (("PUBLISH", [""]), ("SUBSCRIBE", []))),

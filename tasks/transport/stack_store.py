@@ -23,7 +23,15 @@ class StackStore:
         self._client = client
         self._keys = keys
 
-    def note(self, token: Token, frames: tuple[Frame, ...], stages: str, age: float, stood: float, keep: float) -> None:
+    def note(
+        self,
+        token: Token,
+        frames: tuple[Frame, ...],
+        stages: str,
+        age: float,
+        stood: float,
+        keep: float,
+    ) -> None:
         """Show ``frames``, seen ``age`` seconds ago, which had not moved for ``stood``. Kept for ``keep`` seconds.
 
         ``stages``: what Spark runs, as JSON; empty: it is not known.
@@ -34,7 +42,10 @@ class StackStore:
         at = seconds + micros / 1e6 - age
         key = self._keys.of(token.job).stacks
         with self._client.pipeline(transaction=True) as pipe:
-            stack = {**asdict(StepStack(at, at - stood, frames)), "stages": json.loads(stages or "[]")}
+            stack = {
+                **asdict(StepStack(at, at - stood, frames)),
+                "stages": json.loads(stages or "[]"),
+            }
             pipe.hset(key, token.group, json.dumps([str(token), stack]))
             pipe.expire(key, max(1, round(keep)))
             pipe.execute()

@@ -47,7 +47,11 @@ class Silence:
             should_receive: messages wait, and this process could take one.
             connection: that of Celery to the broker. A process that connects again has a bad line and no stall.
         """
-        silent = should_receive and self._messages == self._messages_before and connection is self._connection
+        silent = (
+            should_receive
+            and self._messages == self._messages_before
+            and connection is self._connection
+        )
         self._messages_before, self._connection = self._messages, connection
         self._looks = self._looks + 1 if silent else 0
         return self._looks > LOOKS
@@ -83,7 +87,10 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         if self._thread is not None or not self.at_work() or not settings().stalled_after:
             return
         self._thread = threading.Thread(
-            target=self._watch_or_give_up, args=(consumer, settings()), name="stall-detector", daemon=True
+            target=self._watch_or_give_up,
+            args=(consumer, settings()),
+            name="stall-detector",
+            daemon=True,
         )
         self._thread.start()
 
@@ -112,8 +119,12 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         client = connect(settings.redis_url, timeout=max(0.2, min(5.0, every)), repeats=0)
         while self.at_work():
             time.sleep(every)
-            queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
-            should_receive = messages_wait(client, keys, queues) and self.at_work() and self.free(consumer)
+            queues = list(
+                consumer.app.amqp.queues.consume_from
+            )  # may change: ``celery control cancel_consumer``
+            should_receive = (
+                messages_wait(client, keys, queues) and self.at_work() and self.free(consumer)
+            )
             if self.silence.look(should_receive, consumer.connection):
                 # With a deadline: what hangs may be the log, with the main thread in it.
                 message = "%s has stalled: for %.0fs it has received nothing from %s, %s"

@@ -44,7 +44,9 @@ def unpack(files: Files, source: str, folder: str) -> None:
             local = files.local_path(folder)
             if local is not None:
                 files.make_folder(folder)
-                archive.extractall(local, filter="data")  # not synced one by one: it is a copy that may be lost
+                archive.extractall(
+                    local, filter="data"
+                )  # not synced one by one: it is a copy that may be lost
             else:
                 for entry in members:
                     if (file := archive.extractfile(entry)) is not None:
@@ -54,7 +56,9 @@ def unpack(files: Files, source: str, folder: str) -> None:
     files.check()
     for entry in members:  # written while the warehouse was away, they stand elsewhere
         if files.size(f"{folder}/{entry.name}") != entry.size:
-            raise OSError(f"{files.uri(folder)}/{entry.name} does not stand there after it was written")
+            raise OSError(
+                f"{files.uri(folder)}/{entry.name} does not stand there after it was written"
+            )
 
 
 def newest_commit(paths: Iterable[str]) -> int:
@@ -62,7 +66,9 @@ def newest_commit(paths: Iterable[str]) -> int:
     return max(_numbers(paths, "commits"), default=-1)
 
 
-def what_is_lost(files: Files, folder: str, paths: Sequence[str], before: int, staged: Sequence[int], kept: int) -> str:
+def what_is_lost(
+    files: Files, folder: str, paths: Sequence[str], before: int, staged: Sequence[int], kept: int
+) -> str:
     """The missing parts of the checkpoint in ``folder``, in words; empty if the next job can go on from it.
 
     Args:
@@ -86,11 +92,15 @@ def what_is_lost(files: Files, folder: str, paths: Sequence[str], before: int, s
     if newest < 0:
         return ""
     known = set(paths)
-    for source, line in enumerate(files.read(f"{folder}/offsets/{newest}").decode().splitlines()[2:]):
+    for source, line in enumerate(
+        files.read(f"{folder}/offsets/{newest}").decode().splitlines()[2:]
+    ):
         if source and not any(path.startswith(f"{folder}/sources/{source}/") for path in paths):
             continue  # of a stream that the query reads in two places Spark has one source, and an offset for each
         seen = json.loads(line) if line.startswith("{") else {}
-        for entry in range(seen.get("logOffset", -1), -1, -1):  # of the files that a source has seen
+        for entry in range(
+            seen.get("logOffset", -1), -1, -1
+        ):  # of the files that a source has seen
             at = f"{folder}/sources/{source}/{entry}"
             if f"{at}.compact" in known:
                 break
@@ -102,5 +112,7 @@ def what_is_lost(files: Files, folder: str, paths: Sequence[str], before: int, s
 def _numbers(paths: Iterable[str], kind: str) -> list[int]:
     split = (path.rsplit("/", 2) for path in paths)
     return [
-        int(name) for _, folder, name in (part for part in split if len(part) == 3) if folder == kind and name.isdigit()
+        int(name)
+        for _, folder, name in (part for part in split if len(part) == 3)
+        if folder == kind and name.isdigit()
     ]

@@ -74,9 +74,13 @@ def compact_dataset(
         redis.RedisError: and what `compact` raises. It may be repeated.
     """
     if (identity := warehouse.identity()) is None:
-        raise WarehouseMismatch(f"There is no warehouse at {warehouse.storage.uri('')}; is it mounted?")
+        raise WarehouseMismatch(
+            f"There is no warehouse at {warehouse.storage.uri('')}; is it mounted?"
+        )
     place = warehouse.storage.uri("")
-    warehouse = Warehouse(place, identity)  # if the warehouse goes away meanwhile, nothing is written where it was
+    warehouse = Warehouse(
+        place, identity
+    )  # if the warehouse goes away meanwhile, nothing is written where it was
     publish_id = f"{COMPACT}-{secrets.token_hex(8)}"
     if not dry_run:  # before the first byte is written
         staging.add(Staged(publish_id, place, identity, warehouse.head(), time.time() + retention))
@@ -120,7 +124,9 @@ def compact(
     """
     base, standing = warehouse.head(), warehouse.dataset(name)
     if standing.table is not None:
-        raise Unrecoverable(f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)")
+        raise Unrecoverable(
+            f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)"
+        )
     free: list[DataFile] = []
     kept = 0
     for file in standing.files:
@@ -145,7 +151,9 @@ def compact(
         made = [one.made for one in stand]
         removed = [file.path for one in stand for file in one.sources]
         change = Change(COMPACT, made, removed, sum(file.rows for file in made), now.schema)
-        return Entry(n, n - 1, publish_id, "package", publish_id, COMPACT, at, datasets={name: change})
+        return Entry(
+            n, n - 1, publish_id, "package", publish_id, COMPACT, at, datasets={name: change}
+        )
 
     try:
         if not rewritten:
@@ -155,7 +163,9 @@ def compact(
         return Compacted(0, len(standing.files), len(standing.files), 0, kept)
     done = made.datasets[name]
     after = len(standing.files) - len(done.removed) + len(done.added)
-    return Compacted(made.n, len(standing.files), after, sum(file.bytes for file in done.added), kept)
+    return Compacted(
+        made.n, len(standing.files), after, sum(file.bytes for file in done.added), kept
+    )
 
 
 _Key = tuple[frozenset[tuple[str, str | None]], str]
@@ -175,7 +185,9 @@ def _fewest(small: list[DataFile], target: int) -> int:
     return sum(-(-size // target) for size in sizes.values())
 
 
-def rewrite(files: Files, folder: str, small: Iterable[DataFile], target: int) -> Iterator[_Rewritten]:
+def rewrite(
+    files: Files, folder: str, small: Iterable[DataFile], target: int
+) -> Iterator[_Rewritten]:
     """Write files below ``folder`` (relative to the warehouse), each of about ``target`` bytes, and name the sources.
 
     Rows keep their order. Only files of one partition and load, whose columns have the same names and types, come

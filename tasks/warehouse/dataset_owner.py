@@ -28,7 +28,9 @@ class Owner:
 
     def admits(self, job_name: str) -> bool:
         """Return whether a job of this name may publish the dataset."""
-        return job_name == self.job_name or any(fnmatchcase(job_name, pattern) for pattern in self.shared_with)
+        return job_name == self.job_name or any(
+            fnmatchcase(job_name, pattern) for pattern in self.shared_with
+        )
 
 
 Owners = Mapping[str, Owner]
@@ -50,7 +52,9 @@ def refusal(datasets: Iterable[str], owners: Owners, job_name: str, *, take_over
     if take_over or not job_name:
         return ""
     others = [(name, owners[name]) for name in datasets if name in owners]
-    return ". ".join(_refusal(name, owner, job_name) for name, owner in others if not owner.admits(job_name))
+    return ". ".join(
+        _refusal(name, owner, job_name) for name, owner in others if not owner.admits(job_name)
+    )
 
 
 def _refusal(dataset: str, owner: Owner, job_name: str) -> str:
@@ -61,7 +65,9 @@ def _refusal(dataset: str, owner: Owner, job_name: str) -> str:
     )
 
 
-def owner_after(owner: Owner | None, job_name: str, shared_with: Iterable[str], *, take_over: bool) -> Owner | None:
+def owner_after(
+    owner: Owner | None, job_name: str, shared_with: Iterable[str], *, take_over: bool
+) -> Owner | None:
     """Return the owner of a dataset after a job of this name has published it.
 
     Args:

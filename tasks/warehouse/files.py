@@ -27,7 +27,9 @@ from unstuck.tasks.warehouse.object_store import ObjectStore
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # Spark reads these in a path as a pattern.
 _PATTERN = set("*?[]{}\\")
-_NO_PART = re.compile(r"/\.{0,2}(?=/)|[\x00-\x1f\x7f]")  # an empty one, . and .., and what Spark escapes in names
+_NO_PART = re.compile(
+    r"/\.{0,2}(?=/)|[\x00-\x1f\x7f]"
+)  # an empty one, . and .., and what Spark escapes in names
 
 
 class Files:
@@ -46,7 +48,9 @@ class Files:
         without_user(uri)
         uri = plain_path(uri)
         if _PATTERN.intersection(uri):
-            raise ValueError(f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder")
+            raise ValueError(
+                f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder"
+            )
         # Called after each answer of the place, so that who waits for many can tell a slow one from one that hangs.
         self.answered: Callable[[], None] = lambda: None
         # A mount that goes away leaves a path that can be written to, and nobody would find what was written there.
@@ -94,7 +98,11 @@ class Files:
 
     def open(self, path: str) -> IO[bytes] | RawIOBase:
         """A file to read from, also in parts. Raises: as ``read``."""
-        return Path(self.uri(path)).open("rb") if self._store is None else self._store.open(_checked(path))
+        return (
+            Path(self.uri(path)).open("rb")
+            if self._store is None
+            else self._store.open(_checked(path))
+        )
 
     def size(self, path: str) -> int | None:
         """Bytes; None if there is no such file. Raises: OSError: it could not be asked."""
@@ -110,7 +118,11 @@ class Files:
         """The names in ``folder``, sorted; empty if it is absent. Raises: OSError: it could not be listed."""
         try:
             store = self._store
-            return sorted(os.listdir(self.uri(folder))) if store is None else store.names(_checked(folder))
+            return (
+                sorted(os.listdir(self.uri(folder)))
+                if store is None
+                else store.names(_checked(folder))
+            )
         except FileNotFoundError:
             return []
 
@@ -119,7 +131,11 @@ class Files:
         if self._store is not None:
             return sorted(self._store.paths(_checked(folder)))
         root = Path(self.uri(""))
-        return sorted(str(path.relative_to(root)) for path in Path(self.uri(folder)).rglob("*") if path.is_file())
+        return sorted(
+            str(path.relative_to(root))
+            for path in Path(self.uri(folder)).rglob("*")
+            if path.is_file()
+        )
 
     def write_durable(self, path: str, data: bytes) -> None:
         """Write or replace a file: readers see the old content or all of the new, also after a loss of power.
@@ -159,7 +175,11 @@ class Files:
 
     def _create(self, path: str, data: bytes) -> bool:
         store = self._store
-        return self._create_local(self.uri(path), data) if store is None else store.create(_checked(path), data)
+        return (
+            self._create_local(self.uri(path), data)
+            if store is None
+            else store.create(_checked(path), data)
+        )
 
     def creates_once(self, path: str) -> bool:
         """Whether the second of two creates of ``path`` is refused and changes nothing; ``path`` is removed again.

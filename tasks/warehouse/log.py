@@ -30,7 +30,15 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.dataset_owner import OwnersAt
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, owners_after, owners_of
+from unstuck.tasks.warehouse.log_entry import (
+    ENTRY_VERSION,
+    DatasetState,
+    Entry,
+    State,
+    fold,
+    owners_after,
+    owners_of,
+)
 from unstuck.tasks.warehouse.view_file import rewrite_kept_views
 
 SNAPSHOT_EVERY = 50
@@ -95,7 +103,9 @@ class Warehouse:
         """As ``identity``, for who submits. Raises: WarehouseUnsafe: as ``check_id``, if this process may find out."""
         noted = self._noted()
         if noted is not None:
-            with suppress(OSError):  # it may have no right to write; those who write try by themselves
+            with suppress(
+                OSError
+            ):  # it may have no right to write; those who write try by themselves
                 self._ensure_tried(noted)
         return None if noted is None else noted.id
 
@@ -187,16 +197,24 @@ class Warehouse:
             return None
         try:
             data = json.loads(text)
-            if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > ENTRY_VERSION:
+            if (
+                isinstance(data, dict)
+                and isinstance(version := data.get("version"), int)
+                and version > ENTRY_VERSION
+            ):
                 raise WarehouseNewer(
                     f"entry {n} of the log at {self.storage.uri('')} is of version {version}, this release reads up to "
                     f"{ENTRY_VERSION}; upgrade Unstuck in this process"
                 )
             entry = _ENTRY.validate_python(data)
         except (ValueError, RecursionError) as error:
-            raise LogBroken(f"the log entry {self.storage.uri(path)} cannot be read: {in_short(error)}") from error
+            raise LogBroken(
+                f"the log entry {self.storage.uri(path)} cannot be read: {in_short(error)}"
+            ) from error
         if entry.n != n:
-            raise LogBroken(f"the log entry {self.storage.uri(path)} says that it is entry {entry.n}")
+            raise LogBroken(
+                f"the log entry {self.storage.uri(path)} says that it is entry {entry.n}"
+            )
         return entry
 
     def existing_entry(self, n: int) -> Entry:
@@ -226,7 +244,9 @@ class Warehouse:
             raise DatasetNotFound(
                 f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is {listing.head}"
             )
-        if 0 < version < listing.oldest and not removed:  # nothing is published at 0, so a vacuum removes nothing of it
+        if (
+            0 < version < listing.oldest and not removed
+        ):  # nothing is published at 0, so a vacuum removes nothing of it
             raise VersionRemoved(
                 f"version {version} of the warehouse {self.storage.uri('')} was removed by a vacuum; the oldest one "
                 f"that can be read is {listing.oldest}"
@@ -281,7 +301,9 @@ class Warehouse:
             )
         return state
 
-    def history(self, dataset: str, limit: int, newest: int | None = None, looks: int | None = None) -> list[Entry]:
+    def history(
+        self, dataset: str, limit: int, newest: int | None = None, looks: int | None = None
+    ) -> list[Entry]:
         """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry after the other.
 
         Args:
@@ -310,10 +332,16 @@ class Warehouse:
                 "the warehouse seems to have been restored from an older copy"
             )
         numbers = range(after + 1, head + 1)
-        return next((n for n in numbers if self.existing_entry(n).is_of(publish_id, package_id)), None)
+        return next(
+            (n for n in numbers if self.existing_entry(n).is_of(publish_id, package_id)), None
+        )
 
     def find_since(
-        self, wanted: Callable[[str, str], bool], version: int, since: float, known: dict[int, tuple[float, str, str]]
+        self,
+        wanted: Callable[[str, str], bool],
+        version: int,
+        since: float,
+        known: dict[int, tuple[float, str, str]],
     ) -> tuple[int, str] | None:
         """The newest slot up to ``version`` with wanted ids, and its publish id, of those written since ``since``.
 
@@ -327,7 +355,14 @@ class Warehouse:
         Raises: LogBroken, WarehouseNewer.
         """
         entries = self.ids_since(version, since, known)
-        return next(((n, publish_id) for n, publish_id, package_id in entries if wanted(publish_id, package_id)), None)
+        return next(
+            (
+                (n, publish_id)
+                for n, publish_id, package_id in entries
+                if wanted(publish_id, package_id)
+            ),
+            None,
+        )
 
     def ids_since(
         self, version: int, since: float, known: dict[int, tuple[float, str, str]]
@@ -354,9 +389,13 @@ class Warehouse:
             OSError, WarehouseMismatch: it is not known who has the number; read it.
         """
         if n < 1 or entry.n != n or entry.parent != n - 1:
-            raise ValueError(f"entry {entry.n} with parent {entry.parent} cannot have the number {n}")
+            raise ValueError(
+                f"entry {entry.n} with parent {entry.parent} cannot have the number {n}"
+            )
         if n > 1 and self.storage.size(_entry_path(n - 1)) is None:
-            raise LogBroken(f"number {n} of the log at {self.storage.uri('')} cannot be taken: {n - 1} is free")
+            raise LogBroken(
+                f"number {n} of the log at {self.storage.uri('')} cannot be taken: {n - 1} is free"
+            )
         body = _ENTRY.dump_python(entry, mode="json")
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
@@ -411,7 +450,9 @@ class Warehouse:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
         datasets = _STATE.dump_python(self._state_at(n, self._listing()), mode="json")
         body = {"version": ENTRY_VERSION, "n": n, "datasets": datasets}
-        self.storage.write_durable(_snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode())
+        self.storage.write_durable(
+            _snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode()
+        )
 
     def _snapshot_if_due(self, n: int) -> None:
         """Write the newest snapshot that should stand at ``n`` and does not (its author may have died before it)."""
@@ -421,18 +462,29 @@ class Warehouse:
                 self.write_snapshot(due)
         except (OSError, WarehouseMismatch) as error:
             # Entry n stands, and that is the publish. The next one tries again.
-            log.warning("Snapshot %d of the log at %s could not be written: %s", due, self.storage.uri(""), error)
+            log.warning(
+                "Snapshot %d of the log at %s could not be written: %s",
+                due,
+                self.storage.uri(""),
+                error,
+            )
 
     def _snapshot(self, n: int) -> State | None:
         """The state in snapshot ``n``; None if there is any doubt about it."""
         try:
             body = json.loads(self.storage.read(_snapshot_path(n)))
-            if body.pop("sha256") == _digest(body) and body["n"] == n and body["version"] <= ENTRY_VERSION:
+            if (
+                body.pop("sha256") == _digest(body)
+                and body["n"] == n
+                and body["version"] <= ENTRY_VERSION
+            ):
                 return _STATE.validate_python(body["datasets"])
             doubt = "it is damaged or of a later release"
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             doubt = str(error)
-        log.warning("Snapshot %d of the log at %s is passed over: %s", n, self.storage.uri(""), doubt)
+        log.warning(
+            "Snapshot %d of the log at %s is passed over: %s", n, self.storage.uri(""), doubt
+        )
         return None
 
 

@@ -15,8 +15,13 @@ from unstuck.tasks.warehouse.files import WarehousePath
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 
 ENTRY_VERSION = 1  # raised when an older release could no longer read what this one writes
-Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]  # up to the year 9999, the last that Python can show
-MANY, SMALL = 500, 1 << 20  # files of a dataset from which on readers feel their number, if they have fewer bytes each
+Moment = Annotated[
+    float, Field(ge=0, le=253_402_300_799)
+]  # up to the year 9999, the last that Python can show
+MANY, SMALL = (
+    500,
+    1 << 20,
+)  # files of a dataset from which on readers feel their number, if they have fewer bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,9 @@ class DatasetState:
     def many_small(self) -> int:
         """Its files, if readers feel how many they are for what is in them; else 0."""
         count = len(self.files)
-        return count if count >= MANY and sum(file.bytes for file in self.files) < count * SMALL else 0
+        return (
+            count if count >= MANY and sum(file.bytes for file in self.files) < count * SMALL else 0
+        )
 
     @property
     def rows(self) -> int:
@@ -152,7 +159,9 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
             folded[name] = DatasetState([], *about, entry.tables[name].path, checkpoint, owner)
             continue
         gone = set(change.removed)
-        kept = [file for file in before.files if file.path not in gone] if before is not None else []
+        kept = (
+            [file for file in before.files if file.path not in gone] if before is not None else []
+        )
         folded[name] = DatasetState([*kept, *change.added], *about, None, checkpoint, owner)
     return folded
 
@@ -164,5 +173,7 @@ def owners_of(state: Mapping[str, DatasetState]) -> Owners:
 
 def owners_after(owners: Owners, entry: Entry) -> Owners:
     """Return the owners of all datasets after ``entry``, as `fold` does."""
-    changed = {name: change.owner for name, change in entry.datasets.items() if change.owner is not None}
+    changed = {
+        name: change.owner for name, change in entry.datasets.items() if change.owner is not None
+    }
     return {**owners, **changed}

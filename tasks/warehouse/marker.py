@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
 
 from unstuck.tasks.errors import MarkerFailed, OutputInvalid, StagingLost, WarehouseMismatch
 from unstuck.tasks.protocol.report import in_short
@@ -75,8 +81,12 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
 
     def is_named(partition: Mapping[str, str | None]) -> bool:
         return any(
-            tuple(partition.get(column) for column in columns) in found for columns, found in one_each.items()
-        ) or any(all(partition.get(column) in values for column, values in each.items()) for each in others)
+            tuple(partition.get(column) for column in columns) in found
+            for columns, found in one_each.items()
+        ) or any(
+            all(partition.get(column) in values for column, values in each.items())
+            for each in others
+        )
 
     return is_named
 
@@ -148,14 +158,19 @@ class StagedOutput:
     def of_load(self, named: NamedPartitions) -> StagedOutput:
         """Return this output as that of a load which replaces the partitions ``named``."""
         is_named, load = are_named([named]), load_of(named)
-        files = [file if is_named(file.partition) else replace(file, outside_of=load) for file in self.files]
+        files = [
+            file if is_named(file.partition) else replace(file, outside_of=load)
+            for file in self.files
+        ]
         return replace(self, files=files, replaces=[named])
 
     @property
     def written(self) -> list[DataFile]:
         """All that the attempt has written for it: its data files, its position, and its state."""
         one = self.checkpoint
-        beside: list[Checkpoint | PackedState] = [] if one is None else [one, *([one.state] if one.state else [])]
+        beside: list[Checkpoint | PackedState] = (
+            [] if one is None else [one, *([one.state] if one.state else [])]
+        )
         return [*self.files, *(DataFile(file.path, 0, file.bytes) for file in beside)]
 
 
@@ -208,7 +223,10 @@ class Marker:
     @property
     def arrived(self) -> str:
         """The news of the stream of the group, in words: what had arrived; empty if the group reads none."""
-        told = (one.nothing_new or (one.checkpoint.told if one.checkpoint else "") for one in self.outputs.values())
+        told = (
+            one.nothing_new or (one.checkpoint.told if one.checkpoint else "")
+            for one in self.outputs.values()
+        )
         return next(filter(None, told), "")
 
     @property
@@ -220,7 +238,9 @@ class Marker:
 _MARKER: TypeAdapter[Marker] = TypeAdapter(Marker)
 
 
-def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[float], None] = time.sleep) -> None:
+def write_marker(
+    files: Files, staging: str, marker: Marker, sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Put the marker into the attempt's ``staging`` folder, durably, after the files it names.
 
     Raises:
@@ -240,7 +260,9 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
     try:
         data = _MARKER.dump_json(marker)
     except ValueError as error:
-        raise OutputInvalid(f"what {marker.token} made cannot be stored as JSON: {error}") from error
+        raise OutputInvalid(
+            f"what {marker.token} made cannot be stored as JSON: {error}"
+        ) from error
     try:
         retrying(_write, files, path, marker, data)
     except OSError as error:
@@ -267,7 +289,9 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
     # up after a later one, so there the marker is created and never replaced.
     if files.local_path(path) is not None:
         files.write_durable(path, data)
-        files.sync_names(path.rpartition("/")[0])  # a log or a frame may have made the folder, and synced nothing
+        files.sync_names(
+            path.rpartition("/")[0]
+        )  # a log or a frame may have made the folder, and synced nothing
     elif not files.create(path, data) and (stands := files.read(path)) != data:
         raise MarkerFailed(
             f"another marker than that of {marker.token} stands at {files.uri(path)}, and it was left there: "
@@ -286,7 +310,11 @@ def read_marker(files: Files, staging: str) -> Marker | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as error:
-        log.warning("The marker %s cannot be read and counts as absent: %s", files.uri(path), in_short(error))
+        log.warning(
+            "The marker %s cannot be read and counts as absent: %s",
+            files.uri(path),
+            in_short(error),
+        )
         return None
 
 
@@ -304,7 +332,9 @@ def files_exist(files: Files, data_files: list[DataFile]) -> bool:
     return all(files.size(file.path) == file.bytes for file in data_files)
 
 
-def find_done_marker(files: Files, group_folder: str, counts: Callable[[Marker], bool]) -> tuple[str, Marker] | None:
+def find_done_marker(
+    files: Files, group_folder: str, counts: Callable[[Marker], bool]
+) -> tuple[str, Marker] | None:
     """The newest marker below ``_staging/<job>/<group>`` that ``counts`` and whose files exist, and its folder.
 
     Nothing needs to run again then: after a restart, a rollback of Redis, in a retry.
@@ -312,7 +342,9 @@ def find_done_marker(files: Files, group_folder: str, counts: Callable[[Marker],
     Raises: OSError: the store could not be asked.
     """
     for staging, marker in _markers(files, group_folder):
-        if counts(marker) and all(files_exist(files, one.written) for one in marker.outputs.values()):
+        if counts(marker) and all(
+            files_exist(files, one.written) for one in marker.outputs.values()
+        ):
             return staging, marker
     return None
 
@@ -324,7 +356,11 @@ def newest_marker(files: Files, group_folder: str) -> Marker | None:
 
 def _markers(files: Files, group_folder: str) -> Iterator[tuple[str, Marker]]:
     """The folder and the marker of each attempt that has one, the newest first."""
-    attempts = [(int(match[1]), name) for name in files.names(group_folder) if (match := _ATTEMPT.fullmatch(name))]
+    attempts = [
+        (int(match[1]), name)
+        for name in files.names(group_folder)
+        if (match := _ATTEMPT.fullmatch(name))
+    ]
     for _, name in sorted(attempts, reverse=True):
         if (marker := read_marker(files, f"{group_folder}/{name}")) is not None:
             yield f"{group_folder}/{name}", marker

@@ -32,18 +32,29 @@ _SAID = re.compile(r"<Code>(.*?)</Code>.*?(?:<Message>(.*?)</Message>|$)", re.DO
 _QUERY = re.compile(r"\?[^\s)\"']+")  # of an address: it may hold a signature
 _USER = re.compile(r"//[^/@]*@")  # of an address
 _SERVER = re.compile("(?<!METADATA_)ENDPOINT|ACCOUNT_NAME|EMULATOR")  # of a variable's name
-_ROLE = re.compile("/latest/(api/token|meta-data/iam)")  # where a machine of AWS is asked for the keys of its role
+_ROLE = re.compile(
+    "/latest/(api/token|meta-data/iam)"
+)  # where a machine of AWS is asked for the keys of its role
 _NO_KEYS = "no credentials: none in the environment, and this machine has no role that gives any"
-_GIVE_KEYS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for this process, or give the machine a role"
+_GIVE_KEYS = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for this process, or give the machine a role"
+)
 # By any of these a process has keys, or needs none.
 _KEYS = (
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"),
+    *(
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_SKIP_SIGNATURE",
+    ),
     *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 )
 _TEXT = 300  # characters of an error that people are shown
 
 _memory: dict[str, Any] = {}
-_opened_in: list[int] = []  # the process that opened a store; the library hangs in one that is forked from it
+_opened_in: list[
+    int
+] = []  # the process that opened a store; the library hangs in one that is forked from it
 
 
 class ObjectStore:
@@ -67,7 +78,9 @@ class ObjectStore:
                 f"Known to work: a local or shared folder; by the library also: {known}"
             )
         if set("%#").intersection(rest) or "//" in rest or not rest:
-            raise ValueError(f"the warehouse {uri} must have a bucket, no empty folder, and no % or # in its address")
+            raise ValueError(
+                f"the warehouse {uri} must have a bucket, no empty folder, and no % or # in its address"
+            )
         try:
             self._store = _open_store(uri, os.getpid(), _environment())
         except ImportError:
@@ -81,7 +94,11 @@ class ObjectStore:
     @property
     def address(self) -> str:
         """The URI and what the environment says of the server that answers for it; no user, no key."""
-        found = [f"{name}={_USER.sub('//', value)}" for name, value in _environment() if _SERVER.search(name)]
+        found = [
+            f"{name}={_USER.sub('//', value)}"
+            for name, value in _environment()
+            if _SERVER.search(name)
+        ]
         return " ".join([self._uri, *found])
 
     def read(self, path: str) -> bytes:
@@ -143,7 +160,9 @@ class ObjectStore:
             with self._errors(path):
                 one = self._api.head(self._store, path)
         except FileNotFoundError:
-            with self._errors(path):  # an answer to HEAD has no text: a listing says if there is no bucket
+            with self._errors(
+                path
+            ):  # an answer to HEAD has no text: a listing says if there is no bucket
                 next(iter(self._api.list(self._store, path)), None)
             raise
         return int(one["size"]), str(one["e_tag"] or one["last_modified"].isoformat())
@@ -189,7 +208,9 @@ class ObjectStore:
         self.remove_file(folder)
         while True:
             with self._errors(folder):
-                paths = [one["path"] for batch in self._api.list(self._store, folder) for one in batch]
+                paths = [
+                    one["path"] for batch in self._api.list(self._store, folder) for one in batch
+                ]
             try:
                 if paths:
                     with self._errors(folder):
@@ -202,17 +223,19 @@ class ObjectStore:
     def _errors(self, path: str) -> Iterator[None]:
         """Turn what the library raises into what a folder would raise. Nothing of an answer is shown but its reason."""
         if _opened_in != [os.getpid()]:
-            raise OSError(f"{self._at(path)}: this process was forked from one that had opened an object store")
+            raise OSError(
+                f"{self._at(path)}: this process was forked from one that had opened an object store"
+            )
         kinds = self._api.exceptions
         try:
             yield
         except (NotImplementedError, kinds.NotSupportedError) as error:
-            raise WarehouseUnsupported(f"{self._uri} cannot do what a warehouse needs: {_reason(error)}") from None
+            raise WarehouseUnsupported(
+                f"{self._uri} cannot do what a warehouse needs: {_reason(error)}"
+            ) from None
         except (OSError, ValueError, kinds.BaseError) as error:
             if _NO_BUCKET.search(str(error)):
-                text = (
-                    f"the bucket of {self._uri} does not exist. Make it, or correct the address: no bucket is made here"
-                )
+                text = f"the bucket of {self._uri} does not exist. Make it, or correct the address: no bucket is made here"
                 raise OSError(text) from None
             if isinstance(error, FileNotFoundError):
                 raise self._absent(path) from None
@@ -247,7 +270,9 @@ class _Reader(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
+        self._at = max(
+            0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        )
         return self._at
 
     def readinto(self, buffer: Any) -> int:
@@ -271,7 +296,11 @@ def lacking_keys(uri: str, environ: Mapping[str, str]) -> str:
 
 def _environment() -> tuple[tuple[str, str], ...]:
     """The variables that the library reads, with their values."""
-    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(("AWS_", "GOOGLE_", "AZURE_"))))
+    return tuple(
+        sorted(
+            item for item in os.environ.items() if item[0].startswith(("AWS_", "GOOGLE_", "AZURE_"))
+        )
+    )
 
 
 @lru_cache(maxsize=8)

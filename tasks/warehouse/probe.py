@@ -27,12 +27,16 @@ class WarehouseProbe:
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._uri = settings.warehouse if "warehouse" in settings.model_fields_set else None
-        self._folder = self._uri is not None and ("://" not in self._uri or self._uri.startswith("file:"))
+        self._folder = self._uri is not None and (
+            "://" not in self._uri or self._uri.startswith("file:")
+        )
         self._clock = clock
         self._thread: threading.Thread | None = None
         self._began = 0.0
         self._ended: float | None = None
-        self._last = WarehouseSeen(self._uri)  # ``looked_at`` by the clock of this process; None: no read has ended
+        self._last = WarehouseSeen(
+            self._uri
+        )  # ``looked_at`` by the clock of this process; None: no read has ended
 
     def seen(self, at: float) -> WarehouseSeen:
         """The warehouse as it was seen last; begins a new read if it is time. Never waits and never raises.
@@ -46,21 +50,36 @@ class WarehouseProbe:
         if self._thread is not None and self._thread.is_alive():
             if now - self._began > ANSWERS_WITHIN:
                 return WarehouseSeen(self._uri, trouble=f"no answer for {now - self._began:.0f}s")
-        elif self._ended is None or now - self._ended >= (EVERY_NONE if self._last.id == "" else EVERY):
+        elif self._ended is None or now - self._ended >= (
+            EVERY_NONE if self._last.id == "" else EVERY
+        ):
             self._began = now
             try:
-                self._thread = threading.Thread(target=self._read, args=(self._uri,), name="probe", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._read, args=(self._uri,), name="probe", daemon=True
+                )
                 self._thread.start()
-            except RuntimeError as error:  # no more threads on this machine: tried again with the next question
-                self._thread, self._last = None, WarehouseSeen(self._uri, trouble=str(error), looked_at=now)
+            except (
+                RuntimeError
+            ) as error:  # no more threads on this machine: tried again with the next question
+                self._thread, self._last = (
+                    None,
+                    WarehouseSeen(self._uri, trouble=str(error), looked_at=now),
+                )
         looked_at = self._last.looked_at
-        return self._last if looked_at is None else replace(self._last, looked_at=at - (now - looked_at))
+        return (
+            self._last
+            if looked_at is None
+            else replace(self._last, looked_at=at - (now - looked_at))
+        )
 
     def _read(self, uri: str) -> None:
         began = self._began
         try:
             self._last = WarehouseSeen(uri, Warehouse(uri).identity() or "", looked_at=began)
         except (OSError, ValueError) as error:
-            self._last = WarehouseSeen(uri, trouble=f"{type(error).__name__}: {error}", looked_at=began)
+            self._last = WarehouseSeen(
+                uri, trouble=f"{type(error).__name__}: {error}", looked_at=began
+            )
         finally:
             self._ended = self._clock()

@@ -78,7 +78,10 @@ def files_where(dataset: str, files: Sequence[DataFile], where: Where | None) ->
                 "read all of them, or publish with partition_by:"
             )
     wanted = {
-        column: [_text(column, one) for one in (values if isinstance(values, list | tuple | set) else [values])]
+        column: [
+            _text(column, one)
+            for one in (values if isinstance(values, list | tuple | set) else [values])
+        ]
         for column, values in where.items()
     }
     is_named = are_named([wanted])
@@ -128,7 +131,9 @@ def read_arrow(
             tables.append(pq.read_schema(source).empty_table())
     every = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
     there = set(every.column_names)
-    rows = pa.table({name: every[name] if name in there else pa.nulls(len(every)) for name in names})
+    rows = pa.table(
+        {name: every[name] if name in there else pa.nulls(len(every)) for name in names}
+    )
     if to == "pandas":
         import pandas as pd
 

@@ -57,7 +57,9 @@ def views_sql(kind: Kind, storage: Files, state: State, version: int) -> str:
     make = _in_duckdb if kind == "duckdb" else _in_spark
     for name, one in sorted(state.items()):
         if (other := known.setdefault(name.lower(), name)) != name:
-            parts.append(f"-- {name} has no view: its name is that of {other} but for upper and lower case.")
+            parts.append(
+                f"-- {name} has no view: its name is that of {other} but for upper and lower case."
+            )
             continue
         parts.append(make(name, one, storage))
     return "\n\n".join(parts) + "\n"
@@ -87,7 +89,9 @@ def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
     if state.table is not None:
         return f"{view} USING delta OPTIONS (path {_spark_text(_hadoop(state.table))});"
     fields = [field for field in json.loads(state.schema)["fields"] if field["type"] != "void"]
-    columns = [(in_backticks(field["name"]), type_in_sql(field["type"], void="int")) for field in fields]
+    columns = [
+        (in_backticks(field["name"]), type_in_sql(field["type"], void="int")) for field in fields
+    ]
     if not state.files:
         empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns)
         return f"{view} AS\nSELECT {empty or 'NULL AS x'} WHERE false;"
@@ -103,7 +107,9 @@ def _duckdb_type(kind: Any) -> str:
     if isinstance(kind, str):
         return kind.upper() if kind.startswith("decimal(") else _IN_DUCKDB.get(kind, "")
     fields = [(field["name"], _duckdb_type(field["type"])) for field in kind.get("fields", ())]
-    parts = [_duckdb_type(kind[part]) for part in ("keyType", "valueType", "elementType") if part in kind]
+    parts = [
+        _duckdb_type(kind[part]) for part in ("keyType", "valueType", "elementType") if part in kind
+    ]
     if not all([found for _, found in fields] + parts):
         return ""
     if kind["type"] == "struct":
@@ -162,4 +168,8 @@ def rewrite_kept_views(warehouse: Warehouse) -> None:
             write_views(warehouse, kind)
     except (OSError, UnstuckError) as error:
         # The entry stands, and that is the publish. The next one tries again.
-        log.warning("The views of the warehouse %s could not be written anew: %s", warehouse.storage.uri(""), error)
+        log.warning(
+            "The views of the warehouse %s could not be written anew: %s",
+            warehouse.storage.uri(""),
+            error,
+        )

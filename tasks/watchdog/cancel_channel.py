@@ -51,7 +51,9 @@ class CancelChannel:
             while self.socket() is not None:
                 message = self._pubsub.get_message(timeout=0.0)
                 if message is None:
-                    return found or self.socket() is not held  # redis-py has connected again by itself
+                    return (
+                        found or self.socket() is not held
+                    )  # redis-py has connected again by itself
                 found |= message["type"] == "message"
         except redis.RedisError as error:
             self._close(error)

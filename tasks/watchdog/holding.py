@@ -63,7 +63,9 @@ class Holding:
         if self.secrets or self.stages:
             return replace(self, secrets=None, stages="").to_bytes()
         cut = {name: replace(clock, step=clock.step[:500]) for name, clock in self.clocks.items()}
-        short = Holding(self.token, self.since, self.idle, self.taken, self.log, cut, remark=self.remark[:500])
+        short = Holding(
+            self.token, self.since, self.idle, self.taken, self.log, cut, remark=self.remark[:500]
+        )
         return replace(short, unfit=self.unfit[:500], secrets=None).to_bytes()
 
     @classmethod
@@ -115,7 +117,9 @@ class SharedHolding:
         Raises:
             ValueError: neither half holds what a runner writes: something else wrote to this memory.
         """
-        for _ in range(1000):  # a look may meet a writer that has overtaken it, once for each time it was not let run
+        for _ in range(
+            1000
+        ):  # a look may meet a writer that has overtaken it, once for each time it was not let run
             at = 1 + self._memory[0] * _HALF
             head = self._memory[at : at + _HEAD]
             length = int.from_bytes(head[:4])
@@ -125,4 +129,6 @@ class SharedHolding:
             if zlib.crc32(data).to_bytes(4) == head[4:]:
                 self._read = (head, Holding.parse(data))
                 return self._read[1]
-        raise ValueError("the memory that the runner shares with its watchdog holds no text of the runner's")
+        raise ValueError(
+            "the memory that the runner shares with its watchdog holds no text of the runner's"
+        )

@@ -67,7 +67,9 @@ class WatchState:
     @property
     def drains(self) -> bool:
         """True once the runner was told to hand its attempt back, or more."""
-        return self.instruction is not None and self.instruction.strength >= Instruction.DRAIN.strength
+        return (
+            self.instruction is not None and self.instruction.strength >= Instruction.DRAIN.strength
+        )
 
     @property
     def leaving(self) -> bool:
@@ -77,7 +79,11 @@ class WatchState:
     @property
     def next_end(self) -> float | None:
         """When the first of the clocks runs out; None if none runs, or one has run out already."""
-        return None if self.timed_out else min((clock.ends for clock in self.clocks.values()), default=None)
+        return (
+            None
+            if self.timed_out
+            else min((clock.ends for clock in self.clocks.values()), default=None)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,9 @@ class Observation:
     runner: ProcessState
     orphaned: bool = False  # the worker above the runner has died, and nobody gives the runner work
     answer: RenewAnswer | None = None
-    drain_at: float | None = None  # when the attempt is to be handed back, since the worker was told to stop
+    drain_at: float | None = (
+        None  # when the attempt is to be handed back, since the worker was told to stop
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,12 @@ class Action:
 
 
 def decide(
-    state: WatchState, observation: Observation, *, grace: float, death: str = "died", who: str = "the runner"
+    state: WatchState,
+    observation: Observation,
+    *,
+    grace: float,
+    death: str = "died",
+    who: str = "the runner",
 ) -> Action:
     """Decide the next action on a runner that holds an attempt.
 
@@ -126,13 +139,21 @@ def decide(
     return Action(state, None, why, _outcome_for(state, observation, why))
 
 
-def _with_instructions(state: WatchState, observation: Observation) -> tuple[WatchState, Instruction | None]:
+def _with_instructions(
+    state: WatchState, observation: Observation
+) -> tuple[WatchState, Instruction | None]:
     """``state`` with a new or stronger instruction, and that one if there is one. The grace counts from the first."""
-    instructions = [_INSTRUCTION_OF[observation.answer]] if observation.answer in _INSTRUCTION_OF else []
+    instructions = (
+        [_INSTRUCTION_OF[observation.answer]] if observation.answer in _INSTRUCTION_OF else []
+    )
     if state.leaving:
         # The outcome is on the record; leaving the session has its own time, not the grace.
-        instructions = [instruction for instruction in instructions if instruction is not Instruction.STALE]
-        if state.instruction is Instruction.STALE:  # a renewal was quicker than the look at the clocks
+        instructions = [
+            instruction for instruction in instructions if instruction is not Instruction.STALE
+        ]
+        if (
+            state.instruction is Instruction.STALE
+        ):  # a renewal was quicker than the look at the clocks
             state = replace(state, instruction=None)
     if observation.drain_at is not None and observation.drain_at <= observation.now:
         instructions.append(Instruction.DRAIN)
@@ -141,7 +162,9 @@ def _with_instructions(state: WatchState, observation: Observation) -> tuple[Wat
         instructions.append(Instruction.TIMEOUT)
         state = replace(state, timed_out=state.timed_out or min(over, key=lambda clock: clock.ends))
     instruction = max(instructions, key=lambda o: o.strength, default=None)
-    if instruction is None or (state.instruction is not None and instruction.strength <= state.instruction.strength):
+    if instruction is None or (
+        state.instruction is not None and instruction.strength <= state.instruction.strength
+    ):
         return state, None
     since = observation.now if state.instruction is None else state.instructed_at
     return replace(state, instruction=instruction, instructed_at=since), instruction
@@ -159,7 +182,10 @@ def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outco
         return Outcome(OutcomeKind.FAILED, failure=timeout_failure(state.timed_out, state.stood))
     if observation.drain_at is not None:
         # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.
-        return Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", f"{why}, while its worker was told to stop"))
+        return Outcome(
+            OutcomeKind.RELEASED,
+            failure=Failure("RELEASED", f"{why}, while its worker was told to stop"),
+        )
     return Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why))
 
 
@@ -199,9 +225,7 @@ def timeout_failure(clock: Clock, stood: str = "") -> Failure:
     elif clock.code == "STEP_FAILED":
         text = f"{clock.step}: its text could not be made within {clock.seconds:g}s"
     elif clock.step:
-        text = (
-            f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{seen}; raise its timeout: or mend the step"
-        )
+        text = f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{seen}; raise its timeout: or mend the step"
     else:
         text = f"the group ran longer than its timeout of {clock.seconds:g}s{seen}; raise timeout: or mend its steps"
     return Failure(clock.code, text)

@@ -30,7 +30,9 @@ _READ_WITHIN = 0.5  # seconds for lines of files, whose server may be gone
 class StackWatch:
     """Asks a runner where it stands, once its attempt has run for ``every`` seconds, and again after as long."""
 
-    def __init__(self, runner: psutil.Process, dump: StackDump, every: float, also_ask: Callable[[str], None]) -> None:
+    def __init__(
+        self, runner: psutil.Process, dump: StackDump, every: float, also_ask: Callable[[str], None]
+    ) -> None:
         """``also_ask``: called with the token whenever the stack is asked for."""
         self._runner, self._dump, self._every, self._also_ask = runner, dump, every, also_ask
         self._token: str | None = None
@@ -47,7 +49,12 @@ class StackWatch:
         """
         now, answer = time.monotonic(), self._dump.answer()
         if held.token != self._token:
-            self._token, self._next, self._raw, self._sources = held.token, now + self._every, [], {}
+            self._token, self._next, self._raw, self._sources = (
+                held.token,
+                now + self._every,
+                [],
+                {},
+            )
             return None
         found = None
         if answer and held.token is not None and held.secrets is not None:
@@ -61,7 +68,9 @@ class StackWatch:
             self._asked_at, self._next = now, now + self._every
         return found
 
-    def _shown(self, answer: Sequence[RawFrame], held: Holding, given: Mapping[str, str]) -> tuple[Frame, ...]:
+    def _shown(
+        self, answer: Sequence[RawFrame], held: Holding, given: Mapping[str, str]
+    ) -> tuple[Frame, ...]:
         if given != self._secrets.given:
             self._secrets = Secrets.of(given)
         here = f"{self._folder()}{os.sep}"
@@ -98,12 +107,16 @@ class StackWatch:
 
     def _read_sources(self, frames: Iterable[RawFrame], before: float) -> None:
         """Read the lines that are not known yet. A file that does not come is asked for once."""
-        if unknown := [(one.file, one.line) for one in frames if (one.file, one.line) not in self._sources]:
+        if unknown := [
+            (one.file, one.line) for one in frames if (one.file, one.line) not in self._sources
+        ]:
             self._sources.update(dict.fromkeys(unknown, ""))
             run_with_deadline(_read_lines, self._sources, unknown, before, seconds=_READ_WITHIN)
 
 
-def _read_lines(sources: dict[tuple[str, int], str], places: Iterable[tuple[str, int]], before: float) -> None:
+def _read_lines(
+    sources: dict[tuple[str, int], str], places: Iterable[tuple[str, int]], before: float
+) -> None:
     """Put the lines at ``places`` into ``sources``, but those of files that have changed since ``before``."""
     for file, line in places:
         with suppress(OSError, ValueError), open(file, encoding="utf-8", errors="replace") as lines:
@@ -112,7 +125,9 @@ def _read_lines(sources: dict[tuple[str, int], str], places: Iterable[tuple[str,
                 sources[file, line] = next(islice(lines, line - 1, None), "").strip()
 
 
-def chosen(innermost_first: Sequence[RawFrame], packages: Collection[str]) -> list[tuple[RawFrame, list[RawFrame]]]:
+def chosen(
+    innermost_first: Sequence[RawFrame], packages: Collection[str]
+) -> list[tuple[RawFrame, list[RawFrame]]]:
     """The frames to show, the innermost last, each with those before it that are left out.
 
     Shown are the user's own and the innermost one; of a stack without the user's, also the last of ours.
@@ -121,7 +136,9 @@ def chosen(innermost_first: Sequence[RawFrame], packages: Collection[str]) -> li
         packages: those of steps; they are the user's own wherever they are installed.
     """
     frames = list(reversed(innermost_first))
-    inside = next((n + 1 for file in _CALLERS for n in _from_the_end(frames) if frames[n].file == file), 0)
+    inside = next(
+        (n + 1 for file in _CALLERS for n in _from_the_end(frames) if frames[n].file == file), 0
+    )
     frames = frames[inside:] or frames[-1:]
     wanted = [n for n, frame in enumerate(frames) if is_users(frame.file, packages)]
     if not wanted:
@@ -129,7 +146,10 @@ def chosen(innermost_first: Sequence[RawFrame], packages: Collection[str]) -> li
     if len(wanted) >= SHOWN:  # the step itself, and the innermost of the others
         wanted = [wanted[0], *wanted[2 - SHOWN :]]
     wanted = sorted({*wanted, len(frames) - 1})
-    return [(frames[n], frames[before + 1 : n]) for before, n in zip([-1, *wanted], wanted, strict=False)]
+    return [
+        (frames[n], frames[before + 1 : n])
+        for before, n in zip([-1, *wanted], wanted, strict=False)
+    ]
 
 
 def _from_the_end(frames: Sequence[RawFrame]) -> range:

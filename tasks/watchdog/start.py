@@ -79,7 +79,9 @@ def _forked(hello: dict[str, Any], inherited: Sequence[int]) -> ForkedWatchdog:
     return ForkedWatchdog(pid, open(instructions, "rb", buffering=0))
 
 
-def _become_watchdog(hello: dict[str, Any], instructions: int, inherited: Sequence[int]) -> NoReturn:
+def _become_watchdog(
+    hello: dict[str, Any], instructions: int, inherited: Sequence[int]
+) -> NoReturn:
     """Be as a new Python would be, as far as a watchdog uses it. The frames of the runner are never returned to."""
     code = os.EX_SOFTWARE
     try:

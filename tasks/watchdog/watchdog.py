@@ -25,7 +25,14 @@ from unstuck.tasks.log_lines import formatter, one_line, process_is_about
 from unstuck.tasks.process.call_deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.stack_dump import StackDump
-from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
+from unstuck.tasks.process.tree import (
+    ProcessState,
+    Tree,
+    describe_status,
+    exit_status,
+    is_watchdog,
+    process_state,
+)
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.step_stack import own_frame
@@ -37,14 +44,25 @@ from unstuck.tasks.transport.stack_store import StackStore
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
-from unstuck.tasks.watchdog.policy import Instruction, Observation, WatchState, decide, timeout_failure, with_timeouts
+from unstuck.tasks.watchdog.policy import (
+    Instruction,
+    Observation,
+    WatchState,
+    decide,
+    timeout_failure,
+    with_timeouts,
+)
 from unstuck.tasks.watchdog.stack_watch import StackWatch
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
 LOOK_EVERY = 0.25  # seconds between looks at what the runner holds
-SHOWN_WITHIN = 1.0  # seconds until a runner that runs one short attempt after the other is shown as it is now
-FLAG_EVERY = 0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
+SHOWN_WITHIN = (
+    1.0  # seconds until a runner that runs one short attempt after the other is shown as it is now
+)
+FLAG_EVERY = (
+    0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
+)
 RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
 STACK_KEPT = 60.0  # seconds
 
@@ -65,7 +83,9 @@ class Watchdog:
     def __init__(self, hello: dict[str, Any], settings: Settings) -> None:
         self._settings = settings
         self._keys = Keys(settings.prefix)
-        self._client = connect(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1)
+        self._client = connect(
+            settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1
+        )
         self._registry = ProcessRegistry(self._client, self._keys)
         self._id = str(hello["runner"])
         self._worker = str(hello["worker"])
@@ -76,7 +96,11 @@ class Watchdog:
         # The watchdog of a fresh runner may have an attempt to report, and ends by itself.
         self._tree = Tree(self._runner, spare=is_watchdog)
         self._channel = CancelChannel(self._client, self._keys)
-        self._flag = None if hello.get("shutdown_flag") is None else ShutdownFlag(int(hello["shutdown_flag"]))
+        self._flag = (
+            None
+            if hello.get("shutdown_flag") is None
+            else ShutdownFlag(int(hello["shutdown_flag"]))
+        )
         self._level = ShutdownLevel.WORK
         self._drain_at: float | None = None  # monotonic seconds
         self._shared = SharedHolding(int(hello["shared"]))
@@ -91,10 +115,14 @@ class Watchdog:
         # Of its runner, too: both are started by one Python.
         self._release = replace(worker_here(settings), java=str(java or ""))
         caller = f"{hello['runner']}/{os.getpid()}"
-        self._lease = Lease(self._client, self._keys, settings.lease_ttl, caller, self._release.bound)
+        self._lease = Lease(
+            self._client, self._keys, settings.lease_ttl, caller, self._release.bound
+        )
         self._state = WatchState()
         self._answer: RenewAnswer | None = None
-        self._altered: dict[str, Any] | None = None  # the group, if its job was altered since the claim
+        self._altered: dict[str, Any] | None = (
+            None  # the group, if its job was altered since the claim
+        )
         self._next_tick = 0.0
         self._stacks = StackStore(self._client, self._keys)
         self._stack: StackWatch | None = None
@@ -135,8 +163,14 @@ class Watchdog:
         if socket is not None:
             sources.append(socket)
         ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
-        if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
-            self._flag = None  # all writers of the pipe are dead, as the check for an orphan finds, too
+        if (
+            self._flag in ready
+            and self._flag is not None
+            and self._flag.level is ShutdownLevel.WORK
+        ):
+            self._flag = (
+                None  # all writers of the pipe are dead, as the check for an orphan finds, too
+            )
         if socket in ready and self._channel.received():
             self._next_tick = 0.0  # the renewal brings the instruction
 
@@ -156,7 +190,11 @@ class Watchdog:
             if self._token is not None:
                 self._channel.follow(self._token.job)
             self._next_tick = 0.0
-        clocks = self._holding.clocks if self._altered is None else with_timeouts(self._holding.clocks, self._altered)
+        clocks = (
+            self._holding.clocks
+            if self._altered is None
+            else with_timeouts(self._holding.clocks, self._altered)
+        )
         self._state = replace(self._state, clocks=clocks)
 
     def _step(self) -> bool:
@@ -165,7 +203,9 @@ class Watchdog:
         runner = process_state(self._runner)
         self._look()  # after it: what a dead runner holds stays
         death = ""
-        if runner is ProcessState.GONE:  # read before the parent reaps the zombie; afterwards nobody can tell
+        if (
+            runner is ProcessState.GONE
+        ):  # read before the parent reaps the zombie; afterwards nobody can tell
             death = describe_status(exit_status(self._runner.pid)) + self._holding.remark
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + self._settings.lease_renew
@@ -184,7 +224,11 @@ class Watchdog:
         observation = Observation(time.monotonic(), runner, orphaned, self._answer, self._drain_at)
         self._answer = None
         action = decide(
-            self._state, observation, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
+            self._state,
+            observation,
+            grace=self._settings.cancel_grace,
+            death=death,
+            who=f"the runner {self._worker}",
         )
         self._state = action.state
         if action.instruction is not None:
@@ -284,15 +328,25 @@ class Watchdog:
 
     def _show_stack(self) -> None:
         """Let people see where a step stands that runs long."""
-        if self._stack is None or (found := self._stack.look(self._holding)) is None or self._token is None:
+        if (
+            self._stack is None
+            or (found := self._stack.look(self._holding)) is None
+            or self._token is None
+        ):
             return
         frames, seen, since = found
         self._state = replace(self._state, stood=str(own_frame(frames)))
         every, held = self._settings.stack_every, self._holding
-        stages = held.stages if time.time() - held.stages_at < 2 * every + self._settings.lease_renew else ""
+        stages = (
+            held.stages
+            if time.time() - held.stages_at < 2 * every + self._settings.lease_renew
+            else ""
+        )
         try:
             keep = max(STACK_KEPT, 3 * every)
-            self._stacks.note(self._token, frames, stages, time.monotonic() - seen, seen - since, keep)
+            self._stacks.note(
+                self._token, frames, stages, time.monotonic() - seen, seen - since, keep
+            )
         except redis.RedisError as error:
             log.info("%s: its stack could not be shown: %s", self._token, error)
 
@@ -348,7 +402,10 @@ def run(hello: dict[str, Any]) -> None:
         try:
             watchdog = Watchdog(hello, settings())
         except psutil.NoSuchProcess:
-            log.warning("the runner %s died while its watchdog started: its lease, if any, lapses", hello["worker"])
+            log.warning(
+                "the runner %s died while its watchdog started: its lease, if any, lapses",
+                hello["worker"],
+            )
         else:
             watchdog.watch()
         if folder := hello.get("temporary"):

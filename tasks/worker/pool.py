@@ -89,7 +89,9 @@ def _readable_in_time(descriptor: int) -> bool:
     poll.register(descriptor, select.POLLIN)
     while _recycling_at is not None:
         left = _recycling_at - time.monotonic()
-        if poll.poll(min(max(left, 0.0), 3600.0) * 1000):  # it takes milliseconds of 24 days at most
+        if poll.poll(
+            min(max(left, 0.0), 3600.0) * 1000
+        ):  # it takes milliseconds of 24 days at most
             return True
         if left <= 0:
             return False
@@ -108,7 +110,9 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
             log.warning("what a runner left cannot be listed: %s", error)
             return
         if ended:
-            log.warning("the processes %s outlived their runner and were ended", ", ".join(map(str, ended)))
+            log.warning(
+                "the processes %s outlived their runner and were ended", ", ".join(map(str, ended))
+            )
 
     def _owns(self, pid: int) -> bool:
         """True for a runner, for the watchdog of a dead one, and for what the main process started in its own group."""
@@ -126,7 +130,9 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     Pool = Pool
 
     def on_start(self) -> None:
-        become_main_process(self.options["initargs"][1]).set_signal_handlers()  # Celery has set its own by now
+        become_main_process(
+            self.options["initargs"][1]
+        ).set_signal_handlers()  # Celery has set its own by now
         adopt_orphans()
         gc.collect()
         gc.freeze()  # a collection in a child would write to the pages that it shares with this process

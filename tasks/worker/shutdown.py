@@ -52,9 +52,15 @@ class MainProcess:
         self.flag.raise_to(level)
         self._limit(self._settings.stop_within(at_once=level is ShutdownLevel.STOP_NOW))
         # Not through logging: the signal may have come while this very thread held a lock of it.
-        with suppress(OSError):  # nobody listens any more, which must not keep the worker from stopping
+        with suppress(
+            OSError
+        ):  # nobody listens any more, which must not keep the worker from stopping
             said = self._announcement(level)
-            as_set = one_line("json", __name__, "WARNING", said) if self._settings.log == "json" else f"\n{said}"
+            as_set = (
+                one_line("json", __name__, "WARNING", said)
+                if self._settings.log == "json"
+                else f"\n{said}"
+            )
             os.write(2, f"{as_set}\n".encode())
 
     def give_up(self) -> None:
@@ -76,12 +82,18 @@ class MainProcess:
 
         try:
             again = self.flag.level is not ShutdownLevel.WORK
-            self.stop(ShutdownLevel.STOP_NOW if again or number == signal.SIGQUIT else ShutdownLevel.STOP)
+            self.stop(
+                ShutdownLevel.STOP_NOW if again or number == signal.SIGQUIT else ShutdownLevel.STOP
+            )
         finally:
-            state.should_stop = self._exit_code  # a warm shutdown, at the next turn of the worker's loop
+            state.should_stop = (
+                self._exit_code
+            )  # a warm shutdown, at the next turn of the worker's loop
         # As Celery's own handler does.
         name = signal.Signals(number).name
-        signals.worker_shutting_down.send(sender=self._name, sig=name, how="Warm", exitcode=os.EX_OK)
+        signals.worker_shutting_down.send(
+            sender=self._name, sig=name, how="Warm", exitcode=os.EX_OK
+        )
 
     def _limit(self, seconds: float) -> None:
         """Let the kernel end this process after ``seconds``, also when Python hangs; never later than it would."""
@@ -111,5 +123,7 @@ def become_main_process(name: Any) -> MainProcess:
 
 def this_worker() -> MainProcess:
     """The main process that this process is, or was forked from."""
-    assert _main_process is not None, "the pool of a worker makes it before it forks and before Celery listens"
+    assert _main_process is not None, (
+        "the pool of a worker makes it before it forks and before Celery listens"
+    )
     return _main_process

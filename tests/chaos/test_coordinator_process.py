@@ -62,11 +62,15 @@ def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 @pytest.mark.variant
-def test_the_process_ends_with_its_consumer(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_the_process_ends_with_its_consumer(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
     """The control: nothing hangs."""
     process = start(redis_server, tmp_path, wait=False)
     assert ended_within(process, 30), (tmp_path / "log").read_text()[-2000:]
-    assert process.returncode == EXIT_CODE, "a supervisor that restarts only failures must restart it"
+    assert process.returncode == EXIT_CODE, (
+        "a supervisor that restarts only failures must restart it"
+    )
 
 
 @pytest.mark.variant
@@ -79,5 +83,7 @@ def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
     app.send_task("unstuck.sweep", queue="control")
     app.close()
     wait_until(lambda: "CONSUMER DIES" in (tmp_path / "log").read_text(), 30, "the consumer to die")
-    assert ended_within(process, 30), "30 s after its consumer died:\n" + (tmp_path / "log").read_text()[-1500:]
+    assert ended_within(process, 30), (
+        "30 s after its consumer died:\n" + (tmp_path / "log").read_text()[-1500:]
+    )
     assert process.returncode == EXIT_CODE

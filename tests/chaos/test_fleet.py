@@ -80,7 +80,11 @@ def runner_of(client: Client, job: str, group: str) -> RunnerStatus:
 
 def celery_processes(*words: str) -> list[psutil.Process]:
     """Celery processes of the fleet with these arguments."""
-    return [one for one in below(psutil.Process()) if {"celery", *words} <= set(command_line(one).split())]
+    return [
+        one
+        for one in below(psutil.Process())
+        if {"celery", *words} <= set(command_line(one).split())
+    ]
 
 
 def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[str, Any], Path]:
@@ -90,7 +94,9 @@ def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[st
     return {"name": name, "spark": False, "steps": [step], **more}, gate
 
 
-def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_once(client: Client) -> None:
+def test_200_groups_between_a_fork_and_a_join_are_queued_run_and_done_exactly_once(
+    client: Client,
+) -> None:
     job = client.submit(EXAMPLES / "wide.yaml").id
     assert client.wait(job).job.status is Status.FINISHED
     events = kinds(client, job)
@@ -127,19 +133,32 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
     gate.touch()
     view = client.wait(job)
     assert view.job.status is Status.FINISHED, view.job.reason
-    assert kinds(client, job)["hold"] == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED", "RUNNING", "SUCCEEDED"]
+    assert kinds(client, job)["hold"] == [
+        "QUEUED",
+        "RUNNING",
+        "BACKOFF",
+        "QUEUED",
+        "RUNNING",
+        "SUCCEEDED",
+    ]
     record = view.groups[0].members[0]
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
 
 
-def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client: Client, tmp_path: Path) -> None:
+def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(
+    client: Client, tmp_path: Path
+) -> None:
     group, gate = until_step(tmp_path)
     job = client.submit({"name": "freeze", "groups": [group]}).id
     frozen = runner_of(client, job, "hold")
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: "BACKOFF" in kinds(client, job)["hold"], 40, "the frozen runner's lease to lapse")
+        wait_until(
+            lambda: "BACKOFF" in kinds(client, job)["hold"],
+            40,
+            "the frozen runner's lease to lapse",
+        )
         gate.touch()
         view = client.wait(job)
     finally:
@@ -151,7 +170,9 @@ def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client:
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
     commit = record_of(client, job).commit
-    wait_until(lambda: _idle_or_gone(client, frozen.id), 30, "the thawed runner to let go or end itself")
+    wait_until(
+        lambda: _idle_or_gone(client, frozen.id), 30, "the thawed runner to let go or end itself"
+    )
     assert record_of(client, job).commit == commit
 
 
@@ -185,7 +206,9 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize("offers", [False, True], ids=["the broker", "the broker and all ready sets"])
+@pytest.mark.parametrize(
+    "offers", [False, True], ids=["the broker", "the broker and all ready sets"]
+)
 def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(
     client: Client, fleet: LocalFleet, offers: bool
 ) -> None:
@@ -205,17 +228,25 @@ def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(
     wait_until(lambda: client.show(job).done > 5, 60, "some groups to be done")
     with redis.Redis.from_url(fleet.redis_url, decode_responses=True) as store:
         mine = list(store.scan_iter("unstuck:celery:*", count=1000))
-        if not offers:  # the other case comes after this one, and the broker may hold nothing again yet
-            assert {"light", "unacked", "_kombu.binding.celery.pidbox"} & {key.split(":")[-1] for key in mine}
+        if (
+            not offers
+        ):  # the other case comes after this one, and the broker may hold nothing again yet
+            assert {"light", "unacked", "_kombu.binding.celery.pidbox"} & {
+                key.split(":")[-1] for key in mine
+            }
         ready = list(store.scan_iter("unstuck:ready*", count=1000))
         assert "unstuck:ready:light" in ready
         store.delete(*mine, *(ready if offers else ()))
     assert client.wait(job).job.status is Status.FINISHED
-    assert {tuple(found) for found in kinds(client, job).values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
+    assert {tuple(found) for found in kinds(client, job).values()} == {
+        ("QUEUED", "RUNNING", "SUCCEEDED")
+    }
 
 
 @pytest.mark.variant
-def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Client, fleet: LocalFleet) -> None:
+def test_an_app_with_nothing_of_ours_installed_submits_through_celery(
+    client: Client, fleet: LocalFleet
+) -> None:
     code = (
         "import sys; from celery import Celery; app = Celery(broker=sys.argv[1], "
         "broker_transport_options={'global_keyprefix': 'unstuck:celery:'}); "
@@ -231,7 +262,18 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Cl
 def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet) -> None:
     env = {**os.environ, "UNSTUCK_REDIS_URL": fleet.redis_url}
     ping = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "inspect", "ping", "--timeout", "5", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "unstuck.tasks",
+            "inspect",
+            "ping",
+            "--timeout",
+            "5",
+            "--json",
+        ],
         env=env,
         cwd=ROOT,
         capture_output=True,
@@ -239,12 +281,29 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
         check=True,
     )
     nodes = json.loads(ping.stdout.splitlines()[-1])
-    assert {name.split("@")[0].rstrip("0123456789-") for name in nodes} >= {"spark", "light", "coordinator"}, nodes
+    assert {name.split("@")[0].rstrip("0123456789-") for name in nodes} >= {
+        "spark",
+        "light",
+        "coordinator",
+    }, nodes
 
     port = free_port()
     flower = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "flower", f"--port={port}", "--address=127.0.0.1"],
-        env={**env, "FLOWER_UNAUTHENTICATED_API": "1", "PYTHONPATH": os.pathsep.join((FLOWER, PYTHONPATH))},
+        [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "unstuck.tasks",
+            "flower",
+            f"--port={port}",
+            "--address=127.0.0.1",
+        ],
+        env={
+            **env,
+            "FLOWER_UNAUTHENTICATED_API": "1",
+            "PYTHONPATH": os.pathsep.join((FLOWER, PYTHONPATH)),
+        },
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -253,7 +312,9 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
 
         def seen() -> set[str]:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers?refresh=1") as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{port}/api/workers?refresh=1"
+                ) as answer:
                     return set(json.loads(answer.read()))
             except OSError:
                 return set()
@@ -271,7 +332,9 @@ def spark_stage(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.variant
-def test_a_running_spark_stage_is_canceled_in_under_five_seconds(client: Client, tmp_path: Path) -> None:
+def test_a_running_spark_stage_is_canceled_in_under_five_seconds(
+    client: Client, tmp_path: Path
+) -> None:
     """One of three tries at least: a machine that is busy with other things may make one of them late, not all."""
     for _ in range(3):
         (tmp_path / "started").unlink(missing_ok=True)
@@ -291,7 +354,9 @@ def test_a_running_spark_stage_is_canceled_in_under_five_seconds(client: Client,
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize(("force", "within", "code"), [(False, 20.0, "UNCONFIRMED"), (True, 6.0, "FORCE_STOPPED")])
+@pytest.mark.parametrize(
+    ("force", "within", "code"), [(False, 20.0, "UNCONFIRMED"), (True, 6.0, "FORCE_STOPPED")]
+)
 def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_at_once(
     client: Client, tmp_path: Path, force: bool, within: float, code: str
 ) -> None:

@@ -43,7 +43,13 @@ def submit(user: Client, number: int) -> str:
     """As a user does whose Redis does not answer: again, under the same key."""
 
     def group(name: str, *needs: str) -> dict[str, Any]:
-        return {"name": name, "spark": False, "needs": list(needs), "retry": {"max": 0}, "steps": STEPS}
+        return {
+            "name": name,
+            "spark": False,
+            "needs": list(needs),
+            "retry": {"max": 0},
+            "steps": STEPS,
+        }
 
     spec = {"name": "small", "groups": [group("a"), group("b", "a"), group("c", "b")]}
     while True:
@@ -54,12 +60,17 @@ def submit(user: Client, number: int) -> str:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("silent", [False, True], ids=["the connection is closed", "the connection is silent"])
+@pytest.mark.parametrize(
+    "silent", [False, True], ids=["the connection is closed", "the connection is silent"]
+)
 def test_a_line_that_loses_one_reply_in_twenty_delays_work_and_stalls_nobody(
     redis_server: RedisServer, proxy: Proxy, fleet: LocalFleet, silent: bool
 ) -> None:
     proxy.lose(0.05, silent=silent)
-    with Client(Settings(redis_url=proxy.url)) as user, Client(Settings(redis_url=redis_server.url)) as onlooker:
+    with (
+        Client(Settings(redis_url=proxy.url)) as user,
+        Client(Settings(redis_url=redis_server.url)) as onlooker,
+    ):
         jobs = [submit(user, number) for number in range(JOBS)]
 
         def open_jobs() -> list[str]:

@@ -29,7 +29,9 @@ PROBLEMS, NOTICES = 6, 24
 class Coordinators:
     """Real coordinators, which the test kills as it likes."""
 
-    def __init__(self, server: RedisServer, folder: Path, targets: dict[str, dict[str, str]]) -> None:
+    def __init__(
+        self, server: RedisServer, folder: Path, targets: dict[str, dict[str, str]]
+    ) -> None:
         self._log = (folder / "coordinators.log").open("ab")
         self._env = {
             **os.environ,
@@ -40,7 +42,16 @@ class Coordinators:
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-P", "threads"]
+        command = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "unstuck.coordinator",
+            "worker",
+            "-P",
+            "threads",
+        ]
         self.running.append(
             subprocess.Popen(
                 [*command, "-n", f"c{len(self.running)}@%h"],
@@ -91,11 +102,17 @@ def test_every_notice_arrives_with_one_id_and_in_its_order_while_coordinators_ar
             told = notice(number, problem=f"p{number % PROBLEMS}", event=event, to=tuple(receivers))
             store.xadd(KEYS.outbox, {"notice": told.to_json()})
         # Each is killed while it sends: a receiver has a request that it does not answer.
-        wait_until(lambda: receivers["hangs"].received and receivers["twice"].received, 60, "the first tries")
+        wait_until(
+            lambda: receivers["hangs"].received and receivers["twice"].received,
+            60,
+            "the first tries",
+        )
         fleet.kill(0)
         fleet.start()
         heard = len(receivers["hangs"].received)
-        wait_until(lambda: len(receivers["hangs"].received) > heard, 60, "another coordinator to try")
+        wait_until(
+            lambda: len(receivers["hangs"].received) > heard, 60, "another coordinator to try"
+        )
         fleet.kill(1)
         # Redis forgets nothing that it has confirmed; its clients are cut off.
         server.stop()
@@ -103,7 +120,9 @@ def test_every_notice_arrives_with_one_id_and_in_its_order_while_coordinators_ar
         receivers["away"].start()
         for one in receivers.values():
             one.answer = status(200)
-        wait_until(lambda: _reachable(outbox) and not outbox.waiting(), 240, "all notices to be sent")
+        wait_until(
+            lambda: _reachable(outbox) and not outbox.waiting(), 240, "all notices to be sent"
+        )
         fleet.kill(2)
     finally:
         fleet.stop()
@@ -116,7 +135,9 @@ def test_every_notice_arrives_with_one_id_and_in_its_order_while_coordinators_ar
         assert set(one.ids) == expected, name
         assert one.received[-1].headers["webhook-id"] == one.ids[-1]
         for problem in range(PROBLEMS):
-            numbers = [int(id_[1:]) for id_ in dict.fromkeys(one.ids) if int(id_[1:]) % PROBLEMS == problem]
+            numbers = [
+                int(id_[1:]) for id_ in dict.fromkeys(one.ids) if int(id_[1:]) % PROBLEMS == problem
+            ]
             assert numbers == sorted(numbers), f"{name}: the notices of a problem came out of order"
     store.close()
 

@@ -74,7 +74,9 @@ def fleet(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def client(fleet: LocalFleet) -> Iterator[Client]:
-    with Client(Settings(redis_url=fleet.redis_url, warehouse=str(fleet.home.path / "warehouse"))) as client:
+    with Client(
+        Settings(redis_url=fleet.redis_url, warehouse=str(fleet.home.path / "warehouse"))
+    ) as client:
         yield client
 
 
@@ -108,7 +110,9 @@ class Work:
 
     def ran(self) -> dict[str, list[str]]:
         """What each group has written down, by its name."""
-        return {self._names[int(file.name)]: file.read_text().split() for file in self._ran.iterdir()}
+        return {
+            self._names[int(file.name)]: file.read_text().split() for file in self._ran.iterdir()
+        }
 
     def began(self, *names: str) -> Callable[[], bool]:
         return lambda: all("began" in self.ran().get(name, ()) for name in names)
@@ -148,9 +152,13 @@ def test_redis_restarts_three_times_under_running_work(
     client: Client, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
     names = [f"g{n:02}" for n in range(5 * SLOTS)]
-    job = client.submit({"name": "restarts", "groups": [work.group(name, seconds=0.8) for name in names]}).id
+    job = client.submit(
+        {"name": "restarts", "groups": [work.group(name, seconds=0.8) for name in names]}
+    ).id
     for done in (1, 5, 9):
-        wait_until(lambda done=done: client.show(job).done >= done, 60, "some more groups to be done")  # type: ignore[misc]
+        wait_until(
+            lambda done=done: client.show(job).done >= done, 60, "some more groups to be done"
+        )  # type: ignore[misc]
         server.stop()
         server.start()
     view = client.wait(job)
@@ -190,7 +198,9 @@ def _stopped(process: psutil.Process) -> Iterator[None]:
 
 def runner_of(client: Client, job: str) -> psutil.Process:
     """The process that runs the one group of ``job`` that runs."""
-    (mine,) = wait_until(lambda: [r for r in client.fleet().runners if r.job == job], 30, "it to be shown")
+    (mine,) = wait_until(
+        lambda: [r for r in client.fleet().runners if r.job == job], 30, "it to be shown"
+    )
     return psutil.Process(mine.pid)
 
 
@@ -214,18 +224,28 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
     with _stopped(watchdog_of(runner)), _stopped(runner):
         with trouble(server):
             began = time.monotonic()
-            for coordinator in coordinators:  # their supervisor starts others, which know nothing of what was before
+            for coordinator in (
+                coordinators
+            ):  # their supervisor starts others, which know nothing of what was before
                 assert coordinator.pid is not None
                 os.kill(coordinator.pid, signal.SIGKILL)
             work.open("meanwhile")
-            wait_until(lambda: "done" in work.ran()["ends"], 30, "one step to end, with nobody to tell")
+            wait_until(
+                lambda: "done" in work.ran()["ends"], 30, "one step to end, with nobody to tell"
+            )
             wait_until(lambda: time.monotonic() - began > 1.5 * LEASE_TTL, 60, "the lease to lapse")
         back = client.fleet().at
         wait_until(lambda: (client.fleet().swept_at or 0) > back, 60, "a first sweep")
         first = client.fleet().swept_at or 0
-        wait_until(lambda: (client.fleet().swept_at or 0) > first + 0.5, 60, "the sweeps that see a lapsed lease")
+        wait_until(
+            lambda: (client.fleet().swept_at or 0) > first + 0.5,
+            60,
+            "the sweeps that see a lapsed lease",
+        )
     assert client.wait(ends).job.status is Status.FINISHED, "its report has arrived"
-    wait_until(lambda: (client.fleet().swept_at or 0) > first + LEASE_TTL + 1.0, 60, "the grace to be over")
+    wait_until(
+        lambda: (client.fleet().swept_at or 0) > first + LEASE_TTL + 1.0, 60, "the grace to be over"
+    )
     work.open("later")
     assert client.wait(goes_on).job.status is Status.FINISHED
     for job, name in ((ends, "ends"), (goes_on, "goes-on")):
@@ -239,7 +259,10 @@ def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: 
     """Twice as much to do as this machine can, for longer than a lease."""
     job = client.submit({"name": "busy", "groups": [work.group("only", gate="go")]}).id
     wait_until(work.began("only"), 60, "it to run")
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 2))]
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * (os.cpu_count() or 2))
+    ]
     try:
         until = client.fleet().at + 1.5 * LEASE_TTL
         wait_until(lambda: client.fleet().at > until, 60, "more than a lease", every=0.1)
@@ -264,7 +287,9 @@ def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
     with _away(server):
         work.open("go")
         staging = fleet.home.path / "warehouse" / "_staging" / job.id / "only"
-        wait_until(lambda: list(staging.glob("*/_marker.json")), 20, "the marker, which needs no Redis")
+        wait_until(
+            lambda: list(staging.glob("*/_marker.json")), 20, "the marker, which needs no Redis"
+        )
         for one in (watchdog_of(runner), runner):
             one.kill()  # the watchdog first, so that nobody can report in the runner's stead
     view = client.wait(job.id)
@@ -288,8 +313,14 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
     for _ in range(SLOTS):
         send_wake_up(store, offer, "light")
     wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 60, "all wake-ups to be received")
-    wait_until(lambda: store.zscore(KEYS.ready("light"), str(offer)) is None, 60, "an idle runner to drop the offer")
-    wait_until(lambda: live(store, job, "only")["lease"] > claimed["lease"] + 1.0, 30, "renewals to go on")
+    wait_until(
+        lambda: store.zscore(KEYS.ready("light"), str(offer)) is None,
+        60,
+        "an idle runner to drop the offer",
+    )
+    wait_until(
+        lambda: live(store, job, "only")["lease"] > claimed["lease"] + 1.0, 30, "renewals to go on"
+    )
     work.open("go")
     assert client.wait(job).job.status is Status.FINISHED
     made = record(client, job, "only")
@@ -304,7 +335,9 @@ def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
 ) -> None:
     held = [f"held{n}" for n in range(SLOTS)]
     lost = [f"lost{n}" for n in range(6)]
-    job = client.submit({"name": "broker", "groups": [work.group(name, gate="go") for name in held]}).id
+    job = client.submit(
+        {"name": "broker", "groups": [work.group(name, gate="go") for name in held]}
+    ).id
     wait_until(work.began(*held), 60, "all runners to be busy")
     after = client.submit({"name": "broker2", "groups": [work.group(name) for name in lost]}).id
     ready = KEYS.ready("light")
@@ -331,18 +364,30 @@ def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
 
     def asleep() -> bool:
         """No runner takes offers by itself; for a moment after each attempt it would."""
-        runners = [one.id for one in client.fleet().runners if one.worker_pid == main.pid and not one.silent]
-        return len(runners) >= SLOTS and all(float(store.hget(KEYS.polled, one) or -1) < 0 for one in runners)
+        runners = [
+            one.id
+            for one in client.fleet().runners
+            if one.worker_pid == main.pid and not one.silent
+        ]
+        return len(runners) >= SLOTS and all(
+            float(store.hget(KEYS.polled, one) or -1) < 0 for one in runners
+        )
 
     def asks() -> bool:
         ports = {each.laddr.port for each in main.net_connections("tcp") if each.laddr}
-        asking = [one["addr"] for one in store.client_list() if one["cmd"] == "brpop" and "b" in one["flags"]]
+        asking = [
+            one["addr"]
+            for one in store.client_list()
+            if one["cmd"] == "brpop" and "b" in one["flags"]
+        ]
         return any(int(address.rpartition(":")[2]) in ports for address in asking)
 
     wait_until(asleep, 30, "all runners to wait for wake-ups")
     with _stopped(main):
         wait_until(lambda: not asks(), 30, "the worker's last BRPOP to be over")
-        job = client.submit({"name": "unheard", "groups": [work.group(f"g{n}") for n in range(6)]}).id
+        job = client.submit(
+            {"name": "unheard", "groups": [work.group(f"g{n}") for n in range(6)]}
+        ).id
         for _ in range(3):
             wait_until(lambda: store.llen(queue) > 0, 30, "a wake-up")
             assert store.llen(queue) <= SLOTS
@@ -356,7 +401,11 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     client: Client, store: redis.Redis, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
     """As by a failover to a replica that lagged: the offers that were taken since then stand again."""
-    groups = [work.group("early", gate="end"), work.group("ended", gate="a"), work.group("freed", gate="a")]
+    groups = [
+        work.group("early", gate="end"),
+        work.group("ended", gate="a"),
+        work.group("freed", gate="a"),
+    ]
     job = client.submit({"name": "rollback", "groups": groups}).id
     wait_until(work.began("early", "ended", "freed"), 60, "all runners to be busy")
     later = client.submit({"name": "rollback2", "groups": [work.group("late", gate="end")]}).id
@@ -369,7 +418,10 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     wait_until(work.began("late"), 30, "the waiting group to run")
     wait_until(lambda: client.show(job).done == 2, 30, "both to have ended")
     holder = live(store, later, "late")["claimant"]
-    busy = {int(live(store, *one)["worker"].rpartition(":")[2]) for one in ((job, "early"), (later, "late"))}
+    busy = {
+        int(live(store, *one)["worker"].rpartition(":")[2])
+        for one in ((job, "early"), (later, "late"))
+    }
     (idle,) = [one.pid for one in client.fleet().runners if not one.silent and one.pid not in busy]
     with _stopped(psutil.Process(idle)):  # it could come for the offer before the holder renews
         server.stop()
@@ -378,8 +430,14 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
         server.start()
         now = wait_until(lambda: live(store, later, "late").get("claimant"), 30)
     assert now == holder
-    assert versions_of(client, later), "its first claim was forgotten: the job keeps to its versions all the same"
-    wait_until(lambda: store.zcard(KEYS.ready("light")) == 0, 30, "the idle runner to come for the offer, and drop it")
+    assert versions_of(client, later), (
+        "its first claim was forgotten: the job keeps to its versions all the same"
+    )
+    wait_until(
+        lambda: store.zcard(KEYS.ready("light")) == 0,
+        30,
+        "the idle runner to come for the offer, and drop it",
+    )
     # What had ended runs no more, by its record, until its lease lapses; then its marker is found.
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")
     work.open("end")
@@ -396,7 +454,9 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
 ) -> None:
     noop = {"python": "examples.noop:noop"}
     wide = {"name": "w", "spark": False, "for_each": {"n": list(range(200))}, "steps": [noop]}
-    job = client.submit({"name": "freeze-coordinator", "groups": [wide, {"name": "end", "needs": ["w"]}]}).id
+    job = client.submit(
+        {"name": "freeze-coordinator", "groups": [wide, {"name": "end", "needs": ["w"]}]}
+    ).id
     coordinator = next(child for child in fleet.processes if child.name.startswith("coordinator"))
     assert coordinator.pid is not None
     pid, lock = coordinator.pid, KEYS.of(job).lock
@@ -406,7 +466,9 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
         if owner is None:
             return False
         os.kill(pid, signal.SIGSTOP)
-        until = time.monotonic() + 0.3  # a pass takes milliseconds; the other coordinator's would be over
+        until = (
+            time.monotonic() + 0.3
+        )  # a pass takes milliseconds; the other coordinator's would be over
         while time.monotonic() < until:
             if store.get(lock) != owner:
                 os.kill(pid, signal.SIGCONT)
@@ -421,9 +483,15 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
     finally:
         os.kill(pid, signal.SIGCONT)
     assert view.job.status is Status.FINISHED
-    wait_until(lambda: [c for c in client.fleet().coordinators if c.pid == pid and not c.silent], 30, "it to be back")
+    wait_until(
+        lambda: [c for c in client.fleet().coordinators if c.pid == pid and not c.silent],
+        30,
+        "it to be back",
+    )
     pending = KEYS.reports, "coordinators"
-    wait_until(lambda: store.xpending(*pending)["pending"] == 0, 30, "what it had read to be applied")
+    wait_until(
+        lambda: store.xpending(*pending)["pending"] == 0, 30, "what it had read to be applied"
+    )
     assert record_of(client, job).commit == commit
     events = [(e.get("group"), e["kind"]) for _, e in client.events(job)]
     assert len(events) == len(set(events)), "no event twice, no group run twice"

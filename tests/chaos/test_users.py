@@ -19,8 +19,14 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
     tmp_path: Path,
 ) -> None:
     hold, gate = until_step(tmp_path)
-    jobs = [client.submit({"name": "many", "params": {"n": n}, "groups": [hold]}).id for n in range(300)]
-    wait_until(lambda: any(job.status is Status.RUNNING for job in client.jobs(name="many", limit=None)), 60, "work")
+    jobs = [
+        client.submit({"name": "many", "params": {"n": n}, "groups": [hold]}).id for n in range(300)
+    ]
+    wait_until(
+        lambda: any(job.status is Status.RUNNING for job in client.jobs(name="many", limit=None)),
+        60,
+        "work",
+    )
     wrong: list[str] = []
     done = threading.Event()
 
@@ -29,7 +35,9 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
         while not done.is_set():
             listed = client.jobs(name="many", limit=None)
             if len({job.id for job in listed}) != 300 or len(listed) != 300:
-                wrong.append(f"{len(listed)} jobs, {len({job.id for job in listed})} of them different")
+                wrong.append(
+                    f"{len(listed)} jobs, {len({job.id for job in listed})} of them different"
+                )
             now_ended = {job.id for job in listed if job.status.terminal}
             if not ended <= now_ended:
                 wrong.append(f"{len(ended - now_ended)} jobs are no longer terminal")
@@ -42,7 +50,9 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
         for job in jobs:
             assert client.cancel(job).answer in ("DONE", "ALREADY")
         wait_until(
-            lambda: {job.status for job in client.jobs(name="many", limit=None)} == {Status.CANCELED},
+            lambda: (
+                {job.status for job in client.jobs(name="many", limit=None)} == {Status.CANCELED}
+            ),
             60,
             "all 300 to be CANCELED",
             every=0.2,
@@ -95,16 +105,26 @@ def test_a_group_that_kills_its_worker_every_time_is_poison_and_starves_nobody(
     client: Client,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    suicide = {"name": "dies", "spark": False, "worker_losses": 3, "steps": [{"python": "fleet_steps:die"}]}
+    suicide = {
+        "name": "dies",
+        "spark": False,
+        "worker_losses": 3,
+        "steps": [{"python": "fleet_steps:die"}],
+    }
     poison = client.submit({"name": "poison", "groups": [suicide]}).id
     good = [client.submit(EXAMPLES / "wide.yaml", params={}).id]
-    good += [client.submit({"name": f"g{n}", "groups": [until_step(tmp_path)[0]]}).id for n in range(3)]
+    good += [
+        client.submit({"name": f"g{n}", "groups": [until_step(tmp_path)[0]]}).id for n in range(3)
+    ]
     (tmp_path / "gate").touch()
     for job in good:
         assert client.wait(job).job.status is Status.FINISHED
     view = client.wait(poison)
     record = view.groups[0].members[0]
-    assert (view.job.status, record.reason.code if record.reason else "") == (Status.FAILED, "POISON")
+    assert (view.job.status, record.reason.code if record.reason else "") == (
+        Status.FAILED,
+        "POISON",
+    )
     assert record.attempt == 3, "three workers, not more"
     assert record.failures == 0, "which the user's retries did not pay for"
 
@@ -126,4 +146,7 @@ def test_a_step_out_of_memory_in_every_runner_leaves_workers_that_take_work(
     assert all(g.members[0].first_error is not None for g in view.groups)
     after, gate = until_step(tmp_path)
     gate.touch()
-    assert client.wait(client.submit({"name": "after", "groups": [after]}).id).job.status is Status.FINISHED
+    assert (
+        client.wait(client.submit({"name": "after", "groups": [after]}).id).job.status
+        is Status.FINISHED
+    )

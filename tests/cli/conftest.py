@@ -44,12 +44,16 @@ class ByHand:
         self.client = Client(self.settings, redis_client=store)
         self._stored = Store(self.settings, store)
         # No wake-up is sent: the tests claim by hand.
-        self._reconciler = Reconciler(self._stored, lambda _: None, Warehouses(), self.settings, mint, AtOnce())
+        self._reconciler = Reconciler(
+            self._stored, lambda _: None, Warehouses(), self.settings, mint, AtOnce()
+        )
         self._redis, self._keys = store, Keys(self.settings.prefix)
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **more: Any) -> str:
         """A job of these groups; those without steps get one that is never run here."""
-        full = [{"steps": [{"python": "some.where:step"}], "spark": False, **group} for group in groups]
+        full = [
+            {"steps": [{"python": "some.where:step"}], "spark": False, **group} for group in groups
+        ]
         spec = JobSpec.model_validate({"name": name, "groups": full, **more})
         return self.client.submit(spec, by="tester").id
 
@@ -78,7 +82,9 @@ class ByHand:
     def succeed(self, job: str, group: str, **outcome: Any) -> None:
         self.finish(self.claim(job, group), Outcome(OutcomeKind.SUCCEEDED, **outcome))
 
-    def fail(self, job: str, group: str, text: str, *, recoverable: bool = False, traceback: str = "") -> None:
+    def fail(
+        self, job: str, group: str, text: str, *, recoverable: bool = False, traceback: str = ""
+    ) -> None:
         failure = Failure("USER_ERROR", text, recoverable, traceback)
         self.finish(self.claim(job, group), Outcome(OutcomeKind.FAILED, failure=failure))
 
@@ -99,8 +105,14 @@ class Cli:
 
     def __init__(self, url: str | None, folder: Path) -> None:
         self.folder = folder
-        self.env = {key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")}
-        self.env |= {"UNSTUCK_WAREHOUSE": str(folder / "warehouse"), "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+        self.env = {
+            key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")
+        }
+        self.env |= {
+            "UNSTUCK_WAREHOUSE": str(folder / "warehouse"),
+            "PYTHONPATH": str(ROOT),
+            "TERM": "xterm",
+        }
         if url is not None:
             self.env["UNSTUCK_REDIS_URL"] = url
 
@@ -121,7 +133,9 @@ class Cli:
     def start(self, *arguments: str | Path, **more: Any) -> subprocess.Popen[str]:
         """Run in the background; the test ends it."""
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
-        return subprocess.Popen([*COMMAND, *map(str, arguments)], cwd=self.folder, env=self.env, **settings)
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)], cwd=self.folder, env=self.env, **settings
+        )
 
 
 @pytest.fixture

@@ -80,10 +80,15 @@ def test_a_wrong_spec_is_2_with_file_line_and_column_and_nothing_is_stored(
     assert client.dbsize() == 0
 
 
-def test_a_python_file_is_no_spec_and_the_answer_says_how_its_job_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_a_python_file_is_no_spec_and_the_answer_says_how_its_job_is_named(
+    cli: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "shop.py").write_text("from unstuck import Job\njob = Job('shop')\n")
     done = cli("validate", "shop.py")
-    assert (done.returncode, done.stderr) == (2, "shop.py: is Python: name its job, as in shop:job\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "shop.py: is Python: name its job, as in shop:job\n",
+    )
 
 
 def test_validate_in_json_gives_every_problem_with_its_place(cli: Cli, bad: Path) -> None:
@@ -103,8 +108,14 @@ def test_a_parameter_of_a_wrong_type_is_2_for_validate_and_submit_and_a_value_is
     for command in ("validate", "submit"):
         done = cli(command, spec, "--param", "day=soon", "--param", "year=1.5")
         assert done.returncode == 2
-        assert f"{spec}:2:16: params.year: expected a whole number, as in the spec, not the number 1.5" in done.stderr
-        assert f"{spec}:2:27: params.day: expected a date such as 2013-12-31, not 'soon'" in done.stderr
+        assert (
+            f"{spec}:2:16: params.year: expected a whole number, as in the spec, not the number 1.5"
+            in done.stderr
+        )
+        assert (
+            f"{spec}:2:27: params.day: expected a date such as 2013-12-31, not 'soon'"
+            in done.stderr
+        )
     assert cli("validate", spec).returncode == 0, "values are for a submit"
     assert "a value is required" in cli("submit", spec).stderr
     done = cli("validate", spec, "-p", "year=2014", "--json")
@@ -114,7 +125,10 @@ def test_a_parameter_of_a_wrong_type_is_2_for_validate_and_submit_and_a_value_is
     assert "a value is required" in problem["message"]
     assert cli("validate", spec, "-p", "day=2013-12-31").returncode == 0
     job = json.loads(cli("submit", spec, "-p", "day=2013-12-31", "--json").stdout)["id"]
-    assert json.loads(cli("show", job, "--json").stdout)["params"] == {"year": 2013, "day": "2013-12-31"}
+    assert json.loads(cli("show", job, "--json").stdout)["params"] == {
+        "year": 2013,
+        "day": "2013-12-31",
+    }
 
 
 def test_validate_needs_neither_redis_nor_a_warehouse(cli: Cli, good: Path) -> None:
@@ -170,7 +184,9 @@ def test_a_key_that_belongs_to_another_spec_is_2_and_names_the_job(cli: Cli, goo
         ("UNSTUCK_SPARK_CONF", "{spark.driver.memory: 4g}"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_2_and_is_named(cli: Cli, good: Path, name: str, value: str) -> None:
+def test_a_setting_that_cannot_be_used_is_2_and_is_named(
+    cli: Cli, good: Path, name: str, value: str
+) -> None:
     done = cli("submit", good, **{name: value})
     assert done.returncode == 2
     assert name in done.stderr or value in done.stderr
@@ -178,7 +194,9 @@ def test_a_setting_that_cannot_be_used_is_2_and_is_named(cli: Cli, good: Path, n
 
 
 @pytest.mark.parametrize("command", ["list", "doctor", "up"])
-def test_an_address_that_is_none_is_2_with_every_command_and_shown_as_it_was_given(cli: Cli, command: str) -> None:
+def test_an_address_that_is_none_is_2_with_every_command_and_shown_as_it_was_given(
+    cli: Cli, command: str
+) -> None:
     done = cli(command, UNSTUCK_REDIS_URL="127.0.0.1:17799")
     assert (done.returncode, done.stdout) == (2, "")
     assert "UNSTUCK_REDIS_URL: not the address of a Redis: '127.0.0.1:17799'" in done.stderr
@@ -187,7 +205,9 @@ def test_an_address_that_is_none_is_2_with_every_command_and_shown_as_it_was_giv
 
 def test_an_empty_address_is_none_at_all(cli: Cli) -> None:
     done = cli("list", UNSTUCK_REDIS_URL="", UNSTUCK_LEASE_TTL="")
-    assert "redis://localhost:6379/0" in done.stderr or done.returncode == 0  # somebody's own Redis may be there
+    assert (
+        "redis://localhost:6379/0" in done.stderr or done.returncode == 0
+    )  # somebody's own Redis may be there
 
 
 def test_a_shortened_id_that_fits_several_jobs_is_2_and_lists_them(cli: Cli, hand: ByHand) -> None:
@@ -231,7 +251,9 @@ def test_redis_that_is_not_there_is_5_and_says_what_to_do_without_the_password(c
 
 
 @pytest.mark.variant
-def test_redis_that_never_answers_is_5_within_five_seconds(cli: Cli, good: Path, silent_port: int) -> None:
+def test_redis_that_never_answers_is_5_within_five_seconds(
+    cli: Cli, good: Path, silent_port: int
+) -> None:
     for arguments in (("list",), ("submit", str(good))):
         limit = Limit(5.0 + 1.0)  # the second is for starting Python
         done = cli(*arguments, UNSTUCK_REDIS_URL=f"redis://127.0.0.1:{silent_port}/0")
@@ -242,7 +264,10 @@ def test_redis_that_never_answers_is_5_within_five_seconds(cli: Cli, good: Path,
 # Every command that needs Redis, as people give it.
 JOB = "20130101T000000-aaaaaaaa"
 ASKS_REDIS = (
-    *(f"{name} {JOB}" for name in ("show", "watch", "why", "events", "events -f", "logs", "logs -f")),
+    *(
+        f"{name} {JOB}"
+        for name in ("show", "watch", "why", "events", "events -f", "logs", "logs -f")
+    ),
     *(f"{name} {JOB}" for name in ("pause", "resume", "stop", "cancel", "force-stop", "retry")),
     *(
         "now",
@@ -260,7 +285,10 @@ ASKS_REDIS = (
     *("dead list", "dead show 1-1", "dead replay 1-1", "dead drop 1-1", "notify list"),
     *("vacuum", "compact flights", "restore flights --version 1"),
     *("pool list", "pool set jdbc 4", "pool remove jdbc"),
-    *(f"schedule {name} nightly" for name in ("show", "why", "pause", "resume", "run", "stop", "remove", "export")),
+    *(
+        f"schedule {name} nightly"
+        for name in ("show", "why", "pause", "resume", "run", "stop", "remove", "export")
+    ),
     *("schedule list", "schedule backfill nightly --from 2026-01-01 --to 2026-01-03"),
 )
 # The demo has a server of its own; the page starts without Redis, says that it is away, and goes on when it is there.
@@ -305,28 +333,41 @@ os.write(told, json.dumps(answers).encode())
 
 
 def test_every_command_is_tried_without_redis_or_needs_none() -> None:
-    assert {line.split()[0] for line in ASKS_REDIS} | ASKS_NOBODY == set(getattr(get_command(app), "commands", ()))
+    assert {line.split()[0] for line in ASKS_REDIS} | ASKS_NOBODY == set(
+        getattr(get_command(app), "commands", ())
+    )
 
 
-@pytest.mark.parametrize("how", ["refuses", pytest.param("never answers", marks=pytest.mark.variant)])
+@pytest.mark.parametrize(
+    "how", ["refuses", pytest.param("never answers", marks=pytest.mark.variant)]
+)
 def test_redis_that_is_away_is_5_soon_for_every_command_that_needs_it(
     cli: Cli, good: Path, silent_port: int, how: str
 ) -> None:
     port = silent_port if how == "never answers" else free_port()
     env = {**cli.env, "UNSTUCK_REDIS_URL": f"redis://127.0.0.1:{port}/0"}
     command = [COMMAND[0], "-c", _ALL_AT_ONCE, *ASKS_REDIS]
-    answers = json.loads(subprocess.run(command, cwd=cli.folder, env=env, stdout=subprocess.PIPE).stdout)
-    soon = (5.0 + 5.0) * slowness()  # five seconds, and as much again because eight share the machine
+    answers = json.loads(
+        subprocess.run(command, cwd=cli.folder, env=env, stdout=subprocess.PIPE).stdout
+    )
+    soon = (
+        5.0 + 5.0
+    ) * slowness()  # five seconds, and as much again because eight share the machine
     wrong = {
         line: answer
         for line, answer in answers.items()
-        if answer[0] != 5 or answer[1] > soon or f":{port}" not in answer[2] or "Traceback" in answer[2]
+        if answer[0] != 5
+        or answer[1] > soon
+        or f":{port}" not in answer[2]
+        or "Traceback" in answer[2]
     }
     assert not wrong
     assert set(answers) == set(ASKS_REDIS)
 
 
-def test_a_wrong_or_missing_password_is_5_and_says_so(cli: Cli, redis_server: RedisServer, client: redis.Redis) -> None:
+def test_a_wrong_or_missing_password_is_5_and_says_so(
+    cli: Cli, redis_server: RedisServer, client: redis.Redis
+) -> None:
     client.config_set("requirepass", "right")
     try:
         for url in (redis_server.url, redis_server.url.replace("//", "//:hunter2@")):
@@ -335,13 +376,18 @@ def test_a_wrong_or_missing_password_is_5_and_says_so(cli: Cli, redis_server: Re
             assert "refuses us" in done.stderr
             assert "PASSWORD" in done.stderr
             assert "hunter2" not in done.stderr
-        assert cli("list", UNSTUCK_REDIS_URL=redis_server.url.replace("//", "//:right@")).returncode == 0
+        assert (
+            cli("list", UNSTUCK_REDIS_URL=redis_server.url.replace("//", "//:right@")).returncode
+            == 0
+        )
     finally:
         client.auth("right")
         client.config_set("requirepass", "")
 
 
-def test_a_read_only_replica_is_5_and_says_so(cli: Cli, good: Path, tmp_path: Path, redis_server: RedisServer) -> None:
+def test_a_read_only_replica_is_5_and_says_so(
+    cli: Cli, good: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
     replica = RedisServer(tmp_path)
     replica.start()
     try:
@@ -373,7 +419,12 @@ def test_help_imports_neither_spark_nor_what_only_workers_need(cli: Cli) -> None
         "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(
-        [COMMAND[0], "-c", code], cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=True
+        [COMMAND[0], "-c", code],
+        cwd=cli.folder,
+        env=cli.env,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.splitlines()[-1] == "[]"
     assert "submit" in done.stdout

@@ -19,7 +19,9 @@ from unstuck.cli.app import app
 UNSTUCK: Any = get_command(app)
 
 
-def each_command(group: Any = UNSTUCK, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def each_command(
+    group: Any = UNSTUCK, before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, command in group.commands.items():
         words = (*before, name)
         yield words, command
@@ -37,18 +39,30 @@ def away(cli: Cli) -> Cli:
 def test_help_has_four_panels_and_h_is_help(away: Cli) -> None:
     long, short = away("--help"), away("-h")
     assert (long.returncode, short.stdout) == (0, long.stdout)
-    assert re.findall(r"^╭─ (\w+) ─", long.stdout, re.MULTILINE) == ["Options", "Run", "Inspect", "Control", "Operate"]
+    assert re.findall(r"^╭─ (\w+) ─", long.stdout, re.MULTILINE) == [
+        "Options",
+        "Run",
+        "Inspect",
+        "Control",
+        "Operate",
+    ]
     assert away("logs", "-h").stdout == away("logs", "--help").stdout
 
 
-@pytest.mark.parametrize(("words", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in each_command()])
-def test_every_command_has_an_example_that_it_would_take(words: tuple[str, ...], command: Any) -> None:
+@pytest.mark.parametrize(
+    ("words", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in each_command()]
+)
+def test_every_command_has_an_example_that_it_would_take(
+    words: tuple[str, ...], command: Any
+) -> None:
     begin, _, example = command.epilog.replace("\\[", "[").partition(": unstuck ")
     given = shlex.split(example)
     assert begin == "Example"
     assert tuple(given[: len(words)]) == words
     if not hasattr(command, "commands"):
-        command.make_context(" ".join(words), given[len(words) :])  # raises on what it does not take
+        command.make_context(
+            " ".join(words), given[len(words) :]
+        )  # raises on what it does not take
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -84,8 +98,17 @@ def test_a_status_that_is_misspelt_is_2_with_the_one_that_is_meant(away: Cli, co
     "arguments",
     [
         *((command,) for command in ("pause", "resume", "stop", "cancel", "force-stop", "retry")),
-        *(("cancel", "last", "--status", "RUNNING"), ("cancel", "--since", "yesterday-ish"), ("show",), ("skip", "x")),
-        *(("list", "--since", "yesterday-ish"), ("retry", "last", "--param", "x"), ("alter", "last", "--set", "x")),
+        *(
+            ("cancel", "last", "--status", "RUNNING"),
+            ("cancel", "--since", "yesterday-ish"),
+            ("show",),
+            ("skip", "x"),
+        ),
+        *(
+            ("list", "--since", "yesterday-ish"),
+            ("retry", "last", "--param", "x"),
+            ("alter", "last", "--set", "x"),
+        ),
         *(("dead", "drop"), ("submit", "nowhere.yaml"), ("list", "--limit", "none")),
     ],
     ids=" ".join,
@@ -98,11 +121,16 @@ def test_wrong_usage_is_2_while_redis_is_away(away: Cli, arguments: tuple[str, .
 
 @pytest.mark.variant
 @pytest.mark.parametrize("command", ["submit", "validate"])
-def test_a_spec_is_read_from_standard_input(cli: Cli, hand: ByHand, tmp_path: Path, command: str) -> None:
+def test_a_spec_is_read_from_standard_input(
+    cli: Cli, hand: ByHand, tmp_path: Path, command: str
+) -> None:
     given = tmp_path / "given.yaml"
     for text, code in ((GOOD, 0), (GOOD.replace("groups", "gruops"), 2)):
         given.write_text(text)
-        with given.open() as stdin, cli.start(command, "-", "--param", "year=2014", stdin=stdin) as process:
+        with (
+            given.open() as stdin,
+            cli.start(command, "-", "--param", "year=2014", stdin=stdin) as process,
+        ):
             out, err = process.communicate()
         assert process.returncode == code, err
         assert "good" in out if code == 0 else "standard input:3:1: gruops" in err, out + err

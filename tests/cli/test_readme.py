@@ -32,9 +32,13 @@ def test_the_quickstart_publishes_what_it_says(tmp_path: Path) -> None:
         says(process, out, r"^Ready: ", 100)
         done = cli("submit", "sales.yaml", "--wait")
         assert done.returncode == 0, done.stdout + done.stderr
-        environment = {name: value for name, value in os.environ.items() if name != "UNSTUCK_REDIS_URL"}
+        environment = {
+            name: value for name, value in os.environ.items() if name != "UNSTUCK_REDIS_URL"
+        }
         command = [sys.executable, "app.py"]
-        by_hand = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        by_hand = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
     total = sum(number % 97 for number in range(100_000))
     assert by_hand.stdout == f"FINISHED\n[{{'amount': {total}}}]\n", by_hand.stderr
     # What the README shows as published is what is published.

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # A console block, and what is printed, follow each other; a file is named by the sentence above its block.
-_BLOCK = re.compile(r"(?P<above>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(?P<above>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _NAMED = re.compile(r"\b(?P<verb>[Ss]ave|[Cc]hange|[Aa]dd).*`(?P<name>[\w./]+)`[^`]*:$")
 _EXIT = re.compile(r"# exit code (\d+)")
 # What differs from run to run. Ids and processes are kept: a later command may name them.
@@ -35,7 +37,8 @@ class Change:
 
     def made(self, text: str) -> str:
         gone, come = (
-            "".join(line[1:] + "\n" for line in self.diff.splitlines() if line[:1] in (side, " ")) for side in "-+"
+            "".join(line[1:] + "\n" for line in self.diff.splitlines() if line[:1] in (side, " "))
+            for side in "-+"
         )
         assert text.count(gone) == 1 or not gone, f"{self.name} has not once:\n{gone}"
         return text.replace(gone, come) if gone else text + come

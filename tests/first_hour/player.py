@@ -33,9 +33,14 @@ class Played:
         return sum(seconds for _, seconds in self.commands)
 
     def table(self) -> str:
-        rows = [f"{number:3}  {seconds:6.1f} s  {line}" for number, (line, seconds) in enumerate(self.commands, 1)]
+        rows = [
+            f"{number:3}  {seconds:6.1f} s  {line}"
+            for number, (line, seconds) in enumerate(self.commands, 1)
+        ]
         files = f"{len(self.files)} files, {self.changes} changes to them"
-        return "\n".join([*rows, "", f"{len(self.commands)} commands, {self.seconds:.0f} s; {files}"])
+        return "\n".join(
+            [*rows, "", f"{len(self.commands)} commands, {self.seconds:.0f} s; {files}"]
+        )
 
 
 class Player:
@@ -43,8 +48,17 @@ class Player:
 
     def __init__(self, folder: Path, python: Path) -> None:
         self._folder, self._python = folder, python
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNSTUCK_", "PYTHON"))}
-        self._env = {**kept, "PATH": f"{python.parent}:{kept['PATH']}", "HOME": str(folder.parent), "COLUMNS": "160"}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("UNSTUCK_", "PYTHON"))
+        }
+        self._env = {
+            **kept,
+            "PATH": f"{python.parent}:{kept['PATH']}",
+            "HOME": str(folder.parent),
+            "COLUMNS": "160",
+        }
         self._names: dict[str, str] = {}
         self.played = Played()
 
@@ -79,9 +93,13 @@ class Player:
 
         def fits() -> bool:
             nonlocal said
-            done = subprocess.run(words, cwd=self._folder, env=self._env, capture_output=True, text=True)
+            done = subprocess.run(
+                words, cwd=self._folder, env=self._env, capture_output=True, text=True
+            )
             said = done.stdout + done.stderr
-            assert done.returncode == command.code, f"{command.line}: exit code {done.returncode}\n{said}"
+            assert done.returncode == command.code, (
+                f"{command.line}: exit code {done.returncode}\n{said}"
+            )
             names = match(command.shown, said)
             self._names |= names or {}
             return names is not None
@@ -96,12 +114,19 @@ class Player:
         log = self._folder.parent / "up.log"
         with log.open("w") as out:
             process = subprocess.Popen(
-                command.line.split(), cwd=self._folder, env=self._env, stdout=out, stderr=out, start_new_session=True
+                command.line.split(),
+                cwd=self._folder,
+                env=self._env,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
         terminals.callback(process.wait)
         terminals.callback(process.send_signal, signal.SIGINT)
         wait_until(
-            lambda: match(command.shown, log.read_text()) is not None or process.poll() is not None, 100, command.line
+            lambda: match(command.shown, log.read_text()) is not None or process.poll() is not None,
+            100,
+            command.line,
         )
         assert process.poll() is None, log.read_text()
 

@@ -29,15 +29,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many histories")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many play at once")
-    parser.add_argument("--mirror", action="store_true", help="play on the real store too, and compare every answer")
-    parser.add_argument("--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps")
-    parser.add_argument("--shrink", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
-    parser.add_argument("--planted", action="store_true", help="search histories for each planted bug")
-    parser.add_argument("--schedules", action="store_true", help="play histories of schedules, not of jobs")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="how many play at once"
+    )
+    parser.add_argument(
+        "--mirror", action="store_true", help="play on the real store too, and compare every answer"
+    )
+    parser.add_argument(
+        "--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps"
+    )
+    parser.add_argument(
+        "--shrink",
+        type=int,
+        metavar="SEED",
+        help="replay one failing seed with as little as needed",
+    )
+    parser.add_argument(
+        "--planted", action="store_true", help="search histories for each planted bug"
+    )
+    parser.add_argument(
+        "--schedules", action="store_true", help="play histories of schedules, not of jobs"
+    )
     arguments = parser.parse_args()
     if arguments.trace is not None:
-        result = (simulate_schedules if arguments.schedules else simulate)(arguments.trace, keep_all=True)
+        result = (simulate_schedules if arguments.schedules else simulate)(
+            arguments.trace, keep_all=True
+        )
         print("\n".join(result.trace))
         print(f"seed {result.seed}: {result.text or f'all promises kept, jobs {result.statuses}'}")
         return 0 if result.kept else 1
@@ -47,13 +64,20 @@ def main() -> int:
         return search_planted_bugs(arguments.start, arguments.processes)
     began = time.perf_counter()
     results = []
-    histories = mirrored if arguments.mirror else partial(play, history=_HISTORIES[arguments.schedules])
+    histories = (
+        mirrored if arguments.mirror else partial(play, history=_HISTORIES[arguments.schedules])
+    )
     for result in histories(arguments.start, arguments.seeds, arguments.processes):
         results.append(result)
         if not result.kept:
             print(explained(result), flush=True)
         if len(results) % CHUNK == 0 and sys.stderr.isatty():
-            print(f"\r{len(results)} of {arguments.seeds} histories", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{len(results)} of {arguments.seeds} histories",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
         elif len(results) % (20 * CHUNK) == 0:
             print(f"{len(results)} of {arguments.seeds} histories", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
@@ -87,7 +111,9 @@ def mirrored(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
     with paired_stores() as both:
         yield from map(both.play, range(start, start + seeds))
         answers = len(both.seen)
-    print(f"the model and the real store gave the same answers, of {answers} kinds", file=sys.stderr)
+    print(
+        f"the model and the real store gave the same answers, of {answers} kinds", file=sys.stderr
+    )
 
 
 def search_planted_bugs(start: int, processes: int) -> int:

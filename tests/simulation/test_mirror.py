@@ -35,7 +35,13 @@ def test_the_real_store_and_its_scripts_play_the_same_histories(both: PairedStor
             break
     # What comes up in the first histories; rarer answers are held by test_model.py.
     assert {"commit: APPLIED", "take: CLAIMED", "take: EMPTY", "finish: APPLIED"} <= both.seen
-    assert {"renew: CONTINUE", "begin: LOCKED", "begin: BUSY", "end: RELEASED", "command: APPLIED"} <= both.seen
+    assert {
+        "renew: CONTINUE",
+        "begin: LOCKED",
+        "begin: BUSY",
+        "end: RELEASED",
+        "command: APPLIED",
+    } <= both.seen
 
 
 class _Blind(Mirrored):
@@ -67,4 +73,8 @@ def test_a_model_that_wakes_others_than_the_real_store_is_found(both: PairedStor
 
 def test_a_history_is_the_same_with_and_without_the_real_store(both: PairedStores) -> None:
     alone, beside = simulate(4, store=ModelStore), both.play(4)
-    assert (alone.steps, alone.commits, alone.statuses) == (beside.steps, beside.commits, beside.statuses)
+    assert (alone.steps, alone.commits, alone.statuses) == (
+        beside.steps,
+        beside.commits,
+        beside.statuses,
+    )

@@ -42,18 +42,25 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
     rng = random.Random(seed)
     # A lease of no time has always lapsed: the guards are asked.
     both = Both(client, lease_ttl=0.0 if seed % 2 else 15.0)
-    tokens = [Offer("both", "a", 1, "none").held_by("nobody"), Offer("nojob", "a", 1, "n").held_by("c")]
+    tokens = [
+        Offer("both", "a", 1, "none").held_by("nobody"),
+        Offer("nojob", "a", 1, "n").held_by("c"),
+    ]
     answers: set[str] = set()
 
     def agreed(pair: tuple[Any, Any], what: str) -> None:
-        assert pair[0] == pair[1], f"seed {seed}: {what} answers {pair[0]}, the model says {pair[1]}"
+        assert pair[0] == pair[1], (
+            f"seed {seed}: {what} answers {pair[0]}, the model says {pair[1]}"
+        )
         answers.add(f"{what}: {pair[0]}")
 
     agreed(both.begin("o1"), "begin")
     for step in range(120):
         kind = rng.choice(_CALLS)
         current = both.model.jobs["both"].attempts
-        offers = [Offer("both", group, attempt.epoch, attempt.nonce) for group, attempt in current.items()]
+        offers = [
+            Offer("both", group, attempt.epoch, attempt.nonce) for group, attempt in current.items()
+        ]
         if kind in ("begin", "end"):
             agreed(getattr(both, kind)(rng.choice(("o1", "o2"))), kind)
         elif kind == "tick":
@@ -91,7 +98,10 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
         elif kind == "halt" and rng.random() < 0.1:
             both.halt(f"halt{step}")
         both.compare()
-    for given in (Command.FORCE_STOP, Command.PAUSE):  # a pause after a force-stop is refused, whatever came before
+    for given in (
+        Command.FORCE_STOP,
+        Command.PAUSE,
+    ):  # a pause after a force-stop is refused, whatever came before
         both.look()
         agreed(both.command(len(both.seen) - 1, given, False, f"last {given}"), "command")
         both.compare()
@@ -119,7 +129,12 @@ _CALLS = (
 )
 _ASKS: tuple[tuple[str, Callable[[JobState], Commanded]], ...] = (
     ("alter", lambda state: alter(state, {"params.level": state.job.revision + 1}, 1.0, "ada", "")),
-    ("alter", lambda state: alter(state, {"groups.a.steps.0.params.n": 3, "max_parallel": 3}, 1.0, "ada", "")),
+    (
+        "alter",
+        lambda state: alter(
+            state, {"groups.a.steps.0.params.n": 3, "max_parallel": 3}, 1.0, "ada", ""
+        ),
+    ),
     ("skip", lambda state: skip(state, "b")),
     ("skip", lambda state: skip(state, "a")),
     ("rerun", lambda state: rerun(state, "a", "w")),
@@ -143,9 +158,13 @@ def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
     assert {f"commit: {answer}" for answer in ("APPLIED", "CONFLICT", "GUARDED")} <= answers
     assert {f"claim: {answer}" for answer in ("CLAIMED", "REFUSED")} <= answers
     assert {"take: CLAIMED", "take: EMPTY"} <= answers
-    assert {f"finish: {answer}" for answer in ("APPLIED", "DUPLICATE", "STALE", "UNKNOWN_JOB")} <= answers
+    assert {
+        f"finish: {answer}" for answer in ("APPLIED", "DUPLICATE", "STALE", "UNKNOWN_JOB")
+    } <= answers
     assert {f"renew: {answer}" for answer in ("CONTINUE", "STALE")} <= answers
-    assert {f"command: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
+    assert {
+        f"command: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")
+    } <= answers
     assert {f"ask: {answer}" for answer in ("APPLIED", "CONFLICT", "ALREADY", "REFUSED")} <= answers
     assert {f"end: {answer}" for answer in ("RELEASED", "AGAIN", "LOST")} <= answers
 
@@ -167,7 +186,10 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
 
     def ask(given: Command, now: bool) -> None:
         both.look()
-        assert both.command(len(both.seen) - 1, given, now, f"asked{next(steps)}") == ("APPLIED", "APPLIED")
+        assert both.command(len(both.seen) - 1, given, now, f"asked{next(steps)}") == (
+            "APPLIED",
+            "APPLIED",
+        )
         both.compare()
 
     act()
@@ -178,7 +200,10 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
     ask(Command.PAUSE, True)
     assert both.claim(Offer("both", "b[1]", 1, "n0"), "c") == ("REFUSED", "REFUSED")
     both.decided("late")
-    assert both.finish(ends, Outcome(OutcomeKind.SUCCEEDED, staging=ends.staging), "f") == ("APPLIED", "APPLIED")
+    assert both.finish(ends, Outcome(OutcomeKind.SUCCEEDED, staging=ends.staging), "f") == (
+        "APPLIED",
+        "APPLIED",
+    )
     assert both.commit(len(both.held) - 1, "late") == ("APPLIED", "APPLIED")
     both.compare()
     assert both.renew(runs) == ("DRAIN", "DRAIN")
@@ -216,7 +241,10 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
 
     def asked(word: str, judge: Callable[[JobState], Commanded]) -> None:
         both.look_whole()
-        assert both.ask(len(both.seen_whole) - 1, word, judge, f"ask{next(steps)}") == ("APPLIED", "APPLIED")
+        assert both.ask(len(both.seen_whole) - 1, word, judge, f"ask{next(steps)}") == (
+            "APPLIED",
+            "APPLIED",
+        )
         both.compare()
 
     first = act()
@@ -225,7 +253,12 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
     second = act()
     assert job.collected == {"d": (0, 1)}
     assert job.record.status is Status.RETRYING
-    asked("alter", lambda state: alter(state, {"params.level": 7, "groups.b.steps.0.params.m": 3}, 1.0, "ada", ""))
+    asked(
+        "alter",
+        lambda state: alter(
+            state, {"params.level": 7, "groups.b.steps.0.params.m": 3}, 1.0, "ada", ""
+        ),
+    )
     assert both.claim(Offer("both", "b[1]", 1, first), "c") == ("CLAIMED", "CLAIMED")
     assert job.attempts["b[1]"].revision == 1
     asked("rerun", lambda state: rerun(state, "a", "w"))
@@ -255,7 +288,10 @@ def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> No
 def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
     """Returns what was answered: version, and the code where there is none."""
     depot, files, warehouse = Depot(), Files(root), Warehouse(root)
-    model, real = WarehousesAtHand(FaultFreeConnection(), depot, lambda entry: None), WatchedWarehouses()
+    model, real = (
+        WarehousesAtHand(FaultFreeConnection(), depot, lambda entry: None),
+        WatchedWarehouses(),
+    )
     spec = {"name": "slot", "groups": [{"name": "make", "steps": STEP}]}
     states = []
     for job, publish in (("j1", "data"), ("j2", "data"), ("j3", "missing")):
@@ -266,7 +302,9 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
         output = StagedOutput([file], 3, '{"type": "struct", "fields": []}')
         write_marker(files, token.staging, Marker(str(token), "f", {"data": output}, {}, {}, 1.0))
         depot.markers[token.staging] = ModelMarker(token, "f", {"data": 3})
-        record = JobRecord(job, "slot", text, "c", warehouse=root, warehouse_id=warehouse.ensure_id(), base=0)
+        record = JobRecord(
+            job, "slot", text, "c", warehouse=root, warehouse_id=warehouse.ensure_id(), base=0
+        )
         made = {"make": GroupRecord(GroupState.SUCCEEDED, staging=token.staging)}
         states.append(JobState(plan_of(text), record, made, {}, {}))
     answers = set()
@@ -280,11 +318,18 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
             for publishes in [rng.random() < 0.5]
             for warehouses in (model, real)
         ]
-        shown = [(one.version, dict(one.rows), one.failed and one.failed.code, one.trouble) for one in found]
+        shown = [
+            (one.version, dict(one.rows), one.failed and one.failed.code, one.trouble)
+            for one in found
+        ]
         assert shown[0] == shown[1]
         answers.add((found[0].version, found[0].failed.code if found[0].failed else ""))
-    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
-    assert [(e.publish_id, e.kind, e.code) for e in entries] == [(e.publish_id, e.kind, e.code) for e in depot.log]
+    entries = [
+        entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None
+    ]
+    assert [(e.publish_id, e.kind, e.code) for e in entries] == [
+        (e.publish_id, e.kind, e.code) for e in depot.log
+    ]
     return answers
 
 
@@ -298,7 +343,9 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     def decided(nonce: str) -> tuple[Any, str]:
         state = store.load("both")
         assert state is not None
-        return decide(state, None, Environment(now=server_time(client), nonce=nonce)), summary_of(state)
+        return decide(state, None, Environment(now=server_time(client), nonce=nonce)), summary_of(
+            state
+        )
 
     begun = store.begin("both", "first")
     decision, summary = decided("n1")
@@ -318,7 +365,9 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     assert "both" in store.due(server_time(client), 10)
 
 
-@pytest.mark.parametrize("status", [Status.FINISHED, Status.FAILED, Status.CANCELED, Status.STOPPED])
+@pytest.mark.parametrize(
+    "status", [Status.FINISHED, Status.FAILED, Status.CANCELED, Status.STOPPED]
+)
 def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status) -> None:
     """A coordinator that could not decide it was frozen meanwhile, and another one brought it to its end."""
     store = Store(Settings(prefix="model"), client)

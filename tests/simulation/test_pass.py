@@ -29,7 +29,9 @@ class _Mute(WakeUps):
         raise ValueError("no such transport")
 
 
-def test_a_job_that_cannot_be_published_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_cannot_be_published_does_not_stop_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fault_free = FaultFree(1, jobs=("a", "b"), warehouses=_Poisoned())
     for offer in fault_free.offers:
         fault_free.finish(fault_free.claim(offer))
@@ -44,7 +46,9 @@ def test_a_job_that_cannot_be_published_does_not_stop_the_others(caplog: pytest.
     assert "job a could not be published" in caplog.text
 
 
-def test_wake_ups_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
+def test_wake_ups_that_cannot_be_sent_do_not_stop_the_sweep(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fault_free = FaultFree(1, jobs=("a", "b"), dispatcher=_Mute())
     assert {job: record.groups["g[0]"].state for job, record in fault_free.core.jobs.items()} == {
         "a": "QUEUED",
@@ -53,7 +57,9 @@ def test_wake_ups_that_cannot_be_sent_do_not_stop_the_sweep(caplog: pytest.LogCa
     assert "no wake-up could be sent" in caplog.text
 
 
-def stands_still(fault_free: FaultFree, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
+def stands_still(
+    fault_free: FaultFree, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
+) -> None:
     """The next pass stands still behind its lock, for so long that the lock lapses and another coordinator goes on."""
     begin = fault_free.reconciler.store.begin
 

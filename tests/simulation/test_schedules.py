@@ -32,12 +32,20 @@ from unstuck.coordinator.schedules.schedule_commands import set_again
 from unstuck.coordinator.store.schedule_store import ScheduleChange
 
 SEEDS = 20  # CI plays more by `make simulate`
-SAMPLE = [bug for bug in (*SCHEDULE_BUGS, *LOST_RUN_BUGS) if bug.seed is not None]  # all: make mutants
+SAMPLE = [
+    bug for bug in (*SCHEDULE_BUGS, *LOST_RUN_BUGS) if bug.seed is not None
+]  # all: make mutants
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_every_promise_about_schedules_is_kept_whatever_is_lost_killed_or_set_back(first: int) -> None:
-    broken = [history for seed in range(first, first + 10) if not (history := simulate_schedules(seed)).kept]
+def test_every_promise_about_schedules_is_kept_whatever_is_lost_killed_or_set_back(
+    first: int,
+) -> None:
+    broken = [
+        history
+        for seed in range(first, first + 10)
+        if not (history := simulate_schedules(seed)).kept
+    ]
     assert not broken, "\n".join(explained(history) for history in broken)
 
 
@@ -48,11 +56,15 @@ def test_each_rule_about_schedules_has_a_planted_bug() -> None:
 @pytest.mark.parametrize("bug", SAMPLE, ids=lambda bug: bug.name)
 def test_a_planted_bug_of_schedules_is_detected(bug: PlantedBug) -> None:
     history = bug.search(bug.seed, limit=NEAR)
-    assert history is not None, f"seeds from {bug.seed} on keep {bug.rule!r}; `make mutants` prints another seed"
+    assert history is not None, (
+        f"seeds from {bug.seed} on keep {bug.rule!r}; `make mutants` prints another seed"
+    )
     assert simulate_schedules(history.seed).kept, "the same history without the bug"
 
 
-def test_a_history_of_schedules_that_breaks_a_promise_is_shrunk_to_little_that_breaks_the_same_one() -> None:
+def test_a_history_of_schedules_that_breaks_a_promise_is_shrunk_to_little_that_breaks_the_same_one() -> (
+    None
+):
     bug = tick_starts_under_a_pause
     with bug.planted():
         shrunk = shrink(bug.seed, 60, simulate_schedules)
@@ -72,7 +84,13 @@ def test_the_same_seed_is_the_same_history_of_schedules() -> None:
 
 @pytest.mark.variant
 def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
-    left = {"HALTED RETRIES_EXHAUSTED", "SKIPPED OVERLAP", "SKIPPED MISSED", "SKIPPED PAUSED", "BACKFILL_ENDED"}
+    left = {
+        "HALTED RETRIES_EXHAUSTED",
+        "SKIPPED OVERLAP",
+        "SKIPPED MISSED",
+        "SKIPPED PAUSED",
+        "BACKFILL_ENDED",
+    }
     left |= {
         "LEFT",
         "RUN_CANCELED",
@@ -118,7 +136,9 @@ class QuietStage:
         return self.commits(set_again(None, record, self.stage.now).record)
 
     def commits(self, record: ScheduleRecord) -> ScheduleRecord:
-        answer = self.core.commit(ScheduleChange(self.stage.mint(), record.commit, record, due=self.stage.now))
+        answer = self.core.commit(
+            ScheduleChange(self.stage.mint(), record.commit, record, due=self.stage.now)
+        )
         assert answer == "APPLIED"
         return self.core.schedules["s"].read()
 
@@ -163,7 +183,10 @@ def test_lateness_that_is_notified_with_a_success_ends_by_itself() -> None:
 
     def notifies(*words: str, kinds: tuple[str, ...] = ()) -> None:
         name, status = record.name, record.status
-        notices = [Notice(word, ("ops",), word, "schedule", name, "j", "", 0.0, 0.0, status, "") for word in words]
+        notices = [
+            Notice(word, ("ops",), word, "schedule", name, "j", "", 0.0, 0.0, status, "")
+            for word in words
+        ]
         events = [{"kind": kind, "job": "j"} for kind in kinds]
         texts = [notice.to_json() for notice in notices]
         rules.committed(record, record, ScheduleChange("", "", record, events, notices=texts))
@@ -182,7 +205,10 @@ class Mirror:
     def __init__(self, both: PairedStores) -> None:
         self.seen: set[str] = set()
         self._made = partial(
-            MirroredSchedules, client=both.client, bytes_client=both.bytes_client, compared=self.seen.add
+            MirroredSchedules,
+            client=both.client,
+            bytes_client=both.bytes_client,
+            compared=self.seen.add,
         )
 
     def play(self, seed: int, store: Callable[..., ModelSchedules] | None = None) -> str:
@@ -197,7 +223,13 @@ def test_the_real_store_of_schedules_and_its_scripts_play_the_same_histories() -
     with paired_stores() as both:
         mirror = Mirror(both)
         assert [text for seed in range(15) if (text := mirror.play(seed))] == []
-        wanted = {"commit: APPLIED", "commit: CONFLICT", "take due: 1", "repair: 1", "forget runs: 1"}
+        wanted = {
+            "commit: APPLIED",
+            "commit: CONFLICT",
+            "take due: 1",
+            "repair: 1",
+            "forget runs: 1",
+        }
         assert wanted <= mirror.seen
 
         class Later(MirroredSchedules):

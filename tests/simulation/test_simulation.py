@@ -34,7 +34,9 @@ def test_each_rule_has_a_planted_bug() -> None:
 @pytest.mark.parametrize("bug", SAMPLE, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_detected(bug: PlantedBug) -> None:
     history = bug.search(bug.seed, limit=NEAR)
-    assert history is not None, f"seeds from {bug.seed} on keep {bug.rule!r}; `make mutants` prints another seed"
+    assert history is not None, (
+        f"seeds from {bug.seed} on keep {bug.rule!r}; `make mutants` prints another seed"
+    )
     assert simulate(history.seed).kept, "the same history without the bug"
     assert f"--trace {history.seed}" in explained(history)
 

@@ -25,7 +25,9 @@ def busy() -> FaultFree:
     return FaultFree(WIDTH)
 
 
-def talk(busy: FaultFree, tokens: Sequence[Token], seconds: float, until: Callable[[], bool]) -> bool:
+def talk(
+    busy: FaultFree, tokens: Sequence[Token], seconds: float, until: Callable[[], bool]
+) -> bool:
     """Reports of ``tokens`` for some time, one every 50 ms, with the sweep as punctual as can be."""
     swept, end = busy.now, busy.now + seconds
     while busy.now < end and not until():
@@ -44,8 +46,12 @@ def test_a_dead_worker_is_noticed_while_others_report(busy: FaultFree) -> None:
     tokens = [busy.claim(offer) for offer in busy.offers]
     busy.deliver()
     dead, *living = tokens
-    noticed = talk(busy, living, 15.0 + 3.0, lambda: busy.core.jobs["j"].groups[dead.group].epoch == 2)
-    assert noticed, f"{dead.group} is still {busy.state(dead.group)} three sweeps after its lease lapsed"
+    noticed = talk(
+        busy, living, 15.0 + 3.0, lambda: busy.core.jobs["j"].groups[dead.group].epoch == 2
+    )
+    assert noticed, (
+        f"{dead.group} is still {busy.state(dead.group)} three sweeps after its lease lapsed"
+    )
 
 
 def test_a_lost_offer_is_made_again_while_others_report(busy: FaultFree) -> None:
@@ -82,11 +88,15 @@ def test_a_report_puts_off_no_look_whose_time_has_come(busy: FaultFree) -> None:
             busy.core.renew(token, "w")
         busy.sweep.run()
     busy.now += 0.5
-    busy.core.due["j"] = busy.now  # all is looked at now, and the lease of the dead one ends in half a second
+    busy.core.due["j"] = (
+        busy.now
+    )  # all is looked at now, and the lease of the dead one ends in half a second
     busy.reconciler.reconcile("j", due=True)
     assert busy.state(dead.group) is GroupState.RUNNING
 
     busy.now += 0.6
     busy.deliver(Delivered("0-0", Report("again", living[0], ReportKind.CLAIMED, busy.now)))
 
-    assert busy.state(dead.group) is GroupState.QUEUED, "its lease is over, whatever the report was for"
+    assert busy.state(dead.group) is GroupState.QUEUED, (
+        "its lease is over, whatever the report was for"
+    )

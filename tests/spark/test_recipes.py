@@ -42,7 +42,9 @@ def day(number: int) -> datetime.date:
     return datetime.date(2026, 11, number)
 
 
-def test_the_newest_row_of_each_key_is_kept_from_the_first_run_on(unstuck: Unstuck, tmp_path: Path) -> None:
+def test_the_newest_row_of_each_key_is_kept_from_the_first_run_on(
+    unstuck: Unstuck, tmp_path: Path
+) -> None:
     spec = recipe(unstuck, "Keep the newest row of each key", tmp_path)
 
     def order(number: int, state: str, hour: int) -> dict[str, Any]:
@@ -62,16 +64,23 @@ def test_the_newest_row_of_each_key_is_kept_from_the_first_run_on(unstuck: Unstu
     assert len(states()) == 3
 
 
-def test_the_history_of_each_row_takes_late_files_to_their_place(unstuck: Unstuck, tmp_path: Path) -> None:
+def test_the_history_of_each_row_takes_late_files_to_their_place(
+    unstuck: Unstuck, tmp_path: Path
+) -> None:
     spec = recipe(unstuck, "Keep the history of each row", tmp_path)
     for number, city in ((20, "Ulm"), (24, "Bonn"), (25, "Bonn"), (22, "Ulm")):
         unstuck.arrive("files", f"id,city,day\n7,{city},2026-11-{number}\n")
         assert unstuck.run(spec).finished
-    kept = [(row["city"], row["since"], row["until"]) for row in unstuck.rows("customers", order_by="since")]
+    kept = [
+        (row["city"], row["since"], row["until"])
+        for row in unstuck.rows("customers", order_by="since")
+    ]
     assert kept == [("Ulm", day(20), day(24)), ("Bonn", day(24), None)]
 
 
-def test_a_query_for_faults_publishes_nothing_where_it_finds_one(unstuck: Unstuck, tmp_path: Path) -> None:
+def test_a_query_for_faults_publishes_nothing_where_it_finds_one(
+    unstuck: Unstuck, tmp_path: Path
+) -> None:
     spec = recipe(unstuck, "Check one dataset against another", tmp_path)
     unstuck.publish("orders", [{"id": 1, "customer": 7}, {"id": 2, "customer": 8}])
     unstuck.publish("customers", [{"id": 7}])

@@ -39,7 +39,12 @@ def rows(here: InProcess, name: str) -> list[dict[str, Any]]:
 
 
 def sql(name: str, statement: str, *needs: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "needs": list(needs), "steps": [{"sql": statement, "output": name}], **more}
+    return {
+        "name": name,
+        "needs": list(needs),
+        "steps": [{"sql": statement, "output": name}],
+        **more,
+    }
 
 
 def test_groups_with_and_without_spark_read_one_another(here: InProcess) -> None:
@@ -54,13 +59,17 @@ def test_groups_with_and_without_spark_read_one_another(here: InProcess) -> None
 
 def test_rules_are_those_of_a_fleet(here: InProcess) -> None:
     outputs = {"n": {"expect": {"rows": {"min": 5}}}}
-    ended = here.run({"name": "few", "groups": [sql("n", "SELECT id FROM range(3)")], "outputs": outputs})
+    ended = here.run(
+        {"name": "few", "groups": [sql("n", "SELECT id FROM range(3)")], "outputs": outputs}
+    )
     assert ended.status is Status.FAILED
     assert "expect.rows: 3 rows, and at least 5 are expected" in ended.why()
 
 
 @pytest.mark.variant
-def test_a_query_that_runs_longer_than_its_group_may_is_canceled_and_the_session_goes_on(here: InProcess) -> None:
+def test_a_query_that_runs_longer_than_its_group_may_is_canceled_and_the_session_goes_on(
+    here: InProcess,
+) -> None:
     slow = sql("slow", SLEEP, timeout="1s", retry={"max": 0})
     assert "TIMEOUT" in here.run({"name": "slow", "groups": [slow]}).why()
     assert here.run({"name": "quick", "groups": [sql("n", "SELECT 1 AS n")]}).finished

@@ -78,7 +78,17 @@ def test_the_session_of_another_fixture_is_used_and_left(spark, unstuck):
 
 def passes(folder: Path, count: int) -> None:
     older = [f"-W{one}" for one in IGNORED] if version("pyspark").startswith(("3.", "4.0.")) else []
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *older]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-W",
+        "error",
+        "-p",
+        "no:cacheprovider",
+        *older,
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert f"{count} passed" in done.stdout
@@ -86,7 +96,9 @@ def passes(folder: Path, count: int) -> None:
 
 @pytest.mark.variant
 def test_the_example_of_a_project_passes_its_own_tests_in_a_copy(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples" / "shop", tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "examples" / "shop", tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__")
+    )
     passes(tmp_path / "shop", 9)
 
 

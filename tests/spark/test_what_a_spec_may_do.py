@@ -22,10 +22,14 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+def worker(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fleet.FleetWorker]:
     """A worker that may import no steps but those of one module, and has a variable of its environment."""
     environ = {"UNSTUCK_STEP_MODULES": "catalog_steps", "PRECIOUS": "of the worker"}
-    with fleet.worker(redis_server.url, tmp_path_factory.mktemp("home"), queues="spark", environ=environ) as running:
+    with fleet.worker(
+        redis_server.url, tmp_path_factory.mktemp("home"), queues="spark", environ=environ
+    ) as running:
         yield running
 
 
@@ -34,7 +38,9 @@ def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
     def run(step: dict[str, Any]) -> Outcome:
         # A runner renews its last attempt until it has left it. That renewal would claim an offer of the same name.
         job = f"job-{os.urandom(4).hex()}"
-        offer = fleet.make_offer(client, tmp_path / "warehouse", job, {"name": "g", "steps": [step]})
+        offer = fleet.make_offer(
+            client, tmp_path / "warehouse", job, {"name": "g", "steps": [step]}
+        )
         fleet.claimed(client, offer, wakes="spark")
         return fleet.outcome(client, offer, 180)
 
@@ -44,7 +50,12 @@ def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
 def test_sql_reads_the_environment_and_the_files_of_a_worker(run: Run, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("a file of the worker\n")
     environment = "SELECT reflect('java.lang.System', 'getenv', 'PRECIOUS') AS value"
-    done = run({"sql": f"{environment} UNION ALL SELECT value FROM text.`{tmp_path}/precious`", "output": "x"})
+    done = run(
+        {
+            "sql": f"{environment} UNION ALL SELECT value FROM text.`{tmp_path}/precious`",
+            "output": "x",
+        }
+    )
     assert done.kind is OutcomeKind.SUCCEEDED, done
     files = list((tmp_path / "warehouse").rglob("*.parquet"))
     read = sorted(value for file in files for value in pq.read_table(file)["value"].to_pylist())
@@ -52,7 +63,9 @@ def test_sql_reads_the_environment_and_the_files_of_a_worker(run: Run, tmp_path:
 
 
 def test_sql_writes_files_of_a_worker(run: Run, tmp_path: Path) -> None:
-    done = run({"sql": f"INSERT OVERWRITE DIRECTORY '{tmp_path}/written' USING csv SELECT 'by SQL'"})
+    done = run(
+        {"sql": f"INSERT OVERWRITE DIRECTORY '{tmp_path}/written' USING csv SELECT 'by SQL'"}
+    )
     assert done.kind is OutcomeKind.SUCCEEDED, done
     assert [part.read_text() for part in (tmp_path / "written").glob("part-*")] == ["by SQL\n"]
 
@@ -71,4 +84,6 @@ def test_the_modules_of_steps_are_bounded_and_not_what_they_reach(run: Run) -> N
     # Whatever such a module has imported can be called, as here a function of another module.
     reached = run({"python": "catalog_steps:os.link"})
     assert "UNSTUCK_STEP_MODULES" not in str(reached)
-    assert "should be string" in str(reached), "os.link was called, with the session and the context"
+    assert "should be string" in str(reached), (
+        "os.link was called, with the session and the context"
+    )

@@ -15,4 +15,6 @@ class _Terminal(io.StringIO):
 def terminal(width: int) -> tuple[PrintedConsole, io.StringIO]:
     """A console, and what was printed on it: no colours."""
     told = _Terminal()
-    return PrintedConsole(file=told, width=width, markup=False, highlight=False, emoji=False, color_system=None), told
+    return PrintedConsole(
+        file=told, width=width, markup=False, highlight=False, emoji=False, color_system=None
+    ), told

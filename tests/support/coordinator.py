@@ -113,26 +113,42 @@ class Coordinator:
         def send(wake_ups: Mapping[str, int]) -> None:
             self.send_wake_ups(wake_ups)
 
-        self.reconciler = Reconciler(self.store, send, self.warehouses, self.settings, mint, background, rules=rules)
+        self.reconciler = Reconciler(
+            self.store, send, self.warehouses, self.settings, mint, background, rules=rules
+        )
         self.staging_index = StagingIndex(self.redis, self.keys)
-        self.collector = StagingCollector(self.staging_index, self.store, collecting or background, self.settings)
+        self.collector = StagingCollector(
+            self.staging_index, self.store, collecting or background, self.settings
+        )
         indexes = Indexes(self.redis, self.keys, self.store)
-        submitter = Submitter(self.settings, self.redis, Submissions(self.redis, self.keys), CircuitBreaker())
+        submitter = Submitter(
+            self.settings, self.redis, Submissions(self.redis, self.keys), CircuitBreaker()
+        )
         self.schedule_store = ScheduleStore(self.redis, self.keys)
         notices, term = ScheduleNotices(rules, self.settings.time_zone), self.settings.lock_term
-        self.schedules = Schedules(self.schedule_store, self.store, submitter, background, mint, term, notices=notices)
+        self.schedules = Schedules(
+            self.schedule_store, self.store, submitter, background, mint, term, notices=notices
+        )
         self.expected_store = ExpectedJobsStore(self.redis, self.keys)
         self.expected = ExpectedJobs(self.expected_store, rules, self.settings.time_zone, clock)
-        parts: dict[str, Any] = {"collector": self.collector, "indexes": indexes, "schedules": self.schedules}
+        parts: dict[str, Any] = {
+            "collector": self.collector,
+            "indexes": indexes,
+            "schedules": self.schedules,
+        }
         parts["expected"] = self.expected
         self.sweep = Sweep(self.store, self.reconciler, self.settings, **parts)
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)
         self.stream.open()
         self.heartbeat = Heartbeat(self.redis, self.keys, name)
-        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, self.heartbeat, clock)
+        self.consumer = Consumer(
+            self.stream, self.reconciler, self.sweep, self.settings, self.heartbeat, clock
+        )
         unlisted = UnlistedHeartbeat(self.redis, self.keys, name)
-        self._reader = Consumer(self.stream, self.reconciler, self.sweep, self.settings, unlisted, wait=0.0)
+        self._reader = Consumer(
+            self.stream, self.reconciler, self.sweep, self.settings, unlisted, wait=0.0
+        )
         self.client = Client(self.settings, redis_client=self.redis)
         self.lease = self.lease_of("runner")
 
@@ -145,13 +161,24 @@ class Coordinator:
         """All offers that stand ready, in the order in which they are taken."""
         found: list[tuple[float, str]] = []
         for lane in self.store.lanes():
-            found += [(turn, offer) for offer, turn in self.redis.zrange(self.keys.ready(lane), 0, -1, withscores=True)]
+            found += [
+                (turn, offer)
+                for offer, turn in self.redis.zrange(self.keys.ready(lane), 0, -1, withscores=True)
+            ]
         return [Offer.parse(offer) for _, offer in sorted(found)]
 
     def note_runner(self, name: str, heard: float = 0.0, **fields: Any) -> None:
         """As if the watchdog of a runner of queue ``light`` had described it ``heard`` seconds ago."""
-        known: dict[str, Any] = {"host": "host-9", "pid": 77, "worker_pid": 70, "queues": ("light",), **fields}
-        ProcessRegistry(self.redis, self.keys).note(lambda now: RunnerStatus(id=name, seen=now - heard, **known))
+        known: dict[str, Any] = {
+            "host": "host-9",
+            "pid": 77,
+            "worker_pid": 70,
+            "queues": ("light",),
+            **fields,
+        }
+        ProcessRegistry(self.redis, self.keys).note(
+            lambda now: RunnerStatus(id=name, seen=now - heard, **known)
+        )
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **spec: Any) -> str:
         """Submit a job of these groups; a group without steps that is no join gets a no-op."""
@@ -194,7 +221,11 @@ class Coordinator:
 
     def events(self, job: str, group: str | None = None) -> list[str]:
         """Kinds of events, in order."""
-        return [event["kind"] for _, event in self.client.events(job) if group is None or event.get("group") == group]
+        return [
+            event["kind"]
+            for _, event in self.client.events(job)
+            if group is None or event.get("group") == group
+        ]
 
     def read(self) -> None:
         """Apply every report in the stream, and whatever follows from it, without collecting."""
@@ -218,12 +249,20 @@ class Coordinator:
         """Take this very offer, which is put on a queue of its own for it."""
         self._take_off(offer)
         # A caller of its own for each offer: a caller that takes again under the same claimant gets the same answer.
-        return take(self.lease_of(f"{claimant}-{offer.group}-{offer.nonce}"), self.redis, self.keys, offer, claimant)
+        return take(
+            self.lease_of(f"{claimant}-{offer.group}-{offer.nonce}"),
+            self.redis,
+            self.keys,
+            offer,
+            claimant,
+        )
 
     def finish(self, token: Token, outcome: Outcome = SUCCEEDED, event: str = "") -> FinishAnswer:
         return self.lease_of(token.claimant).finish(token, outcome, event or mint())
 
-    def work(self, offer: Offer, outcome: Outcome = SUCCEEDED, claimant: str = "runner1") -> FinishAnswer:
+    def work(
+        self, offer: Offer, outcome: Outcome = SUCCEEDED, claimant: str = "runner1"
+    ) -> FinishAnswer:
         """Claim and finish one attempt."""
         assert self.claim(offer, claimant).answer == "CLAIMED"
         return self.finish(offer.held_by(claimant), outcome)
@@ -260,7 +299,9 @@ class Taken:
         return self.claim.work_order
 
 
-def take(lease: Lease, client: redis.Redis, keys: Keys, offer: Offer, claimant: str, worker: str = "") -> Taken:
+def take(
+    lease: Lease, client: redis.Redis, keys: Keys, offer: Offer, claimant: str, worker: str = ""
+) -> Taken:
     """Take this very offer, from a queue on which nothing else stands."""
     queue = f"only-{mint()}"
     client.zadd(keys.ready(queue), {str(offer): 0})

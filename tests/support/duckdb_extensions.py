@@ -37,7 +37,11 @@ def query(sql: str, environ: Mapping[str, str]) -> list[list[Any]]:
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     python = installed(ENVIRONMENT, "-r", str(REQUIREMENTS))
     done = subprocess.run(
-        [python, "-c", _PROGRAM, sql], env={**os.environ, **environ}, capture_output=True, text=True, check=False
+        [python, "-c", _PROGRAM, sql],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     rows: list[list[Any]] = json.loads(done.stdout)

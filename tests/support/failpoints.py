@@ -15,7 +15,13 @@ from tests.support.paths import PYTHONPATH, SUPPORT
 from unstuck.tasks.failpoints import Act, Point, arm
 
 # What a runner passes from the first staged byte to its report.
-OF_A_RUNNER = [Point.AFTER_OUTPUT, Point.BEFORE_MARKER, Point.AFTER_MARKER, Point.BEFORE_FINISH, Point.AFTER_FINISH]
+OF_A_RUNNER = [
+    Point.AFTER_OUTPUT,
+    Point.BEFORE_MARKER,
+    Point.AFTER_MARKER,
+    Point.BEFORE_FINISH,
+    Point.AFTER_FINISH,
+]
 # What one coordinator passes by itself.
 OF_A_COORDINATOR = [
     Point.AFTER_READ,
@@ -123,7 +129,10 @@ class Armed(RuntimeError):
 
 def arming(folder: Path) -> dict[str, str]:
     """The environment in which every Python process takes orders from ``folder``."""
-    return {"UNSTUCK_ARM": str(folder), "PYTHONPATH": os.pathsep.join((str(SUPPORT / "arming"), PYTHONPATH))}
+    return {
+        "UNSTUCK_ARM": str(folder),
+        "PYTHONPATH": os.pathsep.join((str(SUPPORT / "arming"), PYTHONPATH)),
+    }
 
 
 def arm_this_process(folder: str) -> None:
@@ -145,7 +154,10 @@ def order(folder: Path, point: Point, effect: Effect, job: str = "") -> Path:
 
 def reached_by(order: Path) -> list[int]:
     """The ids of the processes that took this order, each time that it was given."""
-    return [int(file.name.rpartition("-")[2]) for file in order.parent.glob(f"{order.name}.reached-by-*")]
+    return [
+        int(file.name.rpartition("-")[2])
+        for file in order.parent.glob(f"{order.name}.reached-by-*")
+    ]
 
 
 def reached_at(order: Path) -> float:
@@ -156,7 +168,10 @@ def reached_at(order: Path) -> float:
 def _reached(folder: Path, point: Point, job: str) -> None:
     for file in (folder / f"{point}@{job}", folder / point):
         try:
-            effect, reached = Effect(file.read_text()), folder / f"{file.name}.reached-by-{os.getpid()}"
+            effect, reached = (
+                Effect(file.read_text()),
+                folder / f"{file.name}.reached-by-{os.getpid()}",
+            )
             if effect is Effect.PASS:
                 reached.touch()
             else:

@@ -34,7 +34,9 @@ from unstuck.tasks.spec.work_order import Collect, FrozenInputs, GroupPlan
 from unstuck.tasks.warehouse.log import Warehouse
 
 KEYS = Keys("unstuck")
-RUNNING: list[FleetWorker] = []  # those of this test process, for whoever has to tell why a test failed
+RUNNING: list[
+    FleetWorker
+] = []  # those of this test process, for whoever has to tell why a test failed
 
 
 def listed(client: redis.Redis) -> list[RunnerStatus]:
@@ -72,13 +74,19 @@ def make_offer(
         base=base,
         zone=zone,
     )
-    frozen = FrozenInputs(value=value, inputs={need: tuple(found) for need, found in (inputs or {}).items()})
+    frozen = FrozenInputs(
+        value=value, inputs={need: tuple(found) for need, found in (inputs or {}).items()}
+    )
     keys = KEYS.of(job)
     record = {"status": "RUNNING", "intent": "run", "params": "{}"}
     client.hset(keys.job, mapping={**record, "fields": f"{len(record)} {' '.join(record)} "})
     client.hset(keys.plans, split_member(group_id)[0], plan.model_dump_json(by_alias=True))
-    client.hset(keys.inputs, mapping={split_member(group_id)[0]: "{}", group_id: frozen.model_dump_json()})
-    client.hset(keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce, "spark": spec.spark}))
+    client.hset(
+        keys.inputs, mapping={split_member(group_id)[0]: "{}", group_id: frozen.model_dump_json()}
+    )
+    client.hset(
+        keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce, "spark": spec.spark})
+    )
     client.zadd(KEYS.due, {job: 0})
     offer = Offer(job, group_id, epoch, nonce)
     if send:
@@ -103,7 +111,9 @@ def wake(client: redis.Redis, queue: str) -> None:
     from unstuck.tasks.transport.celery_app import app
 
     where = client.connection_pool.connection_kwargs
-    with app.connection_for_write(f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}") as connection:
+    with app.connection_for_write(
+        f"redis://{where['host']}:{where['port']}/{where.get('db', 0)}"
+    ) as connection:
         app.send_task("unstuck.run", args=[queue], queue=queue, connection=connection)
 
 
@@ -113,7 +123,9 @@ def attempt(client: redis.Redis, offer: Offer) -> dict[str, Any]:
     return json.loads(raw) if raw else {}
 
 
-def claimed(client: redis.Redis, offer: Offer, timeout: float = 60, *, wakes: str = "") -> dict[str, Any]:
+def claimed(
+    client: redis.Redis, offer: Offer, timeout: float = 60, *, wakes: str = ""
+) -> dict[str, Any]:
     """The attempt record, once a runner holds it.
 
     Args:
@@ -166,7 +178,9 @@ def begun(client: redis.Redis, offer: Offer, started: Path, timeout: float = 120
     """Wait until the step of the attempt has made ``started``; one that ended before it came there says so."""
 
     def made() -> bool:
-        assert started.exists() or "outcome" not in (record := attempt(client, offer)), record["outcome"]
+        assert started.exists() or "outcome" not in (record := attempt(client, offer)), record[
+            "outcome"
+        ]
         return started.exists()
 
     wait_until(made, timeout, f"the step of {offer} to make {started.name}")
@@ -190,7 +204,9 @@ def instruct(client: redis.Redis, offer: Offer, what: str) -> None:
 
 def reports(client: redis.Redis) -> list[dict[str, str]]:
     """All reports of workers so far, oldest first; neither wake-ups nor what cannot be read."""
-    return [fields for _, fields in client.xrange(KEYS.reports) if fields.get("kind", "due") != "due"]
+    return [
+        fields for _, fields in client.xrange(KEYS.reports) if fields.get("kind", "due") != "due"
+    ]
 
 
 class FleetWorker:
@@ -211,7 +227,12 @@ class FleetWorker:
 
     @property
     def watchdogs(self) -> list[psutil.Process]:
-        return [c for runner in self.runners for c in runner.children() if "unstuck.tasks.watchdog" in command_line(c)]
+        return [
+            c
+            for runner in self.runners
+            for c in runner.children()
+            if "unstuck.tasks.watchdog" in command_line(c)
+        ]
 
     def watchdog(self) -> psutil.Process:
         """That of its only runner. One that was just forked still has the name of its runner for a moment."""
@@ -233,7 +254,9 @@ class FleetWorker:
             with suppress(psutil.NoSuchProcess):
                 jvm.send_signal(signal.SIGQUIT)  # it writes down its threads
         end = time.monotonic() + 3
-        while self.text()[len(said) :].count("JNI global refs") < len(jvms) and time.monotonic() < end:
+        while (
+            self.text()[len(said) :].count("JNI global refs") < len(jvms) and time.monotonic() < end
+        ):
             time.sleep(0.05)  # that is the last thing it writes
         threads = self.text()[len(said) :].split("\n\n")
         return "\n".join(
@@ -241,7 +264,11 @@ class FleetWorker:
                 *(f"{one.pid} {command_line(one)[:120]}" for one in processes),
                 *said.splitlines()[-lines:],
                 *stacks,
-                *("\n".join(thread.splitlines()[:16]) for thread in threads if "api.python" in thread),
+                *(
+                    "\n".join(thread.splitlines()[:16])
+                    for thread in threads
+                    if "api.python" in thread
+                ),
             ]
         )
 
@@ -273,11 +300,24 @@ def worker(
         "PYTHONDONTWRITEBYTECODE": "1",
         **(environ or {}),
     }
-    command = ["-A", "unstuck.tasks", "worker", "-Q", queues, "-c", str(concurrency), "-l", "INFO", *arguments]
+    command = [
+        "-A",
+        "unstuck.tasks",
+        "worker",
+        "-Q",
+        queues,
+        "-c",
+        str(concurrency),
+        "-l",
+        "INFO",
+        *arguments,
+    ]
     whole = {**os.environ, **settings}
     process: subprocess.Popen[bytes] | Forked
     if program == "celery" and python is None:
-        process = forked.start(forked.celery, command, folder=folder, environ=whole, out=log, err=log)
+        process = forked.start(
+            forked.celery, command, folder=folder, environ=whole, out=log, err=log
+        )
     else:
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -290,7 +330,9 @@ def worker(
             )
     fleet = FleetWorker(process, log)
     try:
-        wait_until(lambda: fleet.ready() or process.poll() is not None, 90, "the worker to be ready")
+        wait_until(
+            lambda: fleet.ready() or process.poll() is not None, 90, "the worker to be ready"
+        )
         assert process.poll() is None, fleet.text()
         with running(fleet):
             yield fleet
@@ -314,7 +356,9 @@ def running(fleet: FleetWorker) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"worker {fleet.process.pid}\n{fleet.story()}")  # now: it is ended before the report is made
+        error.add_note(
+            f"worker {fleet.process.pid}\n{fleet.story()}"
+        )  # now: it is ended before the report is made
         raise
     finally:
         RUNNING.remove(fleet)
@@ -328,9 +372,17 @@ def stop_gently(fleet: FleetWorker) -> int:
 
 def _stacks(pid: int) -> str:
     """Where all threads of a Python process are; of another one, that it is none."""
-    dump = [str(Path(sys.executable).with_name("py-spy")), "dump", "--nonblocking", "--pid", str(pid)]
+    dump = [
+        str(Path(sys.executable).with_name("py-spy")),
+        "dump",
+        "--nonblocking",
+        "--pid",
+        str(pid),
+    ]
     try:
-        return subprocess.run(dump, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20).stdout
+        return subprocess.run(
+            dump, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20
+        ).stdout
     except subprocess.TimeoutExpired:
         return f"{pid}: its threads were not found within 20 s"
 

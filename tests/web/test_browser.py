@@ -29,7 +29,9 @@ PAGES = {
 class Pages(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/javascript" if self.path == "/alert" else "text/html")
+        self.send_header(
+            "content-type", "text/javascript" if self.path == "/alert" else "text/html"
+        )
         if self.path != "/elsewhere":
             self.send_header("content-security-policy", "default-src 'self'")
         self.end_headers()
@@ -56,14 +58,22 @@ def test_a_page_without_fault_gives_no_complaint(browser: Browser, origin: str) 
 
 @pytest.mark.parametrize(
     ("path", "complaint"),
-    [("/inline", "Content Security Policy"), ("/dialog", "a dialog: inside"), ("/elsewhere", "a request to elsewhere")],
+    [
+        ("/inline", "Content Security Policy"),
+        ("/dialog", "a dialog: inside"),
+        ("/elsewhere", "a request to elsewhere"),
+    ],
 )
-def test_what_a_page_must_not_do_fails_its_test(browser: Browser, origin: str, path: str, complaint: str) -> None:
+def test_what_a_page_must_not_do_fails_its_test(
+    browser: Browser, origin: str, path: str, complaint: str
+) -> None:
     with pytest.raises(AssertionError, match=complaint), watched(browser, origin) as seen:
         seen.page.goto(path)
 
 
-def test_a_button_without_a_name_is_a_violation_and_a_wide_page_overflows(browser: Browser, origin: str) -> None:
+def test_a_button_without_a_name_is_a_violation_and_a_wide_page_overflows(
+    browser: Browser, origin: str
+) -> None:
     with watched(browser, origin) as seen:
         seen.page.goto("/unreadable")
         assert "button-name" in "".join(violations(seen.page))

@@ -16,7 +16,10 @@ from unstuck import Client, Settings
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-SPEC = {"name": "night", "groups": [{"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}]}
+SPEC = {
+    "name": "night",
+    "groups": [{"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}],
+}
 PROVOKED = ("503", "ERR_", "htmx:")
 
 
@@ -56,7 +59,9 @@ def test_a_screen_shows_what_happens_and_leaves_alone_what_a_person_types(
         page.locator("summary", has_text="Cancel").click()
         page.locator("details[open] input[name=reason]").fill("the source is wrong")
         store.pause(job.id, by="bob")
-        with page.expect_response(lambda answer: answer.url.endswith(job.id) and answer.status == 200):
+        with page.expect_response(
+            lambda answer: answer.url.endswith(job.id) and answer.status == 200
+        ):
             look_again(page)
         page.get_by_text("bob paused it").first.wait_for()
         assert page.input_value("details[open] input[name=reason]") == "the source is wrong"
@@ -68,12 +73,16 @@ def test_a_screen_shows_what_happens_and_leaves_alone_what_a_person_types(
     assert event["text"] == "the source is wrong"
 
 
-def test_what_has_not_changed_is_not_sent_again(browser: Browser, served: ServedPage, store: Client) -> None:
+def test_what_has_not_changed_is_not_sent_again(
+    browser: Browser, served: ServedPage, store: Client
+) -> None:
     with watched(browser, served.origin) as seen:
         seen.page.goto("/schedules")
         answers = []
         for _ in range(3):  # its ages may pass a step once
-            with seen.page.expect_response(lambda answer: answer.url.endswith("/schedules")) as caught:
+            with seen.page.expect_response(
+                lambda answer: answer.url.endswith("/schedules")
+            ) as caught:
                 look_again(seen.page)
             answers.append(caught.value.status)
         assert 304 in answers
@@ -85,7 +94,9 @@ def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser, served: ServedPag
         seen.page.goto("/schedules")
         asked: list[str] = []
         seen.page.on("request", lambda request: asked.append(request.url))
-        seen.page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+        seen.page.evaluate(
+            "Object.defineProperty(document, 'hidden', { value: true, configurable: true })"
+        )
         look_again(seen.page)
         seen.page.evaluate("new Promise(requestAnimationFrame)")
         assert [url for url in asked if "/static/" not in url] == []

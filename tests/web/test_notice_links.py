@@ -20,11 +20,16 @@ LOAD = {"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}
 def test_the_link_of_a_notice_opens_its_job_or_its_schedule(
     redis_server: RedisServer, tmp_path: Path, ending: str
 ) -> None:
-    with Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))) as client:
+    with Client(
+        Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))
+    ) as client:
         job = client.submit({"name": "sales", "groups": [LOAD]}).id
         client.schedules.set({"name": "nightly-2.0", "groups": [LOAD], "schedule": {"every": "1h"}})
     with page_of(redis_server.url, tmp_path) as page:
-        for about in ({"kind": "job", "name": "sales", "job": job}, {"kind": "schedule", "name": "nightly-2.0"}):
+        for about in (
+            {"kind": "job", "name": "sales", "job": job},
+            {"kind": "schedule", "name": "nightly-2.0"},
+        ):
             link = message_of(notice(**about), page.origin + ending, 0.0).link
             with urlopen(link) as answer:
                 text = answer.read().decode()
@@ -32,4 +37,6 @@ def test_the_link_of_a_notice_opens_its_job_or_its_schedule(
 
 
 def notice(kind: str, name: str, job: str = "") -> Notice:
-    return Notice("n1", ("ops",), "failed", kind, name, job, "p1", at=0.0, since=0.0, status="FAILED", text="")
+    return Notice(
+        "n1", ("ops",), "failed", kind, name, job, "p1", at=0.0, since=0.0, status="FAILED", text=""
+    )

@@ -66,7 +66,9 @@ def server(home: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def fleet(server: RedisServer, home: Path) -> Iterator[StreamFleet]:
-    with stream_fleet(server, home, {"steps": STEPS}, UNSTUCK_WAREHOUSE=str(home / "warehouse")) as fleet:
+    with stream_fleet(
+        server, home, {"steps": STEPS}, UNSTUCK_WAREHOUSE=str(home / "warehouse")
+    ) as fleet:
         yield fleet
 
 
@@ -78,7 +80,9 @@ def client(fleet: StreamFleet, home: Path) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def served(fleet: StreamFleet, home: Path) -> Iterator[ServedPage]:
-    with page_of(fleet.server.url, home, environ={"UNSTUCK_WAREHOUSE": str(home / "warehouse")}) as page:
+    with page_of(
+        fleet.server.url, home, environ={"UNSTUCK_WAREHOUSE": str(home / "warehouse")}
+    ) as page:
         yield page
 
 
@@ -90,7 +94,12 @@ def seen(browser: Browser, served: ServedPage) -> Iterator[Watched]:
 
 
 def group(name: str, step: str, needs: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    return {"name": name, "spark": False, "needs": list(needs), "steps": [{"python": f"steps:{step}", **more}]}
+    return {
+        "name": name,
+        "spark": False,
+        "needs": list(needs),
+        "steps": [{"python": f"steps:{step}", **more}],
+    }
 
 
 @pytest.fixture
@@ -104,7 +113,9 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 def job(client: Client, gate: Path) -> str:
     """A job whose first group waits for the gate, and its second for the first."""
     load = group("load", "gated", params={"gate": str(gate)}, output="rows")
-    return client.submit({"name": "sales", "groups": [load, group("total", "three", ("load",), output="total")]}).id
+    return client.submit(
+        {"name": "sales", "groups": [load, group("total", "three", ("load",), output="total")]}
+    ).id
 
 
 @contextmanager
@@ -127,7 +138,9 @@ def node(page: Page, name: str) -> str:
     return found.first.get_attribute("class") or "" if found.count() else ""
 
 
-def test_a_job_goes_on_before_your_eyes_without_a_reload(seen: Watched, client: Client, job: str, gate: Path) -> None:
+def test_a_job_goes_on_before_your_eyes_without_a_reload(
+    seen: Watched, client: Client, job: str, gate: Path
+) -> None:
     page = seen.page
     page.goto(f"/jobs/{job}")
     with without_reload(page):
@@ -163,7 +176,11 @@ def test_a_killed_worker_shows_as_a_lost_attempt_and_the_job_goes_on(
 ) -> None:
     page = seen.page
     page.goto(f"/jobs/{job}/attempts")
-    pids = wait_until(lambda: [one.pid for one in client.fleet().runners if one.job == job], 30, "a runner of the job")
+    pids = wait_until(
+        lambda: [one.pid for one in client.fleet().runners if one.job == job],
+        30,
+        "a runner of the job",
+    )
     with without_reload(page):
         os.kill(pids[0], signal.SIGKILL)
         wait_until(lambda: gone(pids[0]), 20, "the runner to be gone")
@@ -211,7 +228,14 @@ def test_texts_of_jobs_are_shown_as_text_on_every_screen(seen: Watched, client: 
         page.goto(path)
         awaits(page, "<script>alert(1)</script>")
         awaits(page, "{{ 7*7 }}")
-    paths = ("/", "/jobs", f"/jobs/{job}", f"/jobs/{job}/groups/load", f"/jobs/{job}/attempts", f"/jobs/{job}/spec")
+    paths = (
+        "/",
+        "/jobs",
+        f"/jobs/{job}",
+        f"/jobs/{job}/groups/load",
+        f"/jobs/{job}/attempts",
+        f"/jobs/{job}/spec",
+    )
     for path in paths:
         page.goto(path)
         assert page.locator("img, a[href^='javascript:' i], [onload], [onerror]").count() == 0, path
@@ -220,7 +244,14 @@ def test_texts_of_jobs_are_shown_as_text_on_every_screen(seen: Watched, client: 
 
 
 SCREENS = (
-    *("/", "/jobs", "/jobs/{job}", "/jobs/{job}/attempts", "/jobs/{job}/spec", "/jobs/{job}/groups/total"),
+    *(
+        "/",
+        "/jobs",
+        "/jobs/{job}",
+        "/jobs/{job}/attempts",
+        "/jobs/{job}/spec",
+        "/jobs/{job}/groups/total",
+    ),
     *("/schedules", "/schedules/nightly", "/datasets", "/datasets/total"),
     *("/fleet", "/fleet/doctor", "/fleet/dead", "/fleet/notices", "/nothing", "/jobs/nothing"),
 )
@@ -232,12 +263,19 @@ def full(client: Client) -> str:
     job = client.submit(
         {
             "name": "done",
-            "groups": [group("total", "three", output="total"), group("after", "three", ("total",), output="after")],
+            "groups": [
+                group("total", "three", output="total"),
+                group("after", "three", ("total",), output="after"),
+            ],
         }
     )
     job.wait()
     client.schedules.set(
-        {"name": "nightly", "schedule": {"cron": "30 2 * * *", "zone": "UTC"}, "groups": [group("load", "three")]}
+        {
+            "name": "nightly",
+            "schedule": {"cron": "30 2 * * *", "zone": "UTC"},
+            "groups": [group("load", "three")],
+        }
     )
     return job.id
 
@@ -259,7 +297,9 @@ def test_every_screen_can_be_used_by_people_with_weak_eyes_and_with_a_screen_rea
 
 @pytest.mark.variant
 @pytest.mark.parametrize("width", [400, 1600])
-def test_no_screen_is_wider_than_its_window(browser: Browser, served: ServedPage, full: str, width: int) -> None:
+def test_no_screen_is_wider_than_its_window(
+    browser: Browser, served: ServedPage, full: str, width: int
+) -> None:
     with watched(browser, served.origin, viewport={"width": width, "height": 800}) as seen:
         wide = {}
         for path in SCREENS:
@@ -271,7 +311,9 @@ def test_no_screen_is_wider_than_its_window(browser: Browser, served: ServedPage
 
 
 @pytest.mark.variant
-def test_the_page_works_without_javascript(browser: Browser, served: ServedPage, client: Client, job: str) -> None:
+def test_the_page_works_without_javascript(
+    browser: Browser, served: ServedPage, client: Client, job: str
+) -> None:
     with watched(browser, served.origin, java_script_enabled=False) as seen:
         page = seen.page
         page.goto("/jobs")
@@ -283,7 +325,9 @@ def test_the_page_works_without_javascript(browser: Browser, served: ServedPage,
 
 
 @pytest.mark.variant
-def test_the_keyboard_alone_reaches_a_job_and_pauses_it(seen: Watched, client: Client, job: str, gate: Path) -> None:
+def test_the_keyboard_alone_reaches_a_job_and_pauses_it(
+    seen: Watched, client: Client, job: str, gate: Path
+) -> None:
     page = seen.page
     page.goto("/jobs")
     press_until(page, f"/jobs/{job}", "href")
@@ -300,7 +344,11 @@ def test_the_keyboard_alone_reaches_a_job_and_pauses_it(seen: Watched, client: C
 
 def press_until(page: Page, wanted: str, what: str) -> None:
     """Press Tab until the element is in focus, which can be seen."""
-    read = "document.activeElement.getAttribute('href')" if what == "href" else "document.activeElement.innerText"
+    read = (
+        "document.activeElement.getAttribute('href')"
+        if what == "href"
+        else "document.activeElement.innerText"
+    )
     for _ in range(200):
         page.keyboard.press("Tab")
         if (page.evaluate(read) or "").strip() == wanted:
@@ -309,7 +357,12 @@ def press_until(page: Page, wanted: str, what: str) -> None:
 
 
 @pytest.mark.variant
-def test_a_page_that_only_shows_has_no_button(browser: Browser, fleet: StreamFleet, home: Path, full: str) -> None:
-    with page_of(fleet.server.url, home, "--read-only") as served, watched(browser, served.origin) as seen:
+def test_a_page_that_only_shows_has_no_button(
+    browser: Browser, fleet: StreamFleet, home: Path, full: str
+) -> None:
+    with (
+        page_of(fleet.server.url, home, "--read-only") as served,
+        watched(browser, served.origin) as seen,
+    ):
         seen.page.goto(f"/jobs/{full}")
         assert seen.page.locator("form[method=post]").count() == 0

@@ -48,9 +48,13 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
     """
     if timeout is None or not job.counted_from or job.timed_out is not None or job.phase:
         return None
-    if job.intent not in (Intent.RUN, Intent.STOP) or (job.halted is not None and job.intent is Intent.RUN):
+    if job.intent not in (Intent.RUN, Intent.STOP) or (
+        job.halted is not None and job.intent is Intent.RUN
+    ):
         return None
-    paused = max(0.0, env.now - job.paused_at) if job.paused_at else 0.0  # a resume that is not taken in yet
+    paused = (
+        max(0.0, env.now - job.paused_at) if job.paused_at else 0.0
+    )  # a resume that is not taken in yet
     return min(job.counted_from, env.now) + paused + timeout
 
 
@@ -64,7 +68,9 @@ def publish_hangs_at(job: JobRecord) -> float:
 
     Each try that hangs leaves a thread behind, so it is given longer from time to time.
     """
-    return job.publish_heard + min(MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10))
+    return job.publish_heard + min(
+        MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10)
+    )
 
 
 def publish_silent(job: JobRecord, env: Environment) -> float:
@@ -72,7 +78,11 @@ def publish_silent(job: JobRecord, env: Environment) -> float:
 
     Coordinators that were all away have lost the try with them: that says nothing about the warehouse.
     """
-    if not job.phase.under_way or job.publish_heard > env.now or env.now - job.publish_next > PUBLISH_HANGS:
+    if (
+        not job.phase.under_way
+        or job.publish_heard > env.now
+        or env.now - job.publish_next > PUBLISH_HANGS
+    ):
         return 0.0
     return env.now - job.publish_heard
 

@@ -33,7 +33,10 @@ def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> boo
     A lease that ends later than one full term from now was given before the clock was set back (rule 7). Once the
     grace is over every living runner has renewed its lease.
     """
-    return env.takeover and not env.now <= lease_end(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
+    return (
+        env.takeover
+        and not env.now <= lease_end(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
+    )
 
 
 def end_lapsed(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
@@ -47,5 +50,7 @@ def end_lapsed(draft: Draft, group_id: str, record: GroupRecord, attempt: Attemp
         text = f"{unheard} for a whole lease ({format_duration(draft.env.lease_ttl)})"
         lose(draft, group_id, record, Failure("LEASE_LAPSED", text))
     else:
-        reason = Reason("UNCONFIRMED", f"{unheard} again; whatever it still does can change nothing")
+        reason = Reason(
+            "UNCONFIRMED", f"{unheard} again; whatever it still does can change nothing"
+        )
         draft.move(group_id, replace(record, state=S.CANCELED, reason=reason))

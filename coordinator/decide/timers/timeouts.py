@@ -80,7 +80,9 @@ def count_job_time(job: JobRecord, now: float) -> JobRecord:
 
     A time that lies ahead was written before the clock was set back; it is counted from now.
     """
-    counted_from, paused_at = (at if at <= now + CLOCK_SLACK else now for at in (job.counted_from, job.paused_at))
+    counted_from, paused_at = (
+        at if at <= now + CLOCK_SLACK else now for at in (job.counted_from, job.paused_at)
+    )
     if job.started_at and not counted_from:
         counted_from = now
     if job.status in HELD:

@@ -51,7 +51,9 @@ class CeleryTask(Channel):
                     ignore_result=True,
                 )
         except Exception as error:  # noqa: BLE001 - each transport of kombu has errors of its own
-            raise SendFailed(f"the broker did not take it: {shortened(str(error) or type(error).__name__)}") from None
+            raise SendFailed(
+                f"the broker did not take it: {shortened(str(error) or type(error).__name__)}"
+            ) from None
         finally:
             app.close()
         return f"the broker has it, on the queue {self.queue}"

@@ -71,7 +71,13 @@ class Channel(Strict, ABC):
         """Texts that must never be shown."""
         for name in type(self).model_fields:
             value = getattr(self, name)
-            for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            for one in (
+                value.values()
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, tuple)
+                else (value,)
+            ):
                 if isinstance(one, SecretStr):
                     yield one.get_secret_value()
 

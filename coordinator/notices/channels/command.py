@@ -24,7 +24,9 @@ class Command(Channel):
     """``command: [PROGRAM, ARGUMENT, …]``, with the environment of the coordinator, without UNSTUCK_NOTIFY."""
 
     kind: ClassVar[str] = "command"
-    command: Annotated[Listed[Annotated[str, Field(strict=True, pattern=r"^[^\x00]*$")]], Field(min_length=1)]
+    command: Annotated[
+        Listed[Annotated[str, Field(strict=True, pattern=r"^[^\x00]*$")]], Field(min_length=1)
+    ]
 
     def send(self, message: Message, allowed: Allowed) -> str:
         environ = {name: value for name, value in os.environ.items() if name != "UNSTUCK_NOTIFY"}
@@ -34,7 +36,12 @@ class Command(Channel):
             # Files, since a pipe would be waited for until the last process that holds it has ended.
             try:
                 process = subprocess.Popen(
-                    self.command, stdin=given, stdout=said, stderr=said, start_new_session=True, env=environ
+                    self.command,
+                    stdin=given,
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,
+                    env=environ,
                 )
             except OSError as error:
                 raise SendFailed(f"{self.command[0]} cannot be started: {error.strerror}") from None
@@ -42,7 +49,9 @@ class Command(Channel):
             try:
                 code = process.wait(self.timeout)
             except subprocess.TimeoutExpired:
-                raise SendFailed(f"{self.command[0]} had not ended after {self.timeout:g}s, and was killed") from None
+                raise SendFailed(
+                    f"{self.command[0]} had not ended after {self.timeout:g}s, and was killed"
+                ) from None
             finally:
                 tree.kill()
                 process.wait()

@@ -43,7 +43,9 @@ def host_of(url: SecretStr) -> str:
     return urlsplit(url.get_secret_value()).hostname or ""
 
 
-def post(url: SecretStr, body: bytes, headers: Mapping[str, str], timeout: float, allowed: Allowed) -> str:
+def post(
+    url: SecretStr, body: bytes, headers: Mapping[str, str], timeout: float, allowed: Allowed
+) -> str:
     """Post ``body``, a JSON text. Returns what was answered. Raises: SendFailed: not with a status of 200 to 299."""
     try:
         with Connecting(timeout) as connecting:
@@ -54,7 +56,9 @@ def post(url: SecretStr, body: bytes, headers: Mapping[str, str], timeout: float
                     raise TimeoutError(f"no whole answer within {timeout:g}s") from error
                 raise
     except (OSError, HTTPException) as error:
-        raise SendFailed(f"{host_of(url)}: {shortened(str(error) or type(error).__name__)}") from None
+        raise SendFailed(
+            f"{host_of(url)}: {shortened(str(error) or type(error).__name__)}"
+        ) from None
 
 
 def _ask(
@@ -63,7 +67,12 @@ def _ask(
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
     target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    everything = {"Host": parts.netloc, "Content-Type": "application/json", "User-Agent": "unstuck", **headers}
+    everything = {
+        "Host": parts.netloc,
+        "Content-Type": "application/json",
+        "User-Agent": "unstuck",
+        **headers,
+    }
     connection = HTTPConnection(host, port)
     try:
         proxy = urlsplit("" if proxy_bypass(host) else getproxies().get(parts.scheme, ""))
@@ -81,7 +90,9 @@ def _ask(
         else:
             connection.sock = connecting.connect(host, port, allowed)
         if parts.scheme == "https":
-            connection.sock = connecting.with_tls(connection.sock, ssl.create_default_context(), host)
+            connection.sock = connecting.with_tls(
+                connection.sock, ssl.create_default_context(), host
+            )
         connection.request("POST", target, body, everything)
         answer = connection.getresponse()
         return answer, answer.read(MOST).decode(errors="replace")
@@ -101,7 +112,9 @@ def _judged(answer: HTTPResponse, text: str) -> str:
     if 200 <= answer.status < 300:
         return said
     if 300 <= answer.status < 400:
-        raise SendFailed(f"it answered {answer.status}, a redirect, which is never followed; name the address itself")
+        raise SendFailed(
+            f"it answered {answer.status}, a redirect, which is never followed; name the address itself"
+        )
     asked = answer.getheader("Retry-After", "")
     wait = int(asked[:9]) if asked.isascii() and asked.isdecimal() else 0
     raise SendFailed(f"it answered {said}", min(wait, LONGEST_PEACE))

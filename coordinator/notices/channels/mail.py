@@ -24,14 +24,18 @@ _OWN = "unstuck.invalid"  # the right half of ids; no mail goes there
 class _Client(smtplib.SMTP):
     """An SMTP client that connects to an address that is allowed, within the time; by TLS if it has a ``context``."""
 
-    def __init__(self, connecting: Connecting, allowed: Allowed, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, connecting: Connecting, allowed: Allowed, context: ssl.SSLContext | None
+    ) -> None:
         super().__init__(timeout=1)  # no client without; the socket has its own
         self._connecting, self._allowed, self._context = connecting, allowed, context
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         self._host = host  # the name that STARTTLS verifies
         made = self._connecting.connect(host, port, self._allowed)
-        return made if self._context is None else self._connecting.with_tls(made, self._context, host)
+        return (
+            made if self._context is None else self._connecting.with_tls(made, self._context, host)
+        )
 
     def watch(self) -> None:
         """Watch the socket that STARTTLS has put in the place of the first."""
@@ -56,15 +60,24 @@ class Mail(Channel):
         for one in [value] if isinstance(value, str) else value:
             name, at, host = one.rpartition("@")
             if not (name and at and host) or not one.isprintable() or any(c in one for c in " ,<>"):
-                raise ValueError("expected an address such as ops@example.com, without a name before it")
+                raise ValueError(
+                    "expected an address such as ops@example.com, without a name before it"
+                )
         return value
 
     @field_validator("server")
     @classmethod
     def _is_a_host(cls, value: str) -> str:
         host, _, port = value.partition(":")
-        if not host or "/" in value or " " in value or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
-            raise ValueError("expected the host of an SMTP server, such as smtp.example.com or smtp.example.com:2525")
+        if (
+            not host
+            or "/" in value
+            or " " in value
+            or (port and not (port.isdecimal() and 0 < int(port) < 65536))
+        ):
+            raise ValueError(
+                "expected the host of an SMTP server, such as smtp.example.com or smtp.example.com:2525"
+            )
         return value
 
     @model_validator(mode="after")
@@ -72,7 +85,9 @@ class Mail(Channel):
         if (self.user is None) != (self.password is None):
             raise ValueError("user and password go together; set both, or neither")
         if self.tls == "none" and self.password is not None:
-            raise ValueError("a password over a connection without TLS can be read by others; take tls: starttls")
+            raise ValueError(
+                "a password over a connection without TLS can be read by others; take tls: starttls"
+            )
         return self
 
     @property
@@ -85,8 +100,12 @@ class Mail(Channel):
         try:
             with Connecting(self.timeout) as connecting:
                 try:
-                    client = _Client(connecting, allowed, context if self.tls == "implicit" else None)
-                    return self._deliver(client, host, int(port or PORTS[self.tls]), context, message)
+                    client = _Client(
+                        connecting, allowed, context if self.tls == "implicit" else None
+                    )
+                    return self._deliver(
+                        client, host, int(port or PORTS[self.tls]), context, message
+                    )
                 except (OSError, smtplib.SMTPException) as error:
                     if connecting.over:
                         raise TimeoutError(f"no whole answer within {self.timeout:g}s") from error
@@ -94,7 +113,14 @@ class Mail(Channel):
         except (OSError, smtplib.SMTPException) as error:
             raise SendFailed(f"{self.server}: {shortened(_said(error))}") from None
 
-    def _deliver(self, client: _Client, host: str, port: int, context: ssl.SSLContext | None, message: Message) -> str:
+    def _deliver(
+        self,
+        client: _Client,
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None,
+        message: Message,
+    ) -> str:
         try:
             code, greeting = client.connect(host, port)
             if code != 220:
@@ -104,7 +130,9 @@ class Mail(Channel):
                 client.watch()
             if self.user is not None and self.password is not None:
                 client.login(self.user, self.password.get_secret_value())
-            refused = client.send_message(mail_of(message, self.sender, self.mail), self.sender, list(self.mail))
+            refused = client.send_message(
+                mail_of(message, self.sender, self.mail), self.sender, list(self.mail)
+            )
             # The server has it. What is said from here on changes nothing.
         finally:
             client.close()
@@ -119,7 +147,8 @@ def _said(error: Exception) -> str:
         return f"{error.smtp_code} {text.decode(errors='replace') if isinstance(text, bytes) else text}"
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return "; ".join(
-            f"{one}: {code} {why.decode(errors='replace')}" for one, (code, why) in error.recipients.items()
+            f"{one}: {code} {why.decode(errors='replace')}"
+            for one, (code, why) in error.recipients.items()
         )
     return str(error) or type(error).__name__
 
@@ -131,7 +160,9 @@ def mail_of(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
     mail["From"], mail["To"] = sender, ", ".join(to)
     mail["Date"] = format_datetime(datetime.fromtimestamp(message.notice.at, UTC))
     mail["Message-ID"] = f"<{message.notice.id}@{_OWN}>"
-    mail["References"] = f"<{hashlib.sha256(message.notice.problem.encode()).hexdigest()[:32]}@{_OWN}>"
+    mail["References"] = (
+        f"<{hashlib.sha256(message.notice.problem.encode()).hexdigest()[:32]}@{_OWN}>"
+    )
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{message.body}\n" + (f"\n{message.link}\n" if message.link else ""))
     return mail

@@ -44,7 +44,10 @@ def pagerduty_event(message: Message, routing_key: str) -> dict[str, object]:
     }
     event["client"] = "unstuck"
     if message.link:
-        event |= {"client_url": message.link, "links": [{"href": message.link, "text": "Open the page"}]}
+        event |= {
+            "client_url": message.link,
+            "links": [{"href": message.link, "text": "Open the page"}],
+        }
     return event
 
 

@@ -30,7 +30,11 @@ def payload(message: Message) -> dict[str, object]:
 
 def signature(secret: str, id_: str, at: int, body: bytes) -> str:
     """HMAC-SHA256 of the id, the time and the body."""
-    key = base64.b64decode(secret.removeprefix(_ENCODED)) if secret.startswith(_ENCODED) else secret.encode()
+    key = (
+        base64.b64decode(secret.removeprefix(_ENCODED))
+        if secret.startswith(_ENCODED)
+        else secret.encode()
+    )
     made = hmac.new(key, f"{id_}.{at}.".encode() + body, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(made).decode()}"
 
@@ -58,7 +62,9 @@ class Webhook(Channel):
     def _are_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name, text in value.items():
             if not _HEADER.fullmatch(name) or not text.get_secret_value().isprintable():
-                raise ValueError("a header has a name of letters, digits and -, and a value of one line")
+                raise ValueError(
+                    "a header has a name of letters, digits and -, and a value of one line"
+                )
             if not text.get_secret_value().isascii():
                 raise ValueError("the value of a header must be ASCII")
         return value

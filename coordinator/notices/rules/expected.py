@@ -50,7 +50,9 @@ class Expected:
         return {key: told.since for key, told in self.told.items() if not told.over}
 
     def to_json(self) -> str:
-        return json.dumps(_EXPECTED.dump_python(self, mode="json", exclude_defaults=True), separators=(",", ":"))
+        return json.dumps(
+            _EXPECTED.dump_python(self, mode="json", exclude_defaults=True), separators=(",", ":")
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Expected:
@@ -87,7 +89,9 @@ def stored_rules(text: str) -> tuple[NotifyRule, ...]:
 
 def expecting(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Those of ``rules`` that expect a job."""
-    return tuple(rule for rule in rules if any(condition.word == "late" for condition in rule.conditions))
+    return tuple(
+        rule for rule in rules if any(condition.word == "late" for condition in rule.conditions)
+    )
 
 
 def names_of(rules: Sequence[FleetRule]) -> set[str]:
@@ -107,7 +111,13 @@ def looks_back_to(asked: Subscriptions, expected: Expected, now: float, zone: st
 
 
 def judge(
-    name: str, asked: Subscriptions, expected: Expected, jobs: Sequence[Came], now: float, zone: str, given_up: bool
+    name: str,
+    asked: Subscriptions,
+    expected: Expected,
+    jobs: Sequence[Came],
+    now: float,
+    zone: str,
+    given_up: bool,
 ) -> Judged:
     """Judge an expected name.
 
@@ -115,14 +125,23 @@ def judge(
         jobs: those of this name since `looks_back_to`, the newest first.
         given_up: whether a name that does not come any more is forgotten.
     """
-    told, judged, texts, absent = dict(expected.told), dict(expected.judged), dict(expected.texts), expected.absent
+    told, judged, texts, absent = (
+        dict(expected.told),
+        dict(expected.judged),
+        dict(expected.texts),
+        expected.absent,
+    )
     notices: list[Notice] = []
     forget = False
 
     def over(key: str, last: Told, mine: Sequence[Came], done: Came) -> None:
         told[key] = replace(last, over=now)
         to = last.told_of_end(asked.recovered)
-        notices.extend(_notice(name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well"))
+        notices.extend(
+            _notice(
+                name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well"
+            )
+        )
 
     for key, late in _lates(asked):
         found, last = deadlines(late, zone, now), told.get(key)
@@ -142,13 +161,19 @@ def judge(
             text = f"{texts[key]}; {_stands(mine)}"
             if forget:
                 text += f". It has not come {GIVEN_UP} times in a row: until it is submitted again, it is not expected"
-            notices += _notice(name, "late", key, to, found.at, now, mine, text, asked.ends("late", to))
+            notices += _notice(
+                name, "late", key, to, found.at, now, mine, text, asked.ends("late", to)
+            )
     for key, last in _unwatched(asked, expected):
         mine = [job for job in jobs if job.submitted_at > last.at]
         done = next((job for job in mine if job.status is Status.FINISHED), None)
         if done is not None:
             over(key, last, mine, done)
-    return Judged(replace(expected, judged=judged, told=told, texts=texts, absent=absent), tuple(notices), forget)
+    return Judged(
+        replace(expected, judged=judged, told=told, texts=texts, absent=absent),
+        tuple(notices),
+        forget,
+    )
 
 
 def _lates(asked: Subscriptions) -> list[tuple[str, Late]]:
@@ -158,7 +183,11 @@ def _lates(asked: Subscriptions) -> list[tuple[str, Late]]:
 
 def _unwatched(asked: Subscriptions, expected: Expected) -> list[tuple[str, Told]]:
     """The problems that stand of rules that were changed since."""
-    return [(key, told) for key, told in expected.told.items() if not told.over and key not in asked.conditions]
+    return [
+        (key, told)
+        for key, told in expected.told.items()
+        if not told.over and key not in asked.conditions
+    ]
 
 
 def _stands(jobs: Sequence[Came]) -> str:

@@ -62,7 +62,9 @@ class Subject:
         return cls(list(expected.told.values()), inf if well else 0.0, "IN TIME")
 
 
-def fate_of(target: str, notice: Notice, subject: Subject | None, now: float, retention: float) -> Fate:
+def fate_of(
+    target: str, notice: Notice, subject: Subject | None, now: float, retention: float
+) -> Fate:
     """Decide what became of the problem of ``notice``, of which ``target`` was notified.
 
     Args:
@@ -86,7 +88,9 @@ def end_of(target: str, notice: Notice, subject: Subject | None, now: float) -> 
     """Return the notice of the end of a problem that Redis has forgotten."""
     at = datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     stands = "does not know it" if subject is None else f"shows it as {subject.status}"
-    text = f"the problem that was reported at {at} is over: Redis was rolled back since, and {stands}"
+    text = (
+        f"the problem that was reported at {at} is over: Redis was rolled back since, and {stands}"
+    )
     return Notice(
         id=notice_id("forgotten", notice.id),
         to=(target,),

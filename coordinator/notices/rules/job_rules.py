@@ -51,11 +51,16 @@ class Subscriptions:
 
 
 @lru_cache(maxsize=1024)
-def subscriptions(name: str, rules: tuple[NotifyRule, ...], fleet: tuple[FleetRule, ...]) -> Subscriptions:
+def subscriptions(
+    name: str, rules: tuple[NotifyRule, ...], fleet: tuple[FleetRule, ...]
+) -> Subscriptions:
     """The rules of a job or schedule of this name, and those of the fleet that hold for it."""
     conditions: dict[str, tuple[Condition, tuple[str, ...]]] = {}
     recovered: set[str] = set()
-    for rule in (*rules, *(one for one in fleet if any(fnmatchcase(name, glob) for glob in one.names))):
+    for rule in (
+        *rules,
+        *(one for one in fleet if any(fnmatchcase(name, glob) for glob in one.names)),
+    ):
         for condition in rule.conditions:
             if condition.word == "recovered":
                 recovered.update(rule.to)
@@ -120,13 +125,21 @@ class _Telling:
         due: float | None,
         usual: Callable[[], float],
     ) -> None:
-        self._asked, self._before, self._state, self._env, self._due = asked, before, state, env, due
+        self._asked, self._before, self._state, self._env, self._due = (
+            asked,
+            before,
+            state,
+            env,
+            due,
+        )
         self._usual = usual
         self._job = state.job
         self.told = dict(state.job.told)
         self.notices: list[Notice] = []
         self.look_at: float | None = None
-        self._over: dict[str, list[str]] = {}  # target → keys of problems that it was told of and that are over now
+        self._over: dict[
+            str, list[str]
+        ] = {}  # target → keys of problems that it was told of and that are over now
 
     def end(self) -> None:
         """The job ends with this commit."""
@@ -149,7 +162,10 @@ class _Telling:
         """The failure stands until a retry ends well, also for who was told that the job before this one failed."""
         told = self._asked.told_now(self._job.ended_at, self._env.now, self._asked.to("failed"))
         if (before := self.told.get("failed")) is not None:
-            to, ends = (dict.fromkeys((*before.to, *told.to)), dict.fromkeys((*before.ends, *told.ends)))
+            to, ends = (
+                dict.fromkeys((*before.to, *told.to)),
+                dict.fromkeys((*before.ends, *told.ends)),
+            )
             told = replace(told, to=tuple(to), ends=tuple(ends))
         if told.to:
             self.told["failed"] = told
@@ -159,8 +175,15 @@ class _Telling:
         job, told = self._job, self.told.get("halted")
         if job.status is Status.HALTED and job.halted is not None:
             if told is None or told.over or told.at < job.intent_at:
-                self._open("halted", "halted", self._asked.to("halted"), job.paused_at, mark=job.intent_at)
-        elif told is not None and not told.over and job.halted is None and job.status is not Status.HALTED:
+                self._open(
+                    "halted", "halted", self._asked.to("halted"), job.paused_at, mark=job.intent_at
+                )
+        elif (
+            told is not None
+            and not told.over
+            and job.halted is None
+            and job.status is not Status.HALTED
+        ):
             self._close("halted")
 
     def look(self, everything: bool) -> None:
@@ -168,7 +191,9 @@ class _Telling:
         if self.told:
             self._unwatched(everything)
         for key, (condition, targets) in self._asked.conditions.items():
-            if condition.value is None or (condition.word == "waiting_for_worker" and not everything):
+            if condition.value is None or (
+                condition.word == "waiting_for_worker" and not everything
+            ):
                 continue
             limit = self._limit(condition)
             since, group = self._since(condition.word, limit) if limit else (0.0, "")
@@ -188,7 +213,9 @@ class _Telling:
             if told is not None and told.at <= self._env.now:  # else the clock was set back since
                 at = max(at, told.at + TOLD_AGAIN_AFTER)
             if at <= self._env.now:
-                self._open(key, condition.word, targets, since, mark=since, group=group, usual=limit)
+                self._open(
+                    key, condition.word, targets, since, mark=since, group=group, usual=limit
+                )
             else:
                 self._look_by(at)
 
@@ -210,7 +237,10 @@ class _Telling:
             if not any(target in self.told[key].to for key in self._standing()):
                 ends.setdefault(tuple(keys), []).append(target)
         for over, told in ends.items():
-            since = min((self.told[key].since for key in over if key in self.told), default=self._job.submitted_at)
+            since = min(
+                (self.told[key].since for key in over if key in self.told),
+                default=self._job.submitted_at,
+            )
             self._tell("recovered", " ".join(over), tuple(told), since, mark=since, over=over)
 
     def _limit(self, condition: Condition) -> float:
@@ -229,7 +259,10 @@ class _Telling:
 
     def _retrying_since(self) -> tuple[float, str]:
         if self._state.recovering:
-            return min((self._state.groups[group].troubled_since, group) for group in self._state.recovering)
+            return min(
+                (self._state.groups[group].troubled_since, group)
+                for group in self._state.recovering
+            )
         return self._job.publish_troubled_since if self._job.phase else 0.0, ""
 
     def _waiting_since(self, limit: float) -> tuple[float, str]:
@@ -245,7 +278,11 @@ class _Telling:
         if oldest and min(oldest.values())[0] + limit <= self._env.now:
             # Before an offer is told, so that one that stood behind others is not: when something ended there last.
             for group, record in state.groups.items():
-                if record.epoch and record.state is not S.QUEUED and (queue := self._queue(group)) in oldest:
+                if (
+                    record.epoch
+                    and record.state is not S.QUEUED
+                    and (queue := self._queue(group)) in oldest
+                ):
                     since, first = oldest[queue]
                     oldest[queue] = max(since, record.since), first
         return min(oldest.values(), default=(0.0, ""))

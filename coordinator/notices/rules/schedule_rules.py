@@ -59,7 +59,9 @@ class _Telling:
         self._runs = {
             "RUN_FINISHED": [event for event in events if event["kind"] == "RUN_FINISHED"],
             # A run by hand has no tick, and its failure is none of the schedule.
-            "RUN_FAILED": [event for event in events if event["kind"] == "RUN_FAILED" and "tick" in event],
+            "RUN_FAILED": [
+                event for event in events if event["kind"] == "RUN_FAILED" and "tick" in event
+            ],
         }
         self._backfill_failed = any(event["kind"] == "BACKFILL_FAILED" for event in events)
         self._events = events
@@ -71,12 +73,20 @@ class _Telling:
     def runs(self) -> None:
         """Notify of each run that ended well, and of a backfill whose ticks are all done."""
         for event in self._runs["RUN_FINISHED"]:
-            self._tell("finished", str(event["job"]), self._asked.to("finished"), self._now, job=str(event["job"]))
+            self._tell(
+                "finished",
+                str(event["job"]),
+                self._asked.to("finished"),
+                self._now,
+                job=str(event["job"]),
+            )
         backfill = self._record.backfill
         for event in self._events:
             if event["kind"] == "BACKFILL_ENDED" and backfill is not None and not backfill.canceled:
                 key = f"backfill {backfill.at}"
-                self._tell("finished", key, self._asked.to("finished"), backfill.at, of_backfill=True)
+                self._tell(
+                    "finished", key, self._asked.to("finished"), backfill.at, of_backfill=True
+                )
 
     def failing(self) -> None:
         """Judge failures: a problem begins with the first one, and ends when a run ends well."""
@@ -86,16 +96,27 @@ class _Telling:
                 self._open("failed", "failed", float(failed[0]["at"]), str(failed[0]["job"]))
             for key in self._standing():
                 # What no rule watches any more would otherwise stand for ever, and keep each later end from being told.
-                if _ends_with_success(key) or (key != "backfill" and key not in self._asked.conditions):
+                if _ends_with_success(key) or (
+                    key != "backfill" and key not in self._asked.conditions
+                ):
                     self._close(key)
         if record.halted is not None and (before.halted is None or not self._stands("halted")):
             # It was not halted before: a person's word has ended that, and it is told anew.
             last = self.told.get("halted")
-            self._open("halted", "halted", self._now, *self._halted_by(), last.at if last else 0.0, again=True)
+            self._open(
+                "halted",
+                "halted",
+                self._now,
+                *self._halted_by(),
+                last.at if last else 0.0,
+                again=True,
+            )
         if record.failures and record.first_error is not None:
             # Who is told that it is HALTED, which no run has mended yet, is not told of the failure as well.
             halted = self.told["halted"].to if self._stands("halted") else ()
-            self._open("failed", "failed", record.first_error.at, record.first_error.job, but=halted)
+            self._open(
+                "failed", "failed", record.first_error.at, record.first_error.job, but=halted
+            )
 
     def ended(self) -> None:
         """The schedule has ended: nothing of it is a problem any more if its last run ended well, or it was STOPPED."""
@@ -116,7 +137,9 @@ class _Telling:
                 last = self.told.get("backfill")
                 before = () if last is None else (last.at,)
                 self.told["backfill"] = self._asked.told_now(self._now, self._now, to)
-                self._tell("failed", "backfill", to, self._now, one.at, failed, *before, of_backfill=True)
+                self._tell(
+                    "failed", "backfill", to, self._now, one.at, failed, *before, of_backfill=True
+                )
         elif self._stands("backfill") and (one is None or one.over or not one.retries):
             self._close("backfill")
 
@@ -136,7 +159,9 @@ class _Telling:
             return
         standing = {target for told in self.told.values() if not told.over for target in told.to}
         asked = self._asked.recovered
-        targets = dict.fromkeys(target for key in self._over for target in self.told[key].told_of_end(asked))
+        targets = dict.fromkeys(
+            target for key in self._over for target in self.told[key].told_of_end(asked)
+        )
         to = tuple(target for target in targets if target not in standing)
         since = min(self.told[key].since for key in self._over)
         began = sorted(f"{key} {self.told[key].at}" for key in self._over)
@@ -144,7 +169,13 @@ class _Telling:
         of = "read" if all(key.startswith("behind") for key in self._over) else "recovered"
         of = "stopped" if stopped else of
         self._tell(
-            "recovered", " ".join(self._over), to, since, *began, said=of, of_backfill=self._over == ["backfill"]
+            "recovered",
+            " ".join(self._over),
+            to,
+            since,
+            *began,
+            said=of,
+            of_backfill=self._over == ["backfill"],
         )
 
     def _retrying(self, key: str, condition: Condition) -> None:
@@ -152,7 +183,9 @@ class _Telling:
         if record.status is not ScheduleStatus.RETRYING:
             return
         tried = [run for run in record.runs if run.trouble is not None]
-        since, mark = min((run.at, run.key(record.name)) for run in tried) if tried else (self._now, "")
+        since, mark = (
+            min((run.at, run.key(record.name)) for run in tried) if tried else (self._now, "")
+        )
         if record.first_error is not None:
             since, mark = record.first_error.at, record.first_error.job
         since = min(since, self._now)
@@ -179,7 +212,9 @@ class _Telling:
         if well is not None and well.tick > found.counts_from:
             if self._stands(key):
                 self._close(key)
-        elif found.asks_for > record.made_at and (told is None or not found.at <= told.since <= self._now):
+        elif found.asks_for > record.made_at and (
+            told is None or not found.at <= told.since <= self._now
+        ):
             self._open(key, "late", found.at, str(found.at), again=True, late=late, deadline=found)
 
     def _halted_by(self) -> tuple[str, str]:

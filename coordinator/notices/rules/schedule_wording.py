@@ -35,7 +35,10 @@ def words(
     schedule, explained = view.schedule, explain_schedule(view, AT_WORK, {})
     text, backfill = explained.what, schedule.backfill
     if of_backfill and backfill is not None:
-        error, why = backfill.last_error, f": {backfill.halted.text}" if backfill.halted is not None else ""
+        error, why = (
+            backfill.last_error,
+            f": {backfill.halted.text}" if backfill.halted is not None else "",
+        )
         resume = backfill_help(schedule)
         return Words(
             f"its backfill is {backfill.status}, {backfill.progress}{why}"[:MAX_TEXT],
@@ -49,19 +52,33 @@ def words(
     elif event == "failed" and schedule.last_error is not None:
         text = f"its run of {tick_text(schedule.last_error.tick)} failed: {schedule.last_error.text}; {text}"
     elif event == "retrying_for":
-        text = f"{schedule.failures} runs failed in a row; {text}" if schedule.failures > 1 else text
+        text = (
+            f"{schedule.failures} runs failed in a row; {text}" if schedule.failures > 1 else text
+        )
     elif event == "behind" and view.backlog is not None:
-        told = "; ".join(f"{name}: {one.told(view.backlog.at)}" for name, one in view.backlog.streams.items())
+        told = "; ".join(
+            f"{name}: {one.told(view.backlog.at)}" for name, one in view.backlog.streams.items()
+        )
         text = f"{told}; {text}"
     elif event == "read":
         text = f"nothing unread waits that long any more; {text}"
     elif event in ("finished", "recovered") and (well := schedule.last_success) is not None:
         version = f", version {well.version}" if well.version else ""
-        done = f"job {well.job} has ended well{version}" if job in ("", well.job) else f"job {job} has ended well"
+        done = (
+            f"job {well.job} has ended well{version}"
+            if job in ("", well.job)
+            else f"job {job} has ended well"
+        )
         text = f"{done}; {text}"
     first = schedule.first_error
     comes = next((fact for fact in explained.facts if fact.what == "next"), None)
-    latest = schedule.last_error if event == "failed" else schedule.last_success if event == "recovered" else None
+    latest = (
+        schedule.last_error
+        if event == "failed"
+        else schedule.last_success
+        if event == "recovered"
+        else None
+    )
     running = next((run.job for run in schedule.going_on if run.job), "")
     return Words(
         text[:MAX_TEXT],
@@ -81,7 +98,9 @@ def late_text(late: Late, deadline: Deadlines, zone: str) -> str:
 
 def _last_success(schedule: ScheduleFacts) -> str:
     well = schedule.last_success
-    return "none has yet" if well is None else f"the last that did was that of {tick_text(well.tick)}"
+    return (
+        "none has yet" if well is None else f"the last that did was that of {tick_text(well.tick)}"
+    )
 
 
 def _holds(schedule: ScheduleFacts) -> str:

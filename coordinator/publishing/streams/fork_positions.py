@@ -29,26 +29,38 @@ def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Ch
             "one member gave the position of the stream to this output, and another gave it to another one. Write the "
             "outputs in the same order in all members",
         )
-    if any((one.after, one.adds_to, one.generation) != (first.after, first.adds_to, first.generation) for one in parts):
+    if any(
+        (one.after, one.adds_to, one.generation) != (first.after, first.adds_to, first.generation)
+        for one in parts
+    ):
         raise _failed(name, "its members went on from different positions. Submit the job again")
     try:
         base = read_position(files, first.adds_to) if first.adds_to else None
         whole = joined(base, [read_position(files, one.path) for one in parts])
     except FileNotFoundError:
-        raise _failed(name, "the position from which they went on is gone. Submit the job again") from None
+        raise _failed(
+            name, "the position from which they went on is gone. Submit the job again"
+        ) from None
     except ValueError as error:
         raise _failed(name, f"{error}. Submit the job again") from None
     digest = hashlib.sha256("\n".join(one.path for one in parts).encode()).hexdigest()[:8]
     path = f"{first.path}.{digest}"
     size = write_position(files, path, whole)
-    counts = {key: sum(one.counts.get(key, 0) for one in parts) for one in parts for key in one.counts}
-    counts |= {key: max(one.counts.get(key, 0) for one in parts) for key in _OF_ALL if key in counts}
+    counts = {
+        key: sum(one.counts.get(key, 0) for one in parts) for one in parts for key in one.counts
+    }
+    counts |= {
+        key: max(one.counts.get(key, 0) for one in parts) for key in _OF_ALL if key in counts
+    }
     many = "1 member" if len(parts) == 1 else f"{len(parts):,} members"
-    told = f"read by {many} of a fork: " + ", ".join(f"{key} {count:,}" for key, count in counts.items())
+    told = f"read by {many} of a fork: " + ", ".join(
+        f"{key} {count:,}" for key, count in counts.items()
+    )
     return replace(first, path=path, bytes=size, counts=counts, told=told, adds_to=None)
 
 
 def _failed(name: str, why: str) -> PublishFailed:
     return PublishFailed(
-        CANNOT_RESUME, f"{name} was read from a stream by the members of a fork: {why}. Nothing was published"
+        CANNOT_RESUME,
+        f"{name} was read from a stream by the members of a fork: {why}. Nothing was published",
     )

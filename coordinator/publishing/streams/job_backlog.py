@@ -35,7 +35,9 @@ class BacklogLooks:
 def backlog_of(looks: Mapping[str, Look], before: Backlog | None, now: float) -> Backlog:
     """The backlog by looks at ``now``; ``before``: by the looks before them."""
     known = {} if before is None else before.streams
-    return Backlog(now, {address: _noted(look, known.get(address), now) for address, look in looks.items()})
+    return Backlog(
+        now, {address: _noted(look, known.get(address), now) for address, look in looks.items()}
+    )
 
 
 def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklog:
@@ -58,6 +60,14 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         return replace(told, since=look.oldest)
     # Without times, what was unread at an earlier look has waited since then, until the position is behind it.
     at = dict(look.next) or {0: look.looked - look.new}
-    if before is not None and before.since and any(at.get(one, 0) < to for one, to in before.seen_to.items()):
+    if (
+        before is not None
+        and before.since
+        and any(at.get(one, 0) < to for one, to in before.seen_to.items())
+    ):
         return replace(told, since=before.since, seen_to=before.seen_to)
-    return replace(told, since=now, seen_to={one: begin + look.lag.get(one, look.new) for one, begin in at.items()})
+    return replace(
+        told,
+        since=now,
+        seen_to={one: begin + look.lag.get(one, look.new) for one, begin in at.items()},
+    )

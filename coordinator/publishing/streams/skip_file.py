@@ -45,7 +45,9 @@ class _Moved(Exception):
     """A job has gone on with the stream meanwhile."""
 
 
-def skip_file(warehouse: Warehouse, dataset: str, file: str, *, by: str, reason: str = "") -> SkippedFile:
+def skip_file(
+    warehouse: Warehouse, dataset: str, file: str, *, by: str, reason: str = ""
+) -> SkippedFile:
     """Let the stream of ``dataset`` pass over ``file``, with the content that it has now. Repeating the call is safe.
 
     Args:
@@ -61,13 +63,17 @@ def skip_file(warehouse: Warehouse, dataset: str, file: str, *, by: str, reason:
     place = warehouse.storage.uri("")
     if (identity := warehouse.identity()) is None:
         raise WarehouseMismatch(f"There is no warehouse at {place}; is it mounted?")
-    warehouse = Warehouse(place, identity)  # if it goes away meanwhile, nothing is written where it was
+    warehouse = Warehouse(
+        place, identity
+    )  # if it goes away meanwhile, nothing is written where it was
     for _ in range(_TRIES):
         try:
             return _skip(warehouse, dataset, file, by, reason)
         except _Moved:
             continue
-    raise Refused(f"jobs go on with the stream of {dataset} all the time; pause what submits them, and ask again")
+    raise Refused(
+        f"jobs go on with the stream of {dataset} all the time; pause what submits them, and ask again"
+    )
 
 
 def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -> SkippedFile:
@@ -81,7 +87,9 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     if before.kind != "files":
         raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
     if before.held_by:
-        raise Refused(f"{before.held_by} holds the position of this stream: skip the file for {before.held_by}")
+        raise Refused(
+            f"{before.held_by} holds the position of this stream: skip the file for {before.held_by}"
+        )
     folder = fixed_folder(before.stream)
     path = file if file.startswith(f"{folder.rstrip('/')}/") else f"{folder.rstrip('/')}/{file}"
     if file.startswith("/") and path != file:
@@ -92,13 +100,17 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
         raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
     if position.seen.get(path) == about:
         return SkippedFile(path, now.changed, False)
-    publish_id = f"{SKIP}-{dataset}-{sha256(f'{before.path} {path} {about}'.encode()).hexdigest()[:12]}"
+    publish_id = (
+        f"{SKIP}-{dataset}-{sha256(f'{before.path} {path} {about}'.encode()).hexdigest()[:12]}"
+    )
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
     why = _why(by, reason)
     after = replace(position, seen={**position.seen, path: about}, read={}, put_aside={path: why})
     where, told = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
-    made = replace(before, path=where, bytes=size, after=before.path, after_state="", counts={}, told=told)
+    made = replace(
+        before, path=where, bytes=size, after=before.path, after_state="", counts={}, told=told
+    )
 
     def entry(n: int, state: State) -> Entry:
         """Raises: _Moved."""
@@ -115,11 +127,17 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     return SkippedFile(path, stands.n, new)
 
 
-def _skip_at_first(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -> SkippedFile:
+def _skip_at_first(
+    warehouse: Warehouse, dataset: str, file: str, by: str, reason: str
+) -> SkippedFile:
     if not re.fullmatch(pattern_of(DatasetName), dataset):
-        raise Refused(f"{dataset!r} can be no dataset: expected {PATTERNS[pattern_of(DatasetName)]}")
+        raise Refused(
+            f"{dataset!r} can be no dataset: expected {PATTERNS[pattern_of(DatasetName)]}"
+        )
     if not file.startswith("/") and "://" not in file:
-        raise Refused(f"{dataset} was not loaded yet, so the folder of its stream is not known: give the whole path")
+        raise Refused(
+            f"{dataset} was not loaded yet, so the folder of its stream is not known: give the whole path"
+        )
     note = Skipped(file, _found(file), _why(by, reason))
     return SkippedFile(file, 0, note_skipped(warehouse.storage, dataset, note))
 
@@ -129,7 +147,9 @@ def _found(path: str) -> str:
     try:
         return found_as(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise Refused(f"there is no file {path}, as this host sees it; nothing was skipped") from None
+        raise Refused(
+            f"there is no file {path}, as this host sees it; nothing was skipped"
+        ) from None
 
 
 def _why(by: str, reason: str) -> str:

@@ -34,8 +34,12 @@ def sources_of(warehouse: Warehouse, dataset: str, entry: Entry) -> list[SourceR
 
     Raises: OSError: the warehouse could not be read.
     """
-    changes = [change for name, change in sorted(entry.datasets.items(), key=lambda one: one[0] != dataset)]
-    checkpoint = next((change.checkpoint for change in changes if change.checkpoint is not None), None)
+    changes = [
+        change for name, change in sorted(entry.datasets.items(), key=lambda one: one[0] != dataset)
+    ]
+    checkpoint = next(
+        (change.checkpoint for change in changes if change.checkpoint is not None), None
+    )
     if dataset not in entry.datasets or checkpoint is None:
         return []
     try:
@@ -44,13 +48,20 @@ def sources_of(warehouse: Warehouse, dataset: str, entry: Entry) -> list[SourceR
         return [SourceRead(entry.n, f"{checkpoint.stream}: a vacuum has removed the list of files")]
 
 
-def _of(version: int, checkpoint: Checkpoint, position: FilesPosition | KafkaPosition) -> Iterator[SourceRead]:
+def _of(
+    version: int, checkpoint: Checkpoint, position: FilesPosition | KafkaPosition
+) -> Iterator[SourceRead]:
     if isinstance(position, FilesPosition):
         for path in sorted({*position.read, *position.put_aside}):
             content = position.seen.get(path)
             size = None if content is None else size_of(content)
-            yield SourceRead(version, path, position.read.get(path), size, position.put_aside.get(path, ""))
+            yield SourceRead(
+                version, path, position.read.get(path), size, position.put_aside.get(path, "")
+            )
         return
     for partition, end in sorted(position.next.items()):
         if (begin := position.began.get(partition, 0)) < end:
-            yield SourceRead(version, f"{checkpoint.stream}, partition {partition}, offsets {begin:,} to {end - 1:,}")
+            yield SourceRead(
+                version,
+                f"{checkpoint.stream}, partition {partition}, offsets {begin:,} to {end - 1:,}",
+            )

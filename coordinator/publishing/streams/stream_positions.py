@@ -11,7 +11,9 @@ from unstuck.tasks.warehouse.log_entry import Change, DatasetState, State
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 CANNOT_RESUME = "CANNOT_RESUME"
-STREAM_MOVED = "STREAM_MOVED"  # another publisher was first: a run that begins after it reads what is new
+STREAM_MOVED = (
+    "STREAM_MOVED"  # another publisher was first: a run that begins after it reads what is new
+)
 
 
 def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, StagedOutput]:
@@ -23,11 +25,17 @@ def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, St
         return bool(output.nothing_new) and same
 
     # An output and its rejected rows are published together.
-    news = {output.rejected_of or name for name, output in outputs.items() if not is_idle(name, output)}
-    return {name: output for name, output in outputs.items() if (output.rejected_of or name) in news}
+    news = {
+        output.rejected_of or name for name, output in outputs.items() if not is_idle(name, output)
+    }
+    return {
+        name: output for name, output in outputs.items() if (output.rejected_of or name) in news
+    }
 
 
-def with_checkpoint(name: str, change: Change, output: StagedOutput, standing: DatasetState | None) -> Change:
+def with_checkpoint(
+    name: str, change: Change, output: StagedOutput, standing: DatasetState | None
+) -> Change:
     """``change`` of the dataset ``name``, with the checkpoint of the stream that ``output`` was read from, if any.
 
     Args:
@@ -48,7 +56,9 @@ def with_checkpoint(name: str, change: Change, output: StagedOutput, standing: D
     if before != made.after:
         # The folder of an attempt begins with the staging of its job.
         other = (
-            f"job {before.split('/')[1]} has gone on with it" if before else "its checkpoint is not published any more"
+            f"job {before.split('/')[1]} has gone on with it"
+            if before
+            else "its checkpoint is not published any more"
         )
         raise PublishFailed(
             STREAM_MOVED if before else CANNOT_RESUME,

@@ -54,7 +54,11 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
             continue
         name, maker = first.setdefault(step.output.lower(), (step.output, loc))
         if maker != loc:
-            same = f"{step.output!r}" if name == step.output else f"{step.output!r} (or {name!r}: case does not count)"
+            same = (
+                f"{step.output!r}"
+                if name == step.output
+                else f"{step.output!r} (or {name!r}: case does not count)"
+            )
             message = f"output {same} is made by {path_text(maker)} too; an output has one maker, give one another name"
             yield Problem(message, (*loc, "output"))
 
@@ -69,7 +73,10 @@ def _makers(every: Sequence[GroupSpec]) -> dict[str, list[GroupSpec]]:
 
 
 def _publish(
-    every: Sequence[GroupSpec], publish: Sequence[str], outputs: Mapping[str, OutputSpec], hint: Hint
+    every: Sequence[GroupSpec],
+    publish: Sequence[str],
+    outputs: Mapping[str, OutputSpec],
+    hint: Hint,
 ) -> Iterator[Problem]:
     declared = {name: None for group in every for name in outputs_of(group)}
     any_python = any(step.python for _, step in steps_of(every))
@@ -78,15 +85,24 @@ def _publish(
         if name in seen:
             yield Problem(f"{name!r} is listed twice; keep one", ("publish", j))
         elif name not in declared and not any_python:
-            yield Problem(f"no group makes an output {name!r}{hint(name, declared, 'outputs')}", ("publish", j))
+            yield Problem(
+                f"no group makes an output {name!r}{hint(name, declared, 'outputs')}",
+                ("publish", j),
+            )
         seen.add(name)
     for name in outputs:
         if name not in declared and not any_python:
-            yield Problem(f"no group makes an output {name!r}{hint(name, declared, 'outputs')}", ("outputs", name))
+            yield Problem(
+                f"no group makes an output {name!r}{hint(name, declared, 'outputs')}",
+                ("outputs", name),
+            )
 
 
 def _modes(
-    every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
+    every: Sequence[GroupSpec],
+    publish: Sequence[str] | None,
+    outputs: Mapping[str, OutputSpec],
+    hint: Hint,
 ) -> Iterator[Problem]:
     """An output that is not published has no mode. Its columns, rules and expectations are checked."""
     makers_of, named = _makers(every), set(publish or ())
@@ -97,7 +113,10 @@ def _modes(
             continue
         makers = [group.name for group in makers_of.get(name, ())]
         if publish is not None and name not in named:
-            yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", ("outputs", name))
+            yield Problem(
+                f"publish: does not name {name!r}{hint(name, publish, 'outputs')}",
+                ("outputs", name),
+            )
         elif publish is None and makers and name not in shown:
             text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
             yield Problem(text, ("outputs", name))
@@ -107,7 +126,12 @@ def published_outputs(every: Sequence[GroupSpec], publish: Sequence[str] | None)
     """The outputs that become visible: those of ``publish:``, else the declared ones of groups that no other needs."""
     if publish is not None:
         return publish
-    needed = {need for group in every if group.steps and not group.join.wants_failure for need in group.needs}
+    needed = {
+        need
+        for group in every
+        if group.steps and not group.join.wants_failure
+        for need in group.needs
+    }
     return {name for group in every if group.name not in needed for name in outputs_of(group)}
 
 
@@ -126,15 +150,22 @@ def _checked(
     makers_of = _makers(every)
     for name, spec in outputs.items():
         rejected = name + REJECTED
-        skips = any(stream.skips for group in makers_of.get(name, ()) for stream in group.streams.values())
+        skips = any(
+            stream.skips for group in makers_of.get(name, ()) for stream in group.streams.values()
+        )
         if spec.checks.rejects or (spec.mode == "append" and skips):
             if (place := taken.get(rejected.lower())) is not None:
-                yield Problem(f"{rejected!r} is the name of the rejected rows of {name!r}; take another one", place)
+                yield Problem(
+                    f"{rejected!r} is the name of the rejected rows of {name!r}; take another one",
+                    place,
+                )
             if len(rejected) > MAX_NAME:
                 longest = MAX_NAME - len(REJECTED)
                 text = f"an output with rules has a name of at most {longest} characters: {REJECTED} comes after it"
                 yield Problem(text, ("outputs", name), True)
-        fork = next((group for group in makers_of.get(name, ()) if group.for_each is not None), None)
+        fork = next(
+            (group for group in makers_of.get(name, ()) if group.for_each is not None), None
+        )
         if spec.expect is not None and spec.expect.unique and fork is not None:
             text = (
                 f"{name!r} is made by the members of the fork {fork.name!r}, each of which knows its own rows alone; "
@@ -144,7 +175,10 @@ def _checked(
 
 
 def _partitions(
-    every: Sequence[GroupSpec], params: Collection[str], outputs: Mapping[str, OutputSpec], hint: Hint
+    every: Sequence[GroupSpec],
+    params: Collection[str],
+    outputs: Mapping[str, OutputSpec],
+    hint: Hint,
 ) -> Iterator[Problem]:
     """A parameter that ``partitions:`` names must be one of the step that writes the output."""
     for name, spec in outputs.items():
@@ -153,11 +187,12 @@ def _partitions(
             makers = [(group, step) for group in every for step in group.steps if step.python]
         for column, values in (spec.partitions or {}).items():
             for param in filter(None, map(named_param, values)):
-                known = [{*params, *group.params, *(group.for_each or ()), *step.params} for group, step in makers]
+                known = [
+                    {*params, *group.params, *(group.for_each or ()), *step.params}
+                    for group, step in makers
+                ]
                 if known and not any(param in names for names in known):
-                    text = (
-                        f"no parameter {param!r} of the step that makes {name!r}{hint(param, known[0], 'parameters')}"
-                    )
+                    text = f"no parameter {param!r} of the step that makes {name!r}{hint(param, known[0], 'parameters')}"
                     yield Problem(text, ("outputs", name, "partitions", column))
 
 
@@ -166,10 +201,14 @@ def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for name, output in outputs.items():
         if output.table is not None and (owner := owners.setdefault(output.table, name)) != name:
-            yield Problem(f"{owner!r} has the same table; give each output its own", ("outputs", name, "path"))
+            yield Problem(
+                f"{owner!r} has the same table; give each output its own", ("outputs", name, "path")
+            )
 
 
-def appended_outputs(outputs: Mapping[str, OutputSpec], publish: Sequence[str] | None) -> tuple[str, ...]:
+def appended_outputs(
+    outputs: Mapping[str, OutputSpec], publish: Sequence[str] | None
+) -> tuple[str, ...]:
     """The outputs that are published by appending to a dataset of the warehouse."""
     return tuple(
         name
@@ -188,15 +227,28 @@ def stream_problems(
         for name, stream in streams.items():
             at: Loc = ("groups", i, "inputs", name)
             if stream.state and not group.spark:
-                yield Problem(f"{name!r} is a stream with state: true, which Spark reads; leave out spark: false", at)
-            if isinstance(stream, StreamInput) and stream.known_by == "content" and group.for_each is not None:
                 yield Problem(
-                    f"{name!r} is a stream with identity: content, which the members of a fork cannot share", at
+                    f"{name!r} is a stream with state: true, which Spark reads; leave out spark: false",
+                    at,
+                )
+            if (
+                isinstance(stream, StreamInput)
+                and stream.known_by == "content"
+                and group.for_each is not None
+            ):
+                yield Problem(
+                    f"{name!r} is a stream with identity: content, which the members of a fork cannot share",
+                    at,
                 )
             if stream.state and group.for_each is not None:
-                yield Problem(f"{name!r} is a stream with state: true, which the members of a fork cannot share", at)
+                yield Problem(
+                    f"{name!r} is a stream with state: true, which the members of a fork cannot share",
+                    at,
+                )
             if len(streams) > 1:
-                yield Problem(f"{name!r} is one of several streams; a group cannot read more than one yet", at)
+                yield Problem(
+                    f"{name!r} is one of several streams; a group cannot read more than one yet", at
+                )
             any_python = any(step.python for step in group.steps)
             made = [output for output in appended if any_python or output in outputs_of(group)]
             if group.steps and not made:

@@ -20,7 +20,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from unstuck.coordinator.errors import ConditionError
-from unstuck.coordinator.spec.checks.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
+from unstuck.coordinator.spec.checks.output_checks import (
+    MAX_NAME,
+    Hint,
+    output_problems,
+    outputs_of,
+    stream_problems,
+)
 from unstuck.coordinator.spec.checks.sql import groups_read, sql_problems
 from unstuck.coordinator.spec.condition import parse
 from unstuck.coordinator.spec.job_params import (
@@ -76,7 +82,11 @@ def problems_in(
         _sizes(every, values),
         _graph(every, hint),
         *(_join(("groups", i), group, groups) for i, group in enumerate(every)),
-        *(_fork(("groups", i), group, groups, owners, values, hint) for i, group in enumerate(every) if group.for_each),
+        *(
+            _fork(("groups", i), group, groups, owners, values, hint)
+            for i, group in enumerate(every)
+            if group.for_each
+        ),
         _conditions(every, groups, values, hint),
         output_problems(every, params, publish, outputs, hint),
         sql_problems(every, groups, params),
@@ -110,7 +120,9 @@ def _rough(group: Any, index: int) -> GroupSpec:
     name, needs = fields.get("name"), fields.get("needs")
     return GroupSpec.model_construct(
         name=name if isinstance(name, str) and name else f"\0{index}",
-        needs=tuple(needs) if isinstance(needs, list | tuple) and all(isinstance(n, str) for n in needs) else (),
+        needs=tuple(needs)
+        if isinstance(needs, list | tuple) and all(isinstance(n, str) for n in needs)
+        else (),
         steps=(Step.model_construct(),),
     )
 
@@ -138,21 +150,33 @@ def _hints() -> Hint:
 
 def _sizes(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[Problem]:
     if len(every) > MAX_GROUPS:
-        yield Problem(f"{len(every):,} groups; at most {MAX_GROUPS:,} are allowed (a fork is one group)", ("groups",))
+        yield Problem(
+            f"{len(every):,} groups; at most {MAX_GROUPS:,} are allowed (a fork is one group)",
+            ("groups",),
+        )
     members = sum(_members(group, params) for group in every if group.for_each)
     if members > MAX_MEMBERS:
-        yield Problem(f"all forks together have {members:,} values; at most {MAX_MEMBERS:,} are allowed", ("groups",))
+        yield Problem(
+            f"all forks together have {members:,} values; at most {MAX_MEMBERS:,} are allowed",
+            ("groups",),
+        )
 
 
 def _members(group: GroupSpec, params: Mapping[str, Any]) -> int:
     """The members of a fork, as far as lists of the spec give them. ``params``: the values of the job's parameters."""
-    lists = [_values({**params, **group.params}, source) for source in (group.for_each or {}).values()]
+    lists = [
+        _values({**params, **group.params}, source) for source in (group.for_each or {}).values()
+    ]
     return math.prod(0 if values is None else len(values) for values in lists)
 
 
 def _values(params: Mapping[str, Any], source: Sequence[Any] | ForkFrom) -> Sequence[Any] | None:
     """The list that a fork is over; None for a column, and for a parameter that is no list."""
-    values = params.get(source.param) if isinstance(source, ForkFrom) and source.param is not None else source
+    values = (
+        params.get(source.param)
+        if isinstance(source, ForkFrom) and source.param is not None
+        else source
+    )
     return values if isinstance(values, list | tuple) else None
 
 
@@ -162,13 +186,17 @@ def _graph(every: Sequence[GroupSpec], hint: Hint | None) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for i, group in enumerate(every):
         if first.setdefault(group.name, i) != i:
-            message = f"two groups are named {group.name!r}, this one and groups[{first[group.name]}]"
+            message = (
+                f"two groups are named {group.name!r}, this one and groups[{first[group.name]}]"
+            )
             yield Problem(message, ("groups", i, "name"))
         if group.queue == CONTROL_QUEUE:
             message = f"the queue {CONTROL_QUEUE!r} is the coordinators' own, where no worker listens; name another"
             yield Problem(message, ("groups", i, "queue"))
         if not group.steps and not group.needs:
-            message = f"group {group.name!r} has neither steps: nor needs:, so there is nothing to do"
+            message = (
+                f"group {group.name!r} has neither steps: nor needs:, so there is nothing to do"
+            )
             yield Problem(message, ("groups", i))
         seen: set[str] = set()
         for j, need in enumerate(group.needs):
@@ -185,7 +213,10 @@ def _graph(every: Sequence[GroupSpec], hint: Hint | None) -> Iterator[Problem]:
 
 def _cycle(index: Mapping[str, int], groups: dict[str, GroupSpec]) -> Iterator[Problem]:
     """One cycle is named; the next shows when this one is mended."""
-    known = {name: [need for need in group.needs if need in groups and need != name] for name, group in groups.items()}
+    known = {
+        name: [need for need in group.needs if need in groups and need != name]
+        for name, group in groups.items()
+    }
     try:
         TopologicalSorter(known).prepare()
     except CycleError as error:
@@ -193,7 +224,11 @@ def _cycle(index: Mapping[str, int], groups: dict[str, GroupSpec]) -> Iterator[P
         start = cycle.index(min(cycle, key=index.__getitem__))
         cycle = [*cycle[start:], *cycle[:start]]
         need = groups[cycle[0]].needs.index(cycle[1])
-        shown = [*cycle, cycle[0]] if len(cycle) <= 12 else [*cycle[:12], f"… {len(cycle) - 12} more …", cycle[0]]
+        shown = (
+            [*cycle, cycle[0]]
+            if len(cycle) <= 12
+            else [*cycle[:12], f"… {len(cycle) - 12} more …", cycle[0]]
+        )
         message = f"a cycle, each needs the next: {' → '.join(shown)}"
         yield Problem(message, ("groups", index[cycle[0]], "needs", need))
 
@@ -228,7 +263,9 @@ def _fork(
     for param, source in (group.for_each or {}).items():
         for written, at in _params_of(group, loc):
             if param in written:
-                yield Problem(f"{param!r} is the fork's parameter already; remove it here", (*at, param), True)
+                yield Problem(
+                    f"{param!r} is the fork's parameter already; remove it here", (*at, param), True
+                )
         values, place = _values(known, source), (*loc, "for_each", param)
         if isinstance(source, ForkFrom) and source.param is not None:
             place = (*place, "param")
@@ -236,9 +273,14 @@ def _fork(
                 near = hint(source.param, known, "there are")
                 yield Problem(f"unknown parameter {shorten(source.param)}{near}", place)
             elif values is None and known[source.param] is not None:
-                yield Problem(f"the parameter {source.param!r} is no list; give it one, or type: list", place)
+                yield Problem(
+                    f"the parameter {source.param!r} is no list; give it one, or type: list", place
+                )
             elif values and not source.distinct and len(set(map(fork_key, values))) != len(values):
-                yield Problem(f"{source.param!r} holds the same value twice; distinct: true takes each once", place)
+                yield Problem(
+                    f"{source.param!r} holds the same value twice; distinct: true takes each once",
+                    place,
+                )
         for j, value in enumerate(values or ()):
             at = (*place, j) if values is source else place
             try:
@@ -254,7 +296,9 @@ def _fork(
                     message = "the values of a fork are stored and shown, so no reference is resolved in them"
                     yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
     if (members := _members(group, params)) > MAX_FORK:
-        yield Problem(f"a fork of {members:,} members; at most {MAX_FORK:,} are allowed", (*loc, "for_each"))
+        yield Problem(
+            f"a fork of {members:,} members; at most {MAX_FORK:,} are allowed", (*loc, "for_each")
+        )
     if group.fork_from is None:
         return
     reader, at = values_reader(group), (*loc, "for_each", group.fork_params[0], "from")
@@ -268,7 +312,11 @@ def _fork(
 
 def values_reader(group: GroupSpec) -> str:
     """The name of the group that reads the values of ``group`` before it; empty unless it is forked over an input."""
-    return f"{group.name}-values" if group.fork_from is not None and group.fork_from.output in group.inputs else ""
+    return (
+        f"{group.name}-values"
+        if group.fork_from is not None and group.fork_from.output in group.inputs
+        else ""
+    )
 
 
 def _wrong_reader(reader: str, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> str:
@@ -281,12 +329,16 @@ def _wrong_reader(reader: str, group: GroupSpec, groups: Mapping[str, GroupSpec]
     return ""
 
 
-def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], owners: dict[str, str]) -> str:
+def _fork_source(
+    group: GroupSpec, source: str, groups: dict[str, GroupSpec], owners: dict[str, str]
+) -> str:
     """Why ``group`` cannot be forked from a column of ``source``; empty if it can, or if only a run can show it."""
     needed = {need: groups[need] for need in group.needs if need in groups}
     if not group.needs:
         return f"a fork of {source!r} must need the group that makes it; add needs:, or inputs: with that name"
-    maker = needed.get(source) or next((g for g in needed.values() if source in outputs_of(g)), None)
+    maker = needed.get(source) or next(
+        (g for g in needed.values() if source in outputs_of(g)), None
+    )
     if maker is None:
         outside = source if source in groups else owners.get(source)
         if outside == group.name:
@@ -299,7 +351,9 @@ def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], ow
         if any(g.for_each is None for g in makers):
             return ""
         if not makers:
-            known = dict.fromkeys([*needed, *(name for g in needed.values() for name in outputs_of(g))])
+            known = dict.fromkeys(
+                [*needed, *(name for g in needed.values() for name in outputs_of(g))]
+            )
             return f"no needed group makes {source!r}{suggestion(source, known)}; known: {listed(known)}"
         maker = makers[0]
     if maker.for_each is not None:
@@ -326,7 +380,11 @@ def _inputs(loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iter
         taken |= {output.lower(): f"an output of {need.name!r}" for output in outputs_of(need)}
     for name in group.inputs:
         if owner := taken.get(name.lower()):
-            yield Problem(f"{name!r} is the name of {owner} too; give the input another one", (*at, name), True)
+            yield Problem(
+                f"{name!r} is the name of {owner} too; give the input another one",
+                (*at, name),
+                True,
+            )
         taken[name.lower()] = "another input (case does not count)"
 
 
@@ -354,7 +412,9 @@ def _conditions(
 
 def _wrong_param(name: str, group: GroupSpec, params: Mapping[str, Any], hint: Hint) -> str:
     if name in group.fork_params:
-        return f"{name!r} is the fork's parameter; a condition is on the group, before it has members"
+        return (
+            f"{name!r} is the fork's parameter; a condition is on the group, before it has members"
+        )
     if name not in params:
         return f"unknown parameter {shorten(name)}{hint(name, params, 'there are')}"
     if (found := next(filter(None, map(reference_in, texts_in(params[name]))), None)) is not None:
@@ -366,7 +426,11 @@ def _wrong_param(name: str, group: GroupSpec, params: Mapping[str, Any], hint: H
 
 
 def _wrong_result(
-    name: str, group: GroupSpec, groups: dict[str, GroupSpec], before: Callable[[str, str], bool], hint: Hint
+    name: str,
+    group: GroupSpec,
+    groups: dict[str, GroupSpec],
+    before: Callable[[str, str], bool],
+    hint: Hint,
 ) -> str:
     named = groups.get(name)
     if named is None:
@@ -388,7 +452,9 @@ def _order(groups: dict[str, GroupSpec]) -> Callable[[str, str], bool]:
     A set of groups is one number of bits, since a chain of 10,000 groups has 50 million pairs.
     """
     bits = {name: 1 << at for at, name in enumerate(groups)}
-    needs = {name: [need for need in group.needs if need in groups] for name, group in groups.items()}
+    needs = {
+        name: [need for need in group.needs if need in groups] for name, group in groups.items()
+    }
     above = dict.fromkeys(groups, -1)
     with suppress(CycleError):
         for name in TopologicalSorter(needs).static_order():
@@ -416,7 +482,10 @@ def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
     problems = list(islice(value_problems(params, loc), 20))
     yield from problems
     if not problems and len(json.dumps(params)) > MAX_PARAMS:
-        yield Problem(f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step reads", loc)
+        yield Problem(
+            f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step reads",
+            loc,
+        )
 
 
 def _conf(every: Sequence[GroupSpec], conf: Mapping[str, str]) -> Iterator[Problem]:

@@ -34,12 +34,16 @@ def sql_problems(
                 continue
             loc = ("groups", i, "steps", j, "sql")
             if wrong := unresolved(step.sql):
-                yield Problem(f"{wrong}; put it under params:, and write :name for the parameter", loc)
+                yield Problem(
+                    f"{wrong}; put it under params:, and write :name for the parameter", loc
+                )
             elif wrong := wrong_text(step.sql):
                 yield Problem(wrong, loc)
             elif step.output is not None and first_word(step.sql) == "create":
                 text = f"CREATE answers with no rows, so output: {step.output} would get none"
-                yield Problem(f"{text}; write its query alone (SELECT …), or leave out output:", loc)
+                yield Problem(
+                    f"{text}; write its query alone (SELECT …), or leave out output:", loc
+                )
             elif missing := _missing_need(tables_in(step.sql), group, j, groups, made_by):
                 yield Problem(missing, loc)
             # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
@@ -68,8 +72,14 @@ def _missing_need(
     if any(earlier.python is not None for earlier in group.steps[:step]):
         return ""  # it may have made a view of this name
     known = {name.lower() for name in group.inputs} | {group.name.lower()}
-    known |= {name.lower() for each in groups_read(group, groups) for name in (each.name, *outputs_of(each))}
-    known |= {table for earlier in group.steps[:step] if earlier.sql for table in created_in(earlier.sql)}
+    known |= {
+        name.lower()
+        for each in groups_read(group, groups)
+        for name in (each.name, *outputs_of(each))
+    }
+    known |= {
+        table for earlier in group.steps[:step] if earlier.sql for table in created_in(earlier.sql)
+    }
     for table in sorted(tables):
         maker = made_by.get(table)
         if maker is not None and maker != group.name and table not in known:
@@ -82,10 +92,17 @@ def _missing_need(
 
 def wrong_statement(sql: str) -> str:
     """Why ``sql`` cannot be one statement; empty if it may be one."""
-    if (token := not_closed(sql)) is not None:  # Spark would refuse it too, after minutes for some comments
-        line, column = sql.count("\n", 0, token.start) + 1, token.start - sql.rfind("\n", 0, token.start)
+    if (
+        token := not_closed(sql)
+    ) is not None:  # Spark would refuse it too, after minutes for some comments
+        line, column = (
+            sql.count("\n", 0, token.start) + 1,
+            token.start - sql.rfind("\n", 0, token.start),
+        )
         begin = shorten(token.text, 30, quote="")
-        return f"what begins in line {line}, column {column} of the statement is not closed: {begin}"
+        return (
+            f"what begins in line {line}, column {column} of the statement is not closed: {begin}"
+        )
     if several_statements(sql):
         return "several statements in one step; a step is one statement, give each its own step"
     return ""

@@ -22,7 +22,11 @@ from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.spec.sql_tokens import created_in, makes_known_names, needs_tables, tables_in
 
-_CATALOG_KEYS = ("spark.sql.catalogImplementation", "spark.sql.defaultCatalog", "spark.sql.extensions")
+_CATALOG_KEYS = (
+    "spark.sql.catalogImplementation",
+    "spark.sql.defaultCatalog",
+    "spark.sql.extensions",
+)
 _CATALOGS = "spark.sql.catalog."  # begins the conf of each catalog that the user names
 _IN_MEMORY = "in-memory"  # Spark's own catalog, which is empty when an attempt begins
 _SPARK_CONNECT = "sc://"
@@ -102,14 +106,20 @@ def _unknown_in(
             continue
         readable = _Readable(names, is_open)
         for table in sorted(tables_in(step.sql) - names) if needs_tables(step.sql) else ():
-            problem = Problem(advice.text(table, group, readable), ("groups", index, "steps", j, "sql"))
+            problem = Problem(
+                advice.text(table, group, readable), ("groups", index, "steps", j, "sql")
+            )
             yield UnknownTable(problem, not is_open)
         if not makes_known_names(step.sql):
             return
-        names |= created_in(step.sql) | (_with_rejected([step.output]) if step.output else frozenset())
+        names |= created_in(step.sql) | (
+            _with_rejected([step.output]) if step.output else frozenset()
+        )
 
 
-def _before_the_steps(group: GroupSpec, groups: Mapping[str, GroupSpec], writes: Writes) -> _Readable:
+def _before_the_steps(
+    group: GroupSpec, groups: Mapping[str, GroupSpec], writes: Writes
+) -> _Readable:
     """Return what ``group`` reads from others: a group with one output answers to its own name, too."""
     names, is_open = [*group.inputs], False
     for maker in groups_read(group, groups):
@@ -128,7 +138,9 @@ class _Advice:
     """Words problems, and suggests names, which takes long for many."""
 
     def __init__(self, every: Sequence[GroupSpec], published: Published) -> None:
-        self._made_by = {output.lower(): (output, group.name) for group in every for output in outputs_of(group)}
+        self._made_by = {
+            output.lower(): (output, group.name) for group in every for output in outputs_of(group)
+        }
         self._published = cache(lambda: {name.lower(): name for name in published()})
         self._suggestions = 0
 
@@ -153,12 +165,16 @@ class _Advice:
 
     def _elsewhere(self, table: str) -> str:
         """Suggest an output of another group, or a published dataset, that the group would have to name."""
-        near = difflib.get_close_matches(table[:100], [*self._made_by, *self._published()], n=1, cutoff=0.6)
+        near = difflib.get_close_matches(
+            table[:100], [*self._made_by, *self._published()], n=1, cutoff=0.6
+        )
         if not near:
             return ""
         if near[0] in self._made_by:
             output, maker = self._made_by[near[0]]
-            return f"; did you mean {output!r}, an output of group {maker}? Then add needs: [{maker}]"
+            return (
+                f"; did you mean {output!r}, an output of group {maker}? Then add needs: [{maker}]"
+            )
         name = self._published()[near[0]]
         return f"; did you mean the published dataset {name!r}? Then add {self._as_input(near[0])}"
 

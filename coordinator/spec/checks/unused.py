@@ -20,7 +20,9 @@ _WORDS = re.compile(r"[A-Za-z_]\w*")
 # Also in strings and comments: each load of a job asks, and the tokenizer of SQL takes 800 times as long.
 _MARKERS = re.compile(r":([A-Za-z_]\w*)")
 _QUOTED = re.compile(r"[rR]?['\"]:(\w+)['\"]")
-_TEMPLATES = re.compile(r"(\{\{[^{}]*+\}\})|\$?\{(\w++)\}")  # in time that grows with the length alone
+_TEMPLATES = re.compile(
+    r"(\{\{[^{}]*+\}\})|\$?\{(\w++)\}"
+)  # in time that grows with the length alone
 
 
 def doubts(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem]:
@@ -49,12 +51,16 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem
     for i, group in enumerate(spec.groups):
         for name in group.params:
             if name not in named[i] and not may_take(group, name):
-                yield Problem("nothing in the group uses this parameter", ("groups", i, "params", name))
+                yield Problem(
+                    "nothing in the group uses this parameter", ("groups", i, "params", name)
+                )
         for j, step in enumerate(group.steps):
             for name in step.params if step.sql else ():
                 if name in _MARKERS.findall(step.sql or ""):
                     continue
-                yield Problem("the statement has no such marker", ("groups", i, "steps", j, "params", name))
+                yield Problem(
+                    "the statement has no such marker", ("groups", i, "steps", j, "params", name)
+                )
 
 
 def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
@@ -64,7 +70,9 @@ def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
         for j, step in enumerate(group.steps):
             for name in sorted(markers_in(step.sql or "") - given - {*step.params, "results"}):
                 near = suggestion(name, {*given, *step.params})
-                yield Problem(f"nothing gives :{name} a value{near}", ("groups", i, "steps", j, "sql"))
+                yield Problem(
+                    f"nothing gives :{name} a value{near}", ("groups", i, "steps", j, "sql")
+                )
 
 
 def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
@@ -78,22 +86,33 @@ def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
             for text in (token.text for token in tokens(sql) if token.kind == "string"):
                 if (found := _QUOTED.fullmatch(text)) and found[1] in given:
                     name = found[1]
-                    yield Problem(f"':{name}' is text in quotes, and no parameter; write :{name} without quotes", loc)
+                    yield Problem(
+                        f"':{name}' is text in quotes, and no parameter; write :{name} without quotes",
+                        loc,
+                    )
                 for one in _TEMPLATES.finditer(text):
                     names = [name for name in _WORDS.findall(one[0]) if name in given]
                     if one[1] or names:
                         what = f"{shorten(one[0], quote='')} in {shorten(text, quote='')}"
                         use = f":{names[0] if names else 'NAME'}"
-                        yield Problem(f"{what} is text, and no parameter; write {use}, outside of quotes", loc)
+                        yield Problem(
+                            f"{what} is text, and no parameter; write {use}, outside of quotes", loc
+                        )
 
 
 def for_python_alone(spec: JobSpec) -> dict[str, tuple[str, ...]]:
     """Per group, the parameters that have no effect unless the Python of this group takes them."""
     named = {group.name: _named_in(group) for group in spec.groups}
-    found = {group.name: group.params.keys() - named[group.name] for group in spec.groups if _has_python(group, spec)}
+    found = {
+        group.name: group.params.keys() - named[group.name]
+        for group in spec.groups
+        if _has_python(group, spec)
+    }
     if len(found) == 1:  # no other group can take what the job gives
         (only,) = found
-        everywhere = _words(spec.outputs and spec.model_dump_json(include={"outputs"})).union(*named.values())
+        everywhere = _words(spec.outputs and spec.model_dump_json(include={"outputs"})).union(
+            *named.values()
+        )
         found[only] |= spec.params.keys() - everywhere
     return {name: tuple(sorted(params)) for name, params in found.items() if params}
 
@@ -104,8 +123,14 @@ def _has_python(group: GroupSpec, spec: JobSpec) -> bool:
 
 def _named_in(group: GroupSpec) -> set[str]:
     """Names that the group has outside of Python: markers of SQL, and words elsewhere."""
-    found = _words(group.when).union(*(_MARKERS.findall(step.sql) for step in group.steps if step.sql))
-    found |= {one.param for one in (group.for_each or {}).values() if isinstance(one, ForkFrom) and one.param}
+    found = _words(group.when).union(
+        *(_MARKERS.findall(step.sql) for step in group.steps if step.sql)
+    )
+    found |= {
+        one.param
+        for one in (group.for_each or {}).values()
+        if isinstance(one, ForkFrom) and one.param
+    }
     return found | _words(group.inputs and group.model_dump_json(include={"inputs"}))
 
 

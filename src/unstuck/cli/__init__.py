@@ -16,7 +16,9 @@ def main() -> None:
     """The entry point ``unstuck``. Leaves through ``sys.exit`` with one of ``exits.ExitCode``."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and not a traceback
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal that is not UTF-8 shows ? and not a traceback
     out = sys.stdout
     try:
         from unstuck.cli.app import app
@@ -26,7 +28,9 @@ def main() -> None:
         finally:
             out.flush()  # here, and not at exit, where nobody could explain an error
     except SystemExit:
-        if hasattr(sys.stdout, "wrapped"):  # by typer, which leaves so when the reader has gone; its code 1 is another
+        if hasattr(
+            sys.stdout, "wrapped"
+        ):  # by typer, which leaves so when the reader has gone; its code 1 is another
             _reader_has_gone(out)
         raise
     except BrokenPipeError:
@@ -38,7 +42,9 @@ def main() -> None:
 
         found = explained(error)
         if found is None:
-            sys.stderr.write("unstuck: this is a bug in Unstuck; please report it with the lines below\n")
+            sys.stderr.write(
+                "unstuck: this is a bug in Unstuck; please report it with the lines below\n"
+            )
             sys.excepthook(type(error), error, error.__traceback__)
             sys.exit(ExitCode.BUG)
         if os.environ.get("UNSTUCK_DEBUG") == "1":

@@ -9,7 +9,17 @@ import typer
 from rich.markup import escape
 
 from unstuck.cli.demo.demo import demo
-from unstuck.cli.jobs.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
+from unstuck.cli.jobs.control import (
+    alter,
+    cancel,
+    force_stop,
+    pause,
+    rerun,
+    resume,
+    retry,
+    skip,
+    stop,
+)
 from unstuck.cli.jobs.logs import logs
 from unstuck.cli.jobs.look import list_jobs, show, why
 from unstuck.cli.jobs.now import now
@@ -46,7 +56,12 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (INSPECT, "events", events, "unstuck events last --follow"),
     (INSPECT, "logs", logs, "unstuck logs flights 'by_month[3]' --follow"),
     (INSPECT, "datasets", datasets, "unstuck datasets report --files"),
-    (CONTROL, "pause", pause, "unstuck pause flights --now --reason 'the source is being repaired'"),
+    (
+        CONTROL,
+        "pause",
+        pause,
+        "unstuck pause flights --now --reason 'the source is being repaired'",
+    ),
     (CONTROL, "resume", resume, "unstuck resume flights"),
     (CONTROL, "stop", stop, "unstuck stop flights"),
     (CONTROL, "cancel", cancel, "unstuck cancel --name 'nightly-*' --since 1d --yes"),
@@ -88,7 +103,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _unstuck(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and leave."
+        ),
     ] = False,
 ) -> None:
     """Spark pipelines on a fleet of Celery workers: no job gets stuck, and none lies about its state."""
@@ -96,8 +114,20 @@ def _unstuck(
 
 for panel, word, command, example in COMMANDS:
     app.command(word, rich_help_panel=panel, epilog=f"Example: {escape(example)}")(command)
-app.add_typer(schedule, name="schedule", rich_help_panel=RUN, epilog="Example: unstuck schedule set nightly.yaml")
-app.add_typer(stream, name="stream", rich_help_panel=OPERATE, epilog="Example: unstuck stream skip loads broken.json")
+app.add_typer(
+    schedule,
+    name="schedule",
+    rich_help_panel=RUN,
+    epilog="Example: unstuck schedule set nightly.yaml",
+)
+app.add_typer(
+    stream,
+    name="stream",
+    rich_help_panel=OPERATE,
+    epilog="Example: unstuck stream skip loads broken.json",
+)
 app.add_typer(pool, name="pool", rich_help_panel=OPERATE, epilog="Example: unstuck pool set jdbc 4")
-app.add_typer(notify, name="notify", rich_help_panel=OPERATE, epilog="Example: unstuck notify test ops")
+app.add_typer(
+    notify, name="notify", rich_help_panel=OPERATE, epilog="Example: unstuck notify test ops"
+)
 app.add_typer(dead, name="dead", rich_help_panel=OPERATE, epilog="Example: unstuck dead list")

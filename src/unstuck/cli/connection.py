@@ -35,5 +35,8 @@ def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator
         Unreachable: Redis did not answer, or answered with an error, in the block or before it.
     """
     settings = settings or settings_here()
-    with answering(settings.redis_url, otherwise) as store, Client(settings, redis_client=store) as client:
+    with (
+        answering(settings.redis_url, otherwise) as store,
+        Client(settings, redis_client=store) as client,
+    ):
         yield Connection(client, store)

@@ -34,7 +34,9 @@ def read_status(word: str) -> Status:
     except ValueError:
         known = [str(status) for status in Status]
         near = suggestion(word.upper(), known).replace("'", "")
-        raise typer.BadParameter(f"{word!r} is no status{near or f'; there are {listed(known)}'}") from None
+        raise typer.BadParameter(
+            f"{word!r} is no status{near or f'; there are {listed(known)}'}"
+        ) from None
 
 
 def since_time(text: str) -> float:
@@ -52,11 +54,15 @@ def host_and_port(address: str) -> tuple[str, int]:
     """The host and the port of ``HOST:PORT`` or ``:PORT``; the host is empty for all interfaces. Raises: BadRequest."""
     host, colon, port = address.rpartition(":")
     if not (colon and port.isascii() and port.isdecimal() and int(port) <= 65535):
-        raise BadRequest(f"{address!r} is no address to listen at; expected HOST:PORT or :PORT, as 127.0.0.1:8620")
+        raise BadRequest(
+            f"{address!r} is no address to listen at; expected HOST:PORT or :PORT, as 127.0.0.1:8620"
+        )
     return host.strip("[]"), int(port)
 
 
-def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, UnparsedText]:
+def params_of(
+    texts: list[str], option: str = "--param", form: str = "NAME=VALUE"
+) -> dict[str, UnparsedText]:
     """``{"year": UnparsedText("2013")}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
     params = {}
     for text in texts:
@@ -67,7 +73,9 @@ def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE
     return params
 
 
-def read_spec(path: Path, params: list[str] | None, *, scheduled: bool = False, unfinished: bool = False) -> JobSpec:
+def read_spec(
+    path: Path, params: list[str] | None, *, scheduled: bool = False, unfinished: bool = False
+) -> JobSpec:
     """The spec in the file, on standard input, or of a job in Python (``module:job``). Raises: SpecError, BadParameter.
 
     Args:
@@ -87,7 +95,9 @@ def written_spec(path: Path) -> Written:
     from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes, read_file, written_in
 
     if path.suffix == ".py":
-        raise SpecError([Problem(f"is Python: name its job, as in {path.stem}:job", source=str(path))])
+        raise SpecError(
+            [Problem(f"is Python: name its job, as in {path.stem}:job", source=str(path))]
+        )
     if path != STANDARD_INPUT:
         return read_file(path)
     source = "standard input"
@@ -101,11 +111,17 @@ def _statuses(begun: str) -> list[str]:
 
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or a job's name (its newest job).")
+    str,
+    typer.Argument(
+        metavar="JOB", help="An id, the beginning of one, or a job's name (its newest job)."
+    ),
 ]
 LookArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="An id, the beginning of one, a job's name (its newest job), a key, or `last`."),
+    typer.Argument(
+        metavar="JOB",
+        help="An id, the beginning of one, a job's name (its newest job), a key, or `last`.",
+    ),
 ]
 Statuses = Annotated[
     list[Status] | None,
@@ -117,23 +133,33 @@ Statuses = Annotated[
         help="Only jobs in this status; may be given several times.",
     ),
 ]
-Named = Annotated[str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")]
+Named = Annotated[
+    str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")
+]
 Since = Annotated[
     float | None,
     typer.Option(
-        "--since", parser=since_time, metavar="TIME", help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00."
+        "--since",
+        parser=since_time,
+        metavar="TIME",
+        help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00.",
     ),
 ]
 Params = Annotated[
-    list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
+    list[str] | None,
+    typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec."),
 ]
 Because = Annotated[str, typer.Option("--reason", help="Why, for the event log.")]
 TakeOver = Annotated[
     bool,
-    typer.Option("--take-over", help="Publish also datasets that another job owns, and own them from then on."),
+    typer.Option(
+        "--take-over",
+        help="Publish also datasets that another job owns, and own them from then on.",
+    ),
 ]
 By = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Who asks, for the event log; by default user@host.")
+    str | None,
+    typer.Option("--by", metavar="NAME", help="Who asks, for the event log; by default user@host."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
@@ -158,11 +184,15 @@ def write_picture(picture: Svg, file: Path) -> None:
     try:
         file.write_text(on_paper(picture), encoding="utf-8")
     except OSError as error:
-        raise typer.BadParameter(f"{file} cannot be written: {error.strerror}", param_hint="--graph") from None
+        raise typer.BadParameter(
+            f"{file} cannot be written: {error.strerror}", param_hint="--graph"
+        ) from None
     stderr.print(f"The graph is in {file}.", soft_wrap=True)
 
 
-def confirm(word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Listing], yes: bool) -> None:
+def confirm(
+    word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Listing], yes: bool
+) -> None:
     """Show what a command is meant for, and let a person confirm it.
 
     Args:

@@ -51,7 +51,9 @@ from unstuck.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.views.running_code import different_code_for, unlike_runners
 from unstuck.views.waiting_offers import WaitingOffers, waiting_offers
 
-_BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the client that asked
+_BREAKER = (
+    CircuitBreaker()
+)  # of this process: what hangs in a warehouse outlives the client that asked
 
 
 class Client:
@@ -85,7 +87,9 @@ class Client:
         self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
         registry = ProcessRegistry(self._redis, keys)
         submitter = Submitter(self.settings, self._redis, Submissions(self._redis, keys), breaker)
-        schedules = ScheduleClient(ScheduleStore(self._redis, keys), registry, submitter, self._queries, self._why)
+        schedules = ScheduleClient(
+            ScheduleStore(self._redis, keys), registry, submitter, self._queries, self._why
+        )
         self.schedules = in_sentences(schedules, url)
         self._requests = JobRequests(self._store, registry, submitter, self._queries, schedules)
         in_sentences(self, url)
@@ -104,7 +108,10 @@ class Client:
         """A handle of a job that was submitted before. Raises: NoSuchJob."""
         record = self._requests.job_record(job)
         return JobHandle(
-            self, Submitted(record.id, new=False, found_as=record.status, halted=record.halted is not None)
+            self,
+            Submitted(
+                record.id, new=False, found_as=record.status, halted=record.halted is not None
+            ),
         )
 
     def submit(
@@ -182,11 +189,24 @@ class Client:
             SpecError: the parameters are wrong, or the spec names a version that the warehouse does not have yet.
             Unreachable: Redis could not be asked; asking again is safe.
         """
-        how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "adopt_all": adopt_all}
-        return JobHandle(self, self._requests.retry(job, **how, take_over=take_over, reason=reason, by=by))
+        how: dict[str, Any] = {
+            "spec": spec,
+            "params": params,
+            "rerun": rerun,
+            "adopt_all": adopt_all,
+        }
+        return JobHandle(
+            self, self._requests.retry(job, **how, take_over=take_over, reason=reason, by=by)
+        )
 
     def command(
-        self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
+        self,
+        job: str,
+        given: Command,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        now: bool = False,
     ) -> CommandResult:
         """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it changes nothing.
 
@@ -203,7 +223,9 @@ class Client:
         """
         return CommandResult.of(self._requests.command(job, given, reason=reason, by=by, now=now))
 
-    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> CommandResult:
+    def alter(
+        self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None
+    ) -> CommandResult:
         """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
 
         Args:
@@ -214,21 +236,27 @@ class Client:
         """
         return CommandResult.of(self._requests.alter(job, values, reason=reason, by=by))
 
-    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+    def skip(
+        self, job: str, group: str, *, reason: str = "", by: str | None = None
+    ) -> CommandResult:
         """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
 
         Raises: NoSuchGroup; see also `command`.
         """
         return CommandResult.of(self._requests.skip(job, group, reason=reason, by=by))
 
-    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+    def rerun(
+        self, job: str, group: str, *, reason: str = "", by: str | None = None
+    ) -> CommandResult:
         """Run a group, a fork or one member again, and everything after it.
 
         Raises: NoSuchGroup; see also `command`.
         """
         return CommandResult.of(self._requests.rerun(job, group, reason=reason, by=by))
 
-    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> CommandResult:
+    def pause(
+        self, job: str, *, reason: str = "", by: str | None = None, now: bool = False
+    ) -> CommandResult:
         """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
         return CommandResult.of(self._requests.pause(job, reason=reason, by=by, now=now))
 
@@ -248,7 +276,9 @@ class Client:
         """End the job at once, whatever its workers do. See `command`."""
         return CommandResult.of(self._requests.force_stop(job, reason=reason, by=by))
 
-    def show(self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False) -> JobView:
+    def show(
+        self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False
+    ) -> JobView:
         """Everything there is to know of one job.
 
         Args:
@@ -264,7 +294,9 @@ class Client:
         if by_fleet:
             known = self._fleet_facts(state, now)
         else:
-            known = replace(fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all()))
+            known = replace(
+                fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all())
+            )
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def _why(self, job: str) -> str:
@@ -299,12 +331,16 @@ class Client:
             busy=nobody_takes(fleet),
             pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
-            unlike=unlike_runners({} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners),
+            unlike=unlike_runners(
+                {} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners
+            ),
         )
 
     def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""
-        return Environment.of(self.settings, now, "", self._store.listening(now, self.settings.runner_silence))
+        return Environment.of(
+            self.settings, now, "", self._store.listening(now, self.settings.runner_silence)
+        )
 
     def fleet(self, *, wanted: bool = True) -> FleetView:
         """Runners, coordinators, and the queues between them.
@@ -335,7 +371,9 @@ class Client:
             yield from page
             after = page[-1][0]
 
-    def newest_events(self, job: str, count: int, before: str = "+") -> list[tuple[str, dict[str, Any]]]:
+    def newest_events(
+        self, job: str, count: int, before: str = "+"
+    ) -> list[tuple[str, dict[str, Any]]]:
         """At most ``count`` events of a job before the entry ``before``, the newest first, each with its entry's id."""
         return self._queries.newest_events(job, count, before)
 
@@ -365,7 +403,9 @@ class Client:
         """
         return self._queries.jobs(status, name, since, limit)
 
-    def skip_file(self, dataset: str, file: str, *, reason: str = "", by: str | None = None) -> SkippedFile:
+    def skip_file(
+        self, dataset: str, file: str, *, reason: str = "", by: str | None = None
+    ) -> SkippedFile:
         """Let the stream of a dataset pass over one file for good.
 
         Args:
@@ -377,9 +417,13 @@ class Client:
             SourceUnavailable: this process cannot ask the folder of the stream.
             WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
         """
-        return skip_file(Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason)
+        return skip_file(
+            Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason
+        )
 
-    def restore(self, dataset: str, version: int, *, reason: str = "", by: str | None = None) -> Restored:
+    def restore(
+        self, dataset: str, version: int, *, reason: str = "", by: str | None = None
+    ) -> Restored:
         """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after the dataset run.
 
         Raises:
@@ -388,7 +432,9 @@ class Client:
             WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
         """
         place, index = self.settings.warehouse, StagingIndex(self._redis, self._keys)
-        done = restore(Warehouse(place), index, dataset, version, by=by or user_here(), reason=reason)
+        done = restore(
+            Warehouse(place), index, dataset, version, by=by or user_here(), reason=reason
+        )
         ScheduleStore(self._redis, self._keys).note_published(place, dataset, done.version)
         return done
 
@@ -400,7 +446,9 @@ class Client:
             NoSuchJob: there is no such job.
         """
         began = time.monotonic()
-        while not (record := self._requests.job_record(job)).at_rest:  # a view of ten thousand groups takes its time
+        while not (
+            record := self._requests.job_record(job)
+        ).at_rest:  # a view of ten thousand groups takes its time
             if timeout is not None and time.monotonic() - began >= timeout:
                 raise TimeoutError(f"job {job} is still {record.status}; it goes on without you")
             time.sleep(every)

@@ -40,14 +40,18 @@ def find_job(client: Client, word: str, *, by_key: bool = False) -> str:
     keyed = next((job for job in jobs if job.key and job.key == word), None)
     for found in (
         next((job for job in jobs if job.id == word), None),
-        next((job for job in jobs if job.name == word), None),  # the newest, for jobs are listed newest first
+        next(
+            (job for job in jobs if job.name == word), None
+        ),  # the newest, for jobs are listed newest first
         keyed if by_key else None,
     ):
         if found is not None:
             return found.id
     fitting = [job for job in jobs if word and re.match(rf"(\w+-)?{re.escape(word)}", job.id)]
     if not fitting and keyed is not None:
-        raise NoSuchJob(f"{word} is the key of job {keyed.id}, and a command wants the id: nothing was changed")
+        raise NoSuchJob(
+            f"{word} is the key of job {keyed.id}, and a command wants the id: nothing was changed"
+        )
     if not fitting:
         raise NoSuchJob(
             f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and no id begins with "

@@ -124,7 +124,11 @@ class JobHandle:
         return read_arrow(place, dataset, version, where=where, to=to)
 
     def retry(
-        self, *, params: Mapping[str, Any] | None = None, rerun: Sequence[str] = (), reason: str = ""
+        self,
+        *,
+        params: Mapping[str, Any] | None = None,
+        rerun: Sequence[str] = (),
+        reason: str = "",
     ) -> JobHandle:
         """A new job that runs what this one did not finish; see `Client.retry`. Raises: Refused."""
         return self._client.retry(self.id, params=params, rerun=rerun, reason=reason)
@@ -138,5 +142,7 @@ class JobHandle:
         job = self._client.facts(self.id)
         if not job.version or dataset not in job.published:
             has = ", ".join(job.published) or "nothing"
-            raise DatasetNotFound(f"job {self.id}, which is {job.status}, has published {has}, and not {dataset!r}")
+            raise DatasetNotFound(
+                f"job {self.id}, which is {job.status}, has published {has}, and not {dataset!r}"
+            )
         return Warehouse(job.warehouse), job.version

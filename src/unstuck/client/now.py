@@ -110,13 +110,18 @@ def troubles(seen: Seen) -> list[Trouble]:
         *(_of_job(job, job.ended_at) for job in seen.failed[:MOST]),
         *_of_schedules(seen),
         *(_of_late(one, seen) for one in seen.late),
-        *(_of_job(job, job.started_at or job.submitted_at) for job in [*seen.retrying[:MOST], *_waiting(seen)]),
+        *(
+            _of_job(job, job.started_at or job.submitted_at)
+            for job in [*seen.retrying[:MOST], *_waiting(seen)]
+        ),
     ]
 
 
 def _waiting(seen: Seen) -> list[ListedJob]:
     """Jobs that wait long for their first worker."""
-    pending = (job for job in seen.going_on[:MOST] if job.status is Status.PENDING and not job.started_at)
+    pending = (
+        job for job in seen.going_on[:MOST] if job.status is Status.PENDING and not job.started_at
+    )
     return [job for job in pending if seen.at - job.submitted_at > WAITS_LONG]
 
 
@@ -142,7 +147,12 @@ def _of_schedules(seen: Seen) -> list[Trouble]:
             found.append(_schedule(one.name, *told))
         if fill is not None and fill.halted is not None and not fill.over:
             found.append(
-                _schedule(one.name, fill.status, f"its backfill: {fill.progress}; {fill.halted.text}", fill.at)
+                _schedule(
+                    one.name,
+                    fill.status,
+                    f"its backfill: {fill.progress}; {fill.halted.text}",
+                    fill.at,
+                )
             )
     return found
 
@@ -150,7 +160,9 @@ def _of_schedules(seen: Seen) -> list[Trouble]:
 def _told(view: ScheduleView, at: float) -> tuple[str, str, float] | None:
     """The status, the sentence and the beginning of what is worst about a schedule; None if it is well."""
     one, backlog = view.schedule, view.backlog
-    late = next((since for condition, since in one.problems.items() if condition.startswith("late")), 0.0)
+    late = next(
+        (since for condition, since in one.problems.items() if condition.startswith("late")), 0.0
+    )
     if one.halted is not None:
         return one.status, one.halted.text, one.since
     if one.failures and one.last_error is not None:
@@ -162,9 +174,13 @@ def _told(view: ScheduleView, at: float) -> tuple[str, str, float] | None:
     if view.due is not None and at - view.due > OVERDUE:
         return "LATE", "no coordinator has decided it, though its time has come", view.due
     well = one.last_success
-    has_read = backlog is not None and well is not None and backlog.at <= well.at and not well.left  # since the look
+    has_read = (
+        backlog is not None and well is not None and backlog.at <= well.at and not well.left
+    )  # since the look
     if backlog is not None and not has_read and backlog.since and at - backlog.since > BEHIND:
-        text = "; ".join(f"{name}: {part.told(backlog.at)}" for name, part in backlog.streams.items())
+        text = "; ".join(
+            f"{name}: {part.told(backlog.at)}" for name, part in backlog.streams.items()
+        )
         return "BEHIND", text, backlog.since
     return None
 
@@ -184,9 +200,16 @@ def _of_fleet(seen: Seen) -> list[Trouble]:
     for queue, text in unread_messages(fleet, seen.stalled_after).items():
         found.append(Trouble("queue", queue, "STALLED", f"{text}."))
     for queue, text in nobody_takes(fleet).items():
-        waits = next((one for one in fleet.queues if one.name == queue and one.oldest_since is not None), None)
+        waits = next(
+            (one for one in fleet.queues if one.name == queue and one.oldest_since is not None),
+            None,
+        )
         if waits is not None and seen.at - (waits.oldest_since or seen.at) > WAITS_LONG:
-            found.append(Trouble("queue", queue, "WAITING", f"Work waits: {text}.", waits.oldest_since or 0.0))
+            found.append(
+                Trouble(
+                    "queue", queue, "WAITING", f"Work waits: {text}.", waits.oldest_since or 0.0
+                )
+            )
     for host, why in unfit_runners(fleet).items():
         found.append(Trouble("host", host, "UNFIT", f"It takes no Spark work: {why}"))
     if seen.dead_letters:
@@ -208,7 +231,8 @@ def ended_lately(seen: Seen) -> list[Ended]:
         if job.status.terminal and seen.at - job.ended_at < DAY:
             by_name.setdefault(job.name, []).append(job)
     folded = [
-        Ended(max(same, key=lambda job: job.ended_at), Counter(job.status for job in same)) for same in by_name.values()
+        Ended(max(same, key=lambda job: job.ended_at), Counter(job.status for job in same))
+        for same in by_name.values()
     ]
     return sorted(folded, key=lambda one: -one.job.ended_at)
 

@@ -33,7 +33,12 @@ def retry_job(
     A refusal is an answer here, and the job of the answer is the new one.
     """
     try:
-        how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "adopt_all": adopt_all}
+        how: dict[str, Any] = {
+            "spec": spec,
+            "params": params,
+            "rerun": rerun,
+            "adopt_all": adopt_all,
+        }
         new = client.retry(job, **how, take_over=take_over, reason=reason, by=by)
     except (Refused, WarehouseSilent) as error:
         return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
@@ -44,7 +49,9 @@ def retry_job(
     if new.new:
         text = f"job {job} is retried as job {new.id}. {_taken_over(client, job, record)}"
         return CommandResult(Answer.DONE, record, text)
-    text = f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
+    text = (
+        f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
+    )
     return CommandResult(Answer.ALREADY, record, text)
 
 
@@ -55,7 +62,10 @@ def _taken_over(client: Client, before: str, new: JobFacts) -> str:
         for group in client.show(before).groups
         if group.members and all(each.state is GroupState.SUCCEEDED for each in group.members)
     ]
-    old, groups = ({group["name"]: group for group in job["groups"]} for job in map(client.written, (before, new.id)))
+    old, groups = (
+        {group["name"]: group for group in job["groups"]}
+        for job in map(client.written, (before, new.id))
+    )
     kept = [
         name
         for name in done

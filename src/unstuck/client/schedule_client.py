@@ -47,7 +47,10 @@ class ScheduleClient(ScheduleRequests):
         Raises: as `backfill`, and BadRequest if there would be none or too many.
         """
         record, now = self._record(name), self._store.now()
-        policy, wanted = policy_of(record.policy), wanted_ticks(record, first, last, backwards=backwards)
+        policy, wanted = (
+            policy_of(record.policy),
+            wanted_ticks(record, first, last, backwards=backwards),
+        )
         if wrong := wanted.problem(policy, now):
             raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
         ticks = wanted.ticks(policy, now)
@@ -68,7 +71,9 @@ class ScheduleClient(ScheduleRequests):
         records, damaged = self._store.load_all(self.names())
         return self._views(records), damaged
 
-    def unwell(self, *, overdue: float, behind: float, most: int) -> tuple[list[ScheduleView], dict[str, str]]:
+    def unwell(
+        self, *, overdue: float, behind: float, most: int
+    ) -> tuple[list[ScheduleView], dict[str, str]]:
         """The schedules that need a look: few of many, so only these are read.
 
         They are HALTED or tried again, their last run failed, or they are late or behind.
@@ -85,13 +90,21 @@ class ScheduleClient(ScheduleRequests):
 
     def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
         names = [record.name for record in records]
-        now, due, backlogs = self._store.now(), self._store.due_at(names), self._store.backlogs(names)
-        published = self._store.published_of([(record.warehouse, record.follows) for record in records])
+        now, due, backlogs = (
+            self._store.now(),
+            self._store.due_at(names),
+            self._store.backlogs(names),
+        )
+        published = self._store.published_of(
+            [(record.warehouse, record.follows) for record in records]
+        )
         runs = [run.job for record in records for run in record.going_on if run.job]
         jobs = {job.id: job.status for job in self._queries.listed(runs)}
         return [
             view_of(record, now, at, of_inputs, jobs, backlog)
-            for record, at, of_inputs, backlog in zip(records, due, published, backlogs, strict=True)
+            for record, at, of_inputs, backlog in zip(
+                records, due, published, backlogs, strict=True
+            )
         ]
 
     def show(self, name: str) -> ScheduleView:
@@ -119,8 +132,13 @@ class ScheduleClient(ScheduleRequests):
     def runs_of(self, names: Sequence[str], most: int = 20) -> dict[str, list[ListedJob]]:
         """The jobs of the runs of several schedules, the newest first, at most so many of each."""
         found = dict(zip(names, self._store.runs_of(names, most), strict=True))
-        listed = {job.id: job for job in self._queries.listed([job for jobs in found.values() for job in jobs])}
-        return {name: [listed[job] for job in jobs if job in listed] for name, jobs in found.items()}
+        listed = {
+            job.id: job
+            for job in self._queries.listed([job for jobs in found.values() for job in jobs])
+        }
+        return {
+            name: [listed[job] for job in jobs if job in listed] for name, jobs in found.items()
+        }
 
 
 def _ends(ticks: Sequence[datetime]) -> tuple[float, float]:

@@ -12,10 +12,14 @@ from unstuck.client.client import Client
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.model.listed_job import ListedJob
 
-EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
+EXPLAIN_WITHIN = (
+    2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
+)
 
 
-def waits_of(client: Client, jobs: Sequence[ListedJob], within: float = EXPLAIN_WITHIN) -> dict[str, str]:
+def waits_of(
+    client: Client, jobs: Sequence[ListedJob], within: float = EXPLAIN_WITHIN
+) -> dict[str, str]:
     """The line of ``why`` for each job that has not ended, of as many as can be asked in ``within`` seconds.
 
     Raises: Unreachable.
@@ -29,7 +33,11 @@ def waits_of(client: Client, jobs: Sequence[ListedJob], within: float = EXPLAIN_
             try:
                 waits[job.id] = client.show(job.id, why=True, members=1).why_line(job.id)
             except (NewerJob, Unreachable) as error:
-                if isinstance(error, Unreachable) and not isinstance(error.__cause__, redis.ResponseError):
+                if isinstance(error, Unreachable) and not isinstance(
+                    error.__cause__, redis.ResponseError
+                ):
                     raise
-                waits[job.id] = str(error.__cause__ or error)  # one that cannot be read hides no other
+                waits[job.id] = str(
+                    error.__cause__ or error
+                )  # one that cannot be read hides no other
     return waits

@@ -83,7 +83,9 @@ class Doctor:
     def _findings(self) -> list[Finding]:
         settings = self._settings
         fleet = self._begun("redis", self._examine_redis)
-        warehouse = self._begun("warehouse", lambda: warehouse_facts(settings.warehouse, secrets.token_hex(8)))
+        warehouse = self._begun(
+            "warehouse", lambda: warehouse_facts(settings.warehouse, secrets.token_hex(8))
+        )
         java = self._begun("java", lambda: _examine_java(settings))
         jobs_lost = self._begun("jobs", lambda: _examine_jobs(settings))
         files = self._begun("files", lambda: _examine_files(settings))
@@ -95,7 +97,9 @@ class Doctor:
         findings = [*self._of_redis]  # a thread that still hangs must not add to it
         if not fleet.done():
             text = f"the Redis at {place} has not answered everything within {within}"
-            findings.append(problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
+            findings.append(
+                problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen.")
+            )
         findings += [*checks.of_settings(settings), *of_names(os.environ), *_of_notify(settings)]
         if warehouse.done():
             seen = warehouse.result()
@@ -133,7 +137,9 @@ class Doctor:
                     cure = "docs/operate.md has the line of ACL for all of them; these checks need it as well."
                     found.append(problem("REDIS_RIGHTS", may_not(settings.redis_url, lacks), cure))
                     return None, None
-                found.append(ok("REDIS_RIGHTS", "the user of the address has each right that a fleet needs"))
+                found.append(
+                    ok("REDIS_RIGHTS", "the user of the address has each right that a fleet needs")
+                )
                 server = server_facts(client)
                 found.extend(checks.of_server(server, settings))
                 if server.info.get("cluster_enabled"):
@@ -168,7 +174,11 @@ def _of_notify(settings: Settings) -> list[Finding]:
     try:
         notify_setting(settings)
     except SettingsInvalid as error:
-        return [problem("NOTICES", str(error), "Correct it: a coordinator with this setting does not start.")]
+        return [
+            problem(
+                "NOTICES", str(error), "Correct it: a coordinator with this setting does not start."
+            )
+        ]
     return []
 
 
@@ -213,6 +223,8 @@ def _unreachable(error: Exception) -> Finding:
 
 def _examine_java(settings: Settings) -> list[Finding]:
     if settings.spark_master == NO_SPARK:
-        return [ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})")]
+        return [
+            ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})")
+        ]
     lacking = lacks_connector(settings.warehouse, settings.spark_conf)
     return checks.of_java(*java_facts(), lacks_connector=lacking)

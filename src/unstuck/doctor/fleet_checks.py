@@ -25,7 +25,9 @@ RESTART_WORKER = (
 )
 
 
-def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER) -> Iterator[Finding]:
+def of_fleet(
+    view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER
+) -> Iterator[Finding]:
     """Check the processes, and when each last consumed something; find queues that nobody empties.
 
     Args:
@@ -34,13 +36,20 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float =
     coordinators = [one for one in view.coordinators if not one.silent]
     runners = [one for one in view.runners if not one.silent]
     if coordinators:
-        shown = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in coordinators]
+        shown = [
+            f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})"
+            for one in coordinators
+        ]
         yield ok("COORDINATORS", some(shown))
     else:
         cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
-        yield problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure)
+        yield problem(
+            "COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure
+        )
     if runners:
-        shown = [f"{one.host}:{one.pid} (last work {ago(one.worked_at, view.at)})" for one in runners]
+        shown = [
+            f"{one.host}:{one.pid} (last work {ago(one.worked_at, view.at)})" for one in runners
+        ]
         yield ok("WORKERS", some(shown))
     else:
         text = f"no worker is heard of at {place}, so nothing runs"
@@ -49,11 +58,15 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float =
     if unfit := [f"{host} ({why})" for host, why in unfit_runners(view).items()]:
         cure = "Mend these hosts. Their runners try again every 30s while work stands ready; nothing need be restarted."
         yield problem("HOSTS", f"unfit for Spark, so they take no such work: {some(unfit)}", cure)
-    if silent := [f"{one.host}:{one.pid}" for one in [*view.coordinators, *view.runners] if one.silent]:
+    if silent := [
+        f"{one.host}:{one.pid}" for one in [*view.coordinators, *view.runners] if one.silent
+    ]:
         cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
         yield warning("SILENT", f"not heard of any more: {some(silent)}", cure)
     if stalled := [f"{one.worker} ({ago(one.at, view.at)})" for one in view.stalled]:
-        text = f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(stalled)}"
+        text = (
+            f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(stalled)}"
+        )
         cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
         yield warning("STALLED", text, cure)
     yield from _queues(view, stalled_after)
@@ -62,7 +75,9 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float =
 def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
     unserved = [queue for queue in view.queues if queue.length and not queue.listeners]
     for queue in unserved:
-        text = f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
+        text = (
+            f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
+        )
         start = f"celery -A unstuck.tasks worker -Q {queue.name}"
         if queue.name == CONTROL_QUEUE:
             start = "celery -A unstuck.coordinator worker -P threads"
@@ -71,9 +86,14 @@ def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
     for queue in view.queues:
         if queue.name in unread:
             cure = RESTART_COORDINATOR if queue.name == CONTROL_QUEUE else RESTART_WORKER
-            yield problem("QUEUES", f"{count_of(queue.length, 'message')} on {unread[queue.name]}", cure)
+            yield problem(
+                "QUEUES", f"{count_of(queue.length, 'message')} on {unread[queue.name]}", cure
+            )
     if not unserved and not unread:
-        yield ok("QUEUES", some([f"{one.name} {one.length:,}" for one in view.queues]) or "no queue in use")
+        yield ok(
+            "QUEUES",
+            some([f"{one.name} {one.length:,}" for one in view.queues]) or "no queue in use",
+        )
 
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
@@ -83,7 +103,9 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     we run.
     """
     everybody = [
-        (f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent
+        (f"{one.host}:{one.pid}", one.runs_on)
+        for one in [*view.coordinators, *view.runners]
+        if not one.silent
     ]
     seen: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, on in [("this machine", here), *everybody]:
@@ -97,7 +119,11 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     cure = "Unless an upgrade is under way: install the same versions everywhere, and restart what differs."
     found = []
     for what, versions in seen.items():
-        named = [f"{what} {one}: {some(names)}" for one, names in sorted(versions.items()) if one not in ("", NO_SPARK)]
+        named = [
+            f"{what} {one}: {some(names)}"
+            for one, names in sorted(versions.items())
+            if one not in ("", NO_SPARK)
+        ]
         if len(named) > 1:
             found.append(warning("VERSIONS", "; ".join(named), cure))
     same = sum(bool(on.release) for _, on in everybody)

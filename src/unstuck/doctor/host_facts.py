@@ -82,7 +82,9 @@ def staged_jobs(uri: str, since: float) -> list[str]:
     """
     oldest = time.strftime("%Y%m%dT%H%M%S", time.gmtime(max(0.0, since)))
     names = Warehouse(uri).storage.names("_staging")
-    return [name for name in reversed(names) if _JOB.fullmatch(name) and name >= oldest][:JOBS_COMPARED]
+    return [name for name in reversed(names) if _JOB.fullmatch(name) and name >= oldest][
+        :JOBS_COMPARED
+    ]
 
 
 def small_files(uri: str) -> dict[str, int]:
@@ -90,7 +92,9 @@ def small_files(uri: str) -> dict[str, int]:
 
     May hang as long as its file system does. Raises: OSError, ValueError, UnstuckError.
     """
-    return {name: state.many_small for name, state in Warehouse(uri).state().items() if state.many_small}
+    return {
+        name: state.many_small for name, state in Warehouse(uri).state().items() if state.many_small
+    }
 
 
 def stale_views(uri: str) -> dict[str, tuple[int, int]]:
@@ -101,7 +105,9 @@ def stale_views(uri: str) -> dict[str, tuple[int, int]]:
     place = Warehouse(uri)
     shown = {kind: kept_version(place.storage, kind) for kind in kept_kinds(place.storage)}
     head = place.head() if shown else 0
-    return {place.storage.uri(view_path(kind)): (at, head) for kind, at in shown.items() if at < head}
+    return {
+        place.storage.uri(view_path(kind)): (at, head) for kind, at in shown.items() if at < head
+    }
 
 
 def in_the_way(folder: Path) -> str:
@@ -109,17 +115,26 @@ def in_the_way(folder: Path) -> str:
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if there.is_dir():
         return ""
-    return f"{there} is a link that leads nowhere" if there.is_symlink() else f"{there} is a file, not a folder"
+    return (
+        f"{there} is a link that leads nowhere"
+        if there.is_symlink()
+        else f"{there} is a file, not a folder"
+    )
 
 
 def lacks_connector(warehouse: str, spark_conf: Mapping[str, str]) -> bool:
     """Whether the PySpark of this machine has no connector for the S3 that ``warehouse`` is on. Loads no Spark."""
     if not warehouse.startswith(("s3://", "s3a://")):
         return False
-    if any(name in spark_conf for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")):
+    if any(
+        name in spark_conf
+        for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+    ):
         return False  # what they name is found out by Spark
     package = find_spec("pyspark")
-    home = os.environ.get("SPARK_HOME") or (str(Path(package.origin).parent) if package and package.origin else "")
+    home = os.environ.get("SPARK_HOME") or (
+        str(Path(package.origin).parent) if package and package.origin else ""
+    )
     return not any(Path(home, "jars").glob("hadoop-aws*.jar"))
 
 

@@ -30,12 +30,28 @@ OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
 FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take; of a disk, FULL alone
 SKEW = 2.0  # seconds that two clocks may differ
-LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue where sweeps come often
-FRESH = 10.0  # seconds after a warehouse was made in which a process may still say that there is none
+LATE, TOO_LATE = (
+    10.0,
+    60.0,
+)  # seconds that a report may wait, or a job be overdue where sweeps come often
+FRESH = (
+    10.0  # seconds after a warehouse was made in which a process may still say that there is none
+)
 STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
 MAKE_ROOM = "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk)."
-_SILENT = ("COORDINATORS", "WORKERS", "SILENT", "SWEEP", "JOBS_OVERDUE", "REPORTS")  # by what processes have written
-_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")  # in INFO
+_SILENT = (
+    "COORDINATORS",
+    "WORKERS",
+    "SILENT",
+    "SWEEP",
+    "JOBS_OVERDUE",
+    "REPORTS",
+)  # by what processes have written
+_WRITES = (
+    "aof_last_write_status",
+    "aof_last_bgrewrite_status",
+    "rdb_last_bgsave_status",
+)  # in INFO
 
 
 def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
@@ -43,7 +59,9 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
     info = seen.info
     name = "Valkey" if info.get("valkey_version") else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version", "0"))
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < (OLDEST_VALKEY if name == "Valkey" else OLDEST_REDIS):
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < (
+        OLDEST_VALKEY if name == "Valkey" else OLDEST_REDIS
+    ):
         cure = "Use Redis 7.0 or newer, or Valkey 8 or newer."
         yield problem("REDIS_VERSION", f"{name} {version} is too old", cure)
     else:
@@ -54,7 +72,9 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
         cure = "Use a server that is not a Cluster, with replicas if need be."
         yield problem("REDIS_CLUSTER", text, cure)
     if replica:
-        text = "This Redis is a read-only replica: nothing can be submitted, claimed or decided here"
+        text = (
+            "This Redis is a read-only replica: nothing can be submitted, claimed or decided here"
+        )
         cure = "Set UNSTUCK_REDIS_URL to the primary; after a failover, to the address that follows it."
         yield problem("REDIS_READ_ONLY", text, cure)
     if not cluster and not replica:
@@ -63,7 +83,9 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
     policy = info.get("maxmemory_policy", "unknown")
     if policy != "noeviction":
         text = f"maxmemory-policy is {policy}: a full Redis would drop records, and a dropped record is a lost job"
-        yield problem("REDIS_EVICTION", text, "Set `maxmemory-policy noeviction` in its configuration.")
+        yield problem(
+            "REDIS_EVICTION", text, "Set `maxmemory-policy noeviction` in its configuration."
+        )
     else:
         yield ok("REDIS_EVICTION", "maxmemory-policy is noeviction")
     yield _memory(seen)
@@ -93,23 +115,33 @@ def of_silence(findings: Iterable[Finding], refused: str) -> Iterator[Finding]:
 
 def _persistence(seen: ServerFacts, settings: Settings) -> Finding:
     code = "REDIS_PERSISTENCE"
-    if errors := [f"{name} is {seen.info[name]}" for name in _WRITES if seen.info.get(name, "ok") != "ok"]:
+    if errors := [
+        f"{name} is {seen.info[name]}" for name in _WRITES if seen.info.get(name, "ok") != "ok"
+    ]:
         cure = "Look at the server's log and disk. Until it can write, it refuses writes or loses them."
         return problem(code, f"its last write to disk went wrong: {', '.join(errors)}", cure)
     if not seen.info.get("aof_enabled"):
         cure = "Set `appendonly yes` and `appendfsync everysec` in its configuration (CONFIG SET, then CONFIG REWRITE)."
-        return problem(code, "it has no append-only file, so a restart forgets jobs that were taken", cure)
+        return problem(
+            code, "it has no append-only file, so a restart forgets jobs that were taken", cure
+        )
     if seen.fsync == "no":
         cure = "Set `appendfsync everysec`, or `always`."
-        return problem(code, "its append-only file is written whenever the kernel likes (appendfsync no)", cure)
+        return problem(
+            code, "its append-only file is written whenever the kernel likes (appendfsync no)", cure
+        )
     if settings.durability == "replica" and not seen.info.get("connected_slaves"):
         cure = "Attach a replica, or set UNSTUCK_DURABILITY=fsync."
-        return problem(code, "UNSTUCK_DURABILITY=replica, and it has no replica: every submit would fail", cure)
+        return problem(
+            code, "UNSTUCK_DURABILITY=replica, and it has no replica: every submit would fail", cure
+        )
     return ok(code, f"append-only file, appendfsync {seen.fsync or 'not known (we may not ask)'}")
 
 
 def _memory(seen: ServerFacts) -> Finding:
-    memory, limit, host = (seen.info.get(name, 0) for name in ("used_memory", "maxmemory", "total_system_memory"))
+    memory, limit, host = (
+        seen.info.get(name, 0) for name in ("used_memory", "maxmemory", "total_system_memory")
+    )
     used = f"{_size(memory)} used"
     if not (limit or host):
         return ok("REDIS_MEMORY", f"{used}, no limit known")
@@ -131,7 +163,10 @@ def _clock(seen: ServerFacts) -> Finding:
         text = f"the clock of this machine is {off:.1f}s {'ahead of' if seen.ahead > 0 else 'behind'} that of Redis"
         cure = "Let NTP set both. Nothing is decided by the clock of this machine, but times that people see are wrong."
         return warning("CLOCK", text, cure)
-    return ok("CLOCK", f"this machine and Redis agree on the time within {max(off, seen.unsure, 0.1):.1f}s")
+    return ok(
+        "CLOCK",
+        f"this machine and Redis agree on the time within {max(off, seen.unsure, 0.1):.1f}s",
+    )
 
 
 def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
@@ -150,7 +185,9 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     if seen.overdue is not None and seen.overdue > late:
         text = f"job {seen.overdue_job} should have been decided {format_duration(seen.overdue)} ago, and nobody did"
         cure = f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} in it."
-        yield (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)("JOBS_OVERDUE", text, cure)
+        yield (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)(
+            "JOBS_OVERDUE", text, cure
+        )
     else:
         yield ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
     if seen.halted:
@@ -160,10 +197,14 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     if seen.halted_schedules:
         which = some([f"{name} ({why})" for name, why in seen.halted_schedules.items()])
         text = f"{count_of(len(seen.halted_schedules), 'schedule')} cannot go on alone, and run no job: {which}"
-        yield problem("SCHEDULES_HALTED", text, "`unstuck schedule why NAME` says why, and what helps.")
+        yield problem(
+            "SCHEDULES_HALTED", text, "`unstuck schedule why NAME` says why, and what helps."
+        )
     for pool, waiting in seen.closed_pools.items():
         text = f"{count_of(waiting, 'group')} waiting for a slot of pool {pool}, which has 0"
-        yield warning("POOLS", text, f"Unless it was closed on purpose: `unstuck pool set {pool} N`.")
+        yield warning(
+            "POOLS", text, f"Unless it was closed on purpose: `unstuck pool set {pool} N`."
+        )
     if seen.newer:
         text = f"a newer release than this one has stored {some(list(seen.newer))}: coordinators of this one leave them"
         cure = "End the upgrade: run coordinators of the release that stored them; no other decides them."
@@ -172,15 +213,18 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     if seen.stray:
         count = count_of(seen.stray, "message")
         text = f"{count} for a coordinator, sent without a prefix to a queue that no fleet reads"
-        option = f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
-        cure = (
-            f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
+        option = (
+            f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
         )
+        cure = f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
         yield problem("STRAY_MESSAGES", text, cure)
 
 
 def _reports(seen: RecordFacts, settings: Settings) -> Finding:
-    code, cure = "REPORTS", "Start a coordinator, or look at the log of those that run: unstuck fleet"
+    code, cure = (
+        "REPORTS",
+        "Start a coordinator, or look at the log of those that run: unstuck fleet",
+    )
     if seen.unread_age is not None and seen.unread_age > LATE:
         count = "" if seen.lag is None else f" ({seen.lag:,} unread)"
         text = f"the oldest report that no coordinator has read waits for {format_duration(seen.unread_age)}{count}"
@@ -213,16 +257,34 @@ def of_settings(settings: Settings) -> list[Finding]:
     s = settings
     lease = (s.lease_ttl, "UNSTUCK_LEASE_TTL")
     lock, idle = (s.lock_ttl, "UNSTUCK_LOCK_TTL"), s.report_idle + s.sweep_every
-    grace, deadline = (s.cancel_grace, "UNSTUCK_CANCEL_GRACE"), (s.cancel_deadline, "UNSTUCK_CANCEL_DEADLINE")
-    sweep, timeout = (s.sweep_every, "UNSTUCK_SWEEP_EVERY"), (s.dispatch_timeout, "UNSTUCK_DISPATCH_TIMEOUT")
+    grace, deadline = (
+        (s.cancel_grace, "UNSTUCK_CANCEL_GRACE"),
+        (s.cancel_deadline, "UNSTUCK_CANCEL_DEADLINE"),
+    )
+    sweep, timeout = (
+        (s.sweep_every, "UNSTUCK_SWEEP_EVERY"),
+        (s.dispatch_timeout, "UNSTUCK_DISPATCH_TIMEOUT"),
+    )
     last = (s.lease_ttl + s.cancel_grace, "UNSTUCK_LEASE_TTL + UNSTUCK_CANCEL_GRACE")
     rules = [
         ((3 * s.lease_renew, "3 × UNSTUCK_LEASE_RENEW"), lease, "two lost renewals lose a lease"),
-        (lock, (idle, "UNSTUCK_REPORT_IDLE + UNSTUCK_SWEEP_EVERY"), "the reports of a dead coordinator meet its lock"),
+        (
+            lock,
+            (idle, "UNSTUCK_REPORT_IDLE + UNSTUCK_SWEEP_EVERY"),
+            "the reports of a dead coordinator meet its lock",
+        ),
         (grace, deadline, "a job is CANCELED before its runners were told to go"),
-        ((3 * s.sweep_every, "3 × UNSTUCK_SWEEP_EVERY"), lease, "the sweep, and not its lease, finds a dead worker"),
+        (
+            (3 * s.sweep_every, "3 × UNSTUCK_SWEEP_EVERY"),
+            lease,
+            "the sweep, and not its lease, finds a dead worker",
+        ),
         (sweep, timeout, "lost offers are made again late"),
-        (last, (s.retention, "UNSTUCK_RETENTION"), "a job is forgotten while a worker may still hold it"),
+        (
+            last,
+            (s.retention, "UNSTUCK_RETENTION"),
+            "a job is forgotten while a worker may still hold it",
+        ),
     ]
     broken = [
         problem(
@@ -243,7 +305,11 @@ def of_settings(settings: Settings) -> list[Finding]:
         broken.append(warning("SETTINGS", text, wait))
     if not s.stalled_after:
         text = "UNSTUCK_STALLED_AFTER is 0: a process in which Celery has stalled stays so until somebody restarts it"
-        broken.append(warning("SETTINGS", text, "Set UNSTUCK_STALLED_AFTER to a minute or more, for all of them."))
+        broken.append(
+            warning(
+                "SETTINGS", text, "Set UNSTUCK_STALLED_AFTER to a minute or more, for all of them."
+            )
+        )
     return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
 
 
@@ -288,7 +354,9 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
     if any(os.strerror(full) in seen.trouble for full in (errno.ENOSPC, errno.EDQUOT)):
         cure = MAKE_ROOM
     if seen.trouble:
-        return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
+        return problem(
+            "WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure
+        )
     if not seen.there:
         text = f"there is no warehouse at {seen.uri} yet; the first submit makes one"
         return warning("WAREHOUSE", text, f"Nothing, if this is a new installation. {cure}")
@@ -335,7 +403,10 @@ def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -
     """
     code, recent = "LOST_JOBS", f"the last {format_duration(settings.retention)}"
     if not unknown:
-        return ok(code, f"the store knows {count_of(len(staged), 'job')} of {recent} that the warehouse knows")
+        return ok(
+            code,
+            f"the store knows {count_of(len(staged), 'job')} of {recent} that the warehouse knows",
+        )
     text = (
         f"the warehouse {settings.warehouse} has work of {count_of(len(unknown), 'job')} of {recent} that this Redis "
         f"does not know: {some(list(unknown))}. It was emptied (FLUSHALL), or restored from an older copy, or it is "
@@ -354,7 +425,11 @@ def of_small_files(found: Mapping[str, int]) -> list[Finding]:
         return []
     which = some([f"{dataset} ({files:,})" for dataset, files in found.items()])
     cure = f"unstuck compact {next(iter(found))}. A job can do it each night (docs/operate.md)."
-    return [warning("SMALL_FILES", f"datasets of many small files, which slow their readers: {which}", cure)]
+    return [
+        warning(
+            "SMALL_FILES", f"datasets of many small files, which slow their readers: {which}", cure
+        )
+    ]
 
 
 def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
@@ -378,21 +453,31 @@ def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Findin
     looks = [
         (who, what)
         for who, what in all_
-        if what.uri == seen.uri and (what.id is not None or what.trouble) and not _saw_too_early(seen, what)
+        if what.uri == seen.uri
+        and (what.id is not None or what.trouble)
+        and not _saw_too_early(seen, what)
     ]
     known, where = seen.id, "here"
     if known is None:
-        known, where = next(((what.id, f"for {who}") for who, what in looks if what.id), ("", "here"))
+        known, where = next(
+            ((what.id, f"for {who}") for who, what in looks if what.id), ("", "here")
+        )
     found = []
-    if differing := [f"{who} ({what.trouble or what.id or 'none'})" for who, what in looks if what.id != known]:
+    if differing := [
+        f"{who} ({what.trouble or what.id or 'none'})" for who, what in looks if what.id != known
+    ]:
         text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {some(differing)}"
         cure = "Mount the same folder at that path on their hosts. Until then their attempts fail: WAREHOUSE_MISMATCH."
         found.append(problem(code, text, cure))
-    if elsewhere := [f"{who} ({what.uri})" for who, what in all_ if what.uri not in (None, seen.uri)]:
+    if elsewhere := [
+        f"{who} ({what.uri})" for who, what in all_ if what.uri not in (None, seen.uri)
+    ]:
         text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {some(elsewhere)}"
         cure = "If it is the same one, mount it everywhere under one path, set as UNSTUCK_WAREHOUSE. Else nothing."
         found.append(warning(code, text, cure))
-    text = f"{len(looks):,} of {len(all_):,} runners and coordinators say that they see the same there"
+    text = (
+        f"{len(looks):,} of {len(all_):,} runners and coordinators say that they see the same there"
+    )
     if silent := len(all_) - len(looks):
         text += (
             f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they have not "

@@ -54,13 +54,19 @@ def notice_facts(client: redis.Redis, keys: Keys) -> NoticeFacts:
     for target, text in cast(dict[str, str], client.hgetall(keys.notices)).items():
         state = json.loads(text)
         if state.get("failed"):
-            failing[target] = (state["since"], state.get("said", ""), sum(one.to == target for one in waiting))
+            failing[target] = (
+                state["since"],
+                state.get("said", ""),
+                sum(one.to == target for one in waiting),
+            )
     return NoticeFacts(named, failing)
 
 
 def _targets_in(spec: str) -> set[str]:
     try:
-        return {name for rule in cast(Any, json.loads(spec)).get("notify", ()) for name in rule["to"]}
+        return {
+            name for rule in cast(Any, json.loads(spec)).get("notify", ()) for name in rule["to"]
+        }
     except (ValueError, AttributeError, KeyError, TypeError):
         return set()  # a record that is damaged
 
@@ -77,7 +83,9 @@ def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
             cure = "Add it there and restart the coordinators, or correct `to:`. Until then it is told nothing."
             yield problem(CODE, text, cure)
     for target in sorted(known):
-        if lacking := [f"{one.host}:{one.pid}" for one in coordinators if target not in one.targets]:
+        if lacking := [
+            f"{one.host}:{one.pid}" for one in coordinators if target not in one.targets
+        ]:
             bad = True
             text = f"the target {target!r} is not in UNSTUCK_NOTIFY of {some(lacking)}, and is in that of others"
             yield warning(CODE, text, "Give all coordinators one setting, and restart those.")

@@ -30,7 +30,9 @@ class Health:
     ailing: tuple[str, ...]
 
 
-def health_of(client: redis.Redis, settings: Settings, role: Role, host: str, max_age: float) -> Health:
+def health_of(
+    client: redis.Redis, settings: Settings, role: Role, host: str, max_age: float
+) -> Health:
     """The health of the processes of ``role`` on ``host``, which is this one.
 
     Args:
@@ -42,7 +44,10 @@ def health_of(client: redis.Redis, settings: Settings, role: Role, host: str, ma
     keys = Keys(settings.prefix)
     found = [one for one in ProcessRegistry(client, keys).read() if one.host == host]
     mine = [one for one in found if isinstance(one, RunnerStatus) == (role == "worker")]
-    (seconds, micros), alive = client.time(), cast(list[str | None], client.hmget(keys.alive, ["at", "period"]))
+    (seconds, micros), alive = (
+        client.time(),
+        cast(list[str | None], client.hmget(keys.alive, ["at", "period"])),
+    )
     now = seconds + micros / 1e6
     if role == "worker":
         return judged(mine, now, max(max_age, settings.runner_silence), process_age)
@@ -56,7 +61,10 @@ def health_of(client: redis.Redis, settings: Settings, role: Role, host: str, ma
 
 
 def judged(
-    found: Iterable[ProcessStatus], now: float, max_age: float, process_age: Callable[[int], float | None]
+    found: Iterable[ProcessStatus],
+    now: float,
+    max_age: float,
+    process_age: Callable[[int], float | None],
 ) -> Health:
     """The health of those of ``found`` that are still there (pure).
 
@@ -76,7 +84,11 @@ def judged(
         if silent <= max_age:
             well += 1
         else:
-            what = f"runner {pid} of worker {one.worker_pid}" if isinstance(one, RunnerStatus) else f"coordinator {pid}"
+            what = (
+                f"runner {pid} of worker {one.worker_pid}"
+                if isinstance(one, RunnerStatus)
+                else f"coordinator {pid}"
+            )
             ailing.append(f"{what} has done nothing for {format_duration(silent)}")
     return Health(well, tuple(ailing))
 

@@ -93,7 +93,9 @@ def server_facts(client: redis.Redis) -> ServerFacts:
     before = time.time()
     seconds, micros = client.time()
     after = time.time()
-    return ServerFacts(info, fsync, (before + after) / 2 - (seconds + micros / 1e6), (after - before) / 2)
+    return ServerFacts(
+        info, fsync, (before + after) / 2 - (seconds + micros / 1e6), (after - before) / 2
+    )
 
 
 def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
@@ -107,7 +109,9 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
     pipe.hmget(keys.alive, ["at", "period"])
     pipe.exists(f"{keys.beat}:lock")
     pipe.zcard(keys.status(Status.HALTED))
-    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat, halted = pipe.execute()
+    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat, halted = (
+        pipe.execute()
+    )
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
@@ -129,13 +133,21 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         halted=int(halted),
         newer=newer,
         halted_schedules=_halted_schedules(ScheduleStore(client, keys)),
-        closed_pools={one.name: one.waiting for one in Pools(client, keys).all() if one.waiting and not one.slots},
+        closed_pools={
+            one.name: one.waiting
+            for one in Pools(client, keys).all()
+            if one.waiting and not one.slots
+        },
     )
 
 
 def _halted_schedules(store: ScheduleStore) -> dict[str, str]:
     records, unreadable = store.load_all(store.names())
-    halted = {one.name: one.halted.code for one in records if one.halted is not None and not one.status.terminal}
+    halted = {
+        one.name: one.halted.code
+        for one in records
+        if one.halted is not None and not one.status.terminal
+    }
     return {**halted, **dict.fromkeys(unreadable, "its record cannot be read")}
 
 
@@ -150,7 +162,9 @@ def unknown_jobs(client: redis.Redis, keys: Keys, jobs: Sequence[str]) -> list[s
 def _stray_messages(client: redis.Redis) -> int:
     try:
         oldest = cast(str | None, client.lindex(CONTROL_QUEUE, -1))
-        ours = oldest is not None and str(json.loads(oldest)["headers"]["task"]).startswith("unstuck.")
+        ours = oldest is not None and str(json.loads(oldest)["headers"]["task"]).startswith(
+            "unstuck."
+        )
         return client.llen(CONTROL_QUEUE) if ours else 0
     except (redis.ResponseError, ValueError, TypeError, KeyError):
         return 0  # the key belongs to another program
@@ -162,7 +176,11 @@ def _stream(client: redis.Redis, keys: Keys) -> tuple[int | None, str | None, in
     group = next((one for one in groups if one["name"] == REPORT_GROUP), None)
     after = "-" if group is None else f"({group['last-delivered-id']}"
     unread = cast(list[tuple[str, Any]], client.xrange(keys.reports, min=after, count=1))
-    pending: Any = {"pending": 0, "min": None} if group is None else client.xpending(keys.reports, REPORT_GROUP)
+    pending: Any = (
+        {"pending": 0, "min": None}
+        if group is None
+        else client.xpending(keys.reports, REPORT_GROUP)
+    )
     lag = None if group is None or group.get("lag") is None else int(group["lag"])
     return lag, unread[0][0] if unread else None, int(pending["pending"]), pending["min"]
 
@@ -177,12 +195,16 @@ def jobs_with_tables(client: redis.Redis, keys: Keys) -> list[str]:
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hget(keys.of(job).job, "spec")
-    return [job for job, spec in zip(jobs, pipe.execute(), strict=True) if spec and _has_tables(spec)]
+    return [
+        job for job, spec in zip(jobs, pipe.execute(), strict=True) if spec and _has_tables(spec)
+    ]
 
 
 def _has_tables(spec: str) -> bool:
     try:
-        return any(one.get("format") == "delta" for one in json.loads(spec).get("outputs", {}).values())
+        return any(
+            one.get("format") == "delta" for one in json.loads(spec).get("outputs", {}).values()
+        )
     except (ValueError, AttributeError):
         return False  # a record that is damaged
 
@@ -193,7 +215,9 @@ def open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
     return [job.id for job in Queries(client, keys).jobs(status=still_open, limit=JOBS_EXAMINED)]
 
 
-def _open_records(client: redis.Redis, keys: Keys) -> tuple[tuple[JobWarehouse, ...], tuple[str, ...]]:
+def _open_records(
+    client: redis.Redis, keys: Keys
+) -> tuple[tuple[JobWarehouse, ...], tuple[str, ...]]:
     """The warehouses of open jobs, and the jobs that a newer release has stored."""
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
@@ -201,4 +225,6 @@ def _open_records(client: redis.Redis, keys: Keys) -> tuple[tuple[JobWarehouse, 
     known = list(zip(jobs, pipe.execute(), strict=True))
     warehouses = tuple(JobWarehouse(job, uri, id_) for job, (uri, id_, _) in known if uri and id_)
     schemas = ((job, schema or "") for job, (_, _, schema) in known)
-    return warehouses, tuple(job for job, text in schemas if text.isdecimal() and int(text) > JOB_SCHEMA)
+    return warehouses, tuple(
+        job for job, text in schemas if text.isdecimal() and int(text) > JOB_SCHEMA
+    )

@@ -47,7 +47,9 @@ class DatasetDocument(Document):
     paths: list[str] | None
 
     @classmethod
-    def of_state(cls, place: Warehouse, uri: str, name: str, state: DatasetState, files: bool) -> DatasetDocument:
+    def of_state(
+        cls, place: Warehouse, uri: str, name: str, state: DatasetState, files: bool
+    ) -> DatasetDocument:
         """``files``: name its files; ``uri``: of the warehouse, as the user wrote it."""
         return cls.of(
             state,

@@ -41,7 +41,10 @@ class Document(BaseModel):
     def of(cls, record: Any, **known: Any) -> Self:
         """The document of ``record``, whose attributes are named as the fields, but for what is ``known`` better."""
         return cls.model_validate(
-            {name: known[name] if name in known else getattr(record, name) for name in cls.model_fields}
+            {
+                name: known[name] if name in known else getattr(record, name)
+                for name in cls.model_fields
+            }
         )
 
 
@@ -52,7 +55,11 @@ def plain(answer: Any) -> Any:
         return answer.model_dump()
     if isinstance(answer, list | tuple):
         return [plain(one) for one in answer]
-    return {name: plain(one) for name, one in answer.items()} if isinstance(answer, Mapping) else answer
+    return (
+        {name: plain(one) for name, one in answer.items()}
+        if isinstance(answer, Mapping)
+        else answer
+    )
 
 
 class _Escapes(dict[int, str]):

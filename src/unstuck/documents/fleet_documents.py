@@ -117,7 +117,11 @@ class ExaminationDocument(Document):
     @classmethod
     def of_findings(cls, redis: str, findings: Sequence[Finding]) -> ExaminationDocument:
         counts = Counter(one.level for one in findings)
-        known = {"redis": redis, "problems": counts[Level.PROBLEM], "warnings": counts[Level.WARNING]}
+        known = {
+            "redis": redis,
+            "problems": counts[Level.PROBLEM],
+            "warnings": counts[Level.WARNING],
+        }
         return cls.model_validate({**known, "findings": findings})
 
 

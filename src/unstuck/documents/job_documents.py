@@ -147,7 +147,9 @@ class JobDocument(Document):
     @classmethod
     def of_view(cls, view: JobView) -> JobDocument:
         job = view.job
-        more = {name: getattr(view, name) for name in ("damage", "params", "done", "total", "zones")}
+        more = {
+            name: getattr(view, name) for name in ("damage", "params", "done", "total", "zones")
+        }
         why = "" if job.terminal else view.why_line(job.id)
         groups = [GroupDocument.of_group(view, group) for group in view.groups]
         return cls.of(job, why=why, due_at=view.due, groups=groups, **more)
@@ -207,7 +209,10 @@ class DiffDocument(Document):
     def of_view(cls, view: JobView) -> DiffDocument:
         return cls.of(
             view.job,
-            alterations=[AlterationDocument.of(one, revision=n) for n, one in enumerate(view.job.alterations, 1)],
+            alterations=[
+                AlterationDocument.of(one, revision=n)
+                for n, one in enumerate(view.job.alterations, 1)
+            ],
             groups=[ClaimedGroupDocument.of(one, group=one.id) for one in view.claimed],
         )
 

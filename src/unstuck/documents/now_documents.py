@@ -55,6 +55,8 @@ class NowDocument(Document):
         return cls(
             at=seen.at,
             not_well=[TroubleDocument.of_trouble(one, waits) for one in found],
-            goes_on=[ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in seen.beside(found)],
+            goes_on=[
+                ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in seen.beside(found)
+            ],
             ended=[EndedDocument.of_ended(one) for one in ended[:MOST]],
         )

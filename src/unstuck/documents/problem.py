@@ -64,7 +64,11 @@ class ProblemDocument(Document):
     def of_error(cls, error: Exception) -> ProblemDocument:
         told = explained(error)
         code = getattr(error, "code", "") or ("FILE_TROUBLE" if told else "BUG")
-        title = _title(type(error)) if isinstance(error, UnstuckError) else _TITLES.get(code, "A bug in Unstuck.")
+        title = (
+            _title(type(error))
+            if isinstance(error, UnstuckError)
+            else _TITLES.get(code, "A bug in Unstuck.")
+        )
         places = [one.to_json() for one in error.problems] if isinstance(error, SpecError) else ()
         return cls.of_code(code, title, status_of(error), told[1] if told else BUG, places)
 
@@ -74,7 +78,14 @@ class ProblemDocument(Document):
     ) -> ProblemDocument:
         kind = f"urn:unstuck:{code.lower().replace('_', '-')}"
         return cls.model_validate(
-            {"type": kind, "title": title, "status": status, "detail": detail, "code": code, "problems": problems}
+            {
+                "type": kind,
+                "title": title,
+                "status": status,
+                "detail": detail,
+                "code": code,
+                "problems": problems,
+            }
         )
 
 

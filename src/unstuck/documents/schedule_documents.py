@@ -69,7 +69,10 @@ class BacklogDocument(Document):
             return None
         streams = [
             StreamDocument.of(
-                stream, stream=address, oldest=stream.since, position=stream.next or stream.position or None
+                stream,
+                stream=address,
+                oldest=stream.since,
+                position=stream.next or stream.position or None,
             )
             for address, stream in one.streams.items()
         ]
@@ -166,9 +169,15 @@ class WholeScheduleDocument(ScheduleDocument):
 
     @classmethod
     def of_all(
-        cls, view: ScheduleView, ticks: int, runs: Sequence[ListedJob], events: Sequence[dict[str, Any]]
+        cls,
+        view: ScheduleView,
+        ticks: int,
+        runs: Sequence[ListedJob],
+        events: Sequence[dict[str, Any]],
     ) -> ScheduleDocument:
-        return cls.of_view(view, ticks, runs=[ListedJobDocument.of_line(job) for job in runs], events=events)
+        return cls.of_view(
+            view, ticks, runs=[ListedJobDocument.of_line(job) for job in runs], events=events
+        )
 
 
 class FactDocument(Document):

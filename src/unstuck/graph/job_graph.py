@@ -7,13 +7,35 @@ from dataclasses import dataclass, field
 
 from unstuck.graph.layered import Box, Line, Size, lay_out
 from unstuck.graph.status_marks import css_class, mark
-from unstuck.graph.svg import MONO, SOFT, Svg, cut, element, linked, picture, plain, text, title, width_of
+from unstuck.graph.svg import (
+    MONO,
+    SOFT,
+    Svg,
+    cut,
+    element,
+    linked,
+    picture,
+    plain,
+    text,
+    title,
+    width_of,
+)
 
 NAME, SMALL = 13.0, 11.0  # font sizes
 NARROW, WIDE = 92.0, 224.0  # of a box
 PAD, MARGIN, STACKED = 10.0, 12.0, 4.0
 HEIGHT, JOIN_HEIGHT = 46.0, 30.0
-CENSUS = ("FAILED", "CANCELED", "CANCELING", "BACKOFF", "RUNNING", "QUEUED", "WAITING", "SKIPPED", "SUCCEEDED")
+CENSUS = (
+    "FAILED",
+    "CANCELED",
+    "CANCELING",
+    "BACKOFF",
+    "RUNNING",
+    "QUEUED",
+    "WAITING",
+    "SKIPPED",
+    "SUCCEEDED",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +62,11 @@ class GraphGroup:
 
 def worst_of(census: Mapping[str, int]) -> str:
     """The state of a fork in a word: the state of its members that needs a look first."""
-    if census.get("SUCCEEDED") and census.get("WAITING") and len([n for n in census.values() if n]) == 2:
+    if (
+        census.get("SUCCEEDED")
+        and census.get("WAITING")
+        and len([n for n in census.values() if n]) == 2
+    ):
         return "RUNNING"
     return next((state for state in CENSUS if census.get(state) and state != "SKIPPED"), "SKIPPED")
 
@@ -50,7 +76,9 @@ def counted(census: Mapping[str, int]) -> str:
     return ", ".join(f"{census[state]:,} {state.lower()}" for state in CENSUS if census.get(state))
 
 
-def job_graph(groups: Sequence[GraphGroup], label: str, href: Callable[[str], str] = lambda name: "") -> Svg:
+def job_graph(
+    groups: Sequence[GraphGroup], label: str, href: Callable[[str], str] = lambda name: ""
+) -> Svg:
     """The picture of all groups and of what each needs.
 
     Args:
@@ -58,10 +86,21 @@ def job_graph(groups: Sequence[GraphGroup], label: str, href: Callable[[str], st
         href: where a click on a group leads, by its name; empty: nowhere.
     """
     known = {group.name: group for group in groups}
-    layout = lay_out({group.name: _size(group) for group in groups}, {group.name: group.needs for group in groups})
+    layout = lay_out(
+        {group.name: _size(group) for group in groups},
+        {group.name: group.needs for group in groups},
+    )
     drawn = [
-        element("g", *(_line(line) for line in layout.lines), class_="edges", fill="none", stroke="currentColor"),
-        element("g", *map(_dot, layout.junctions.values()), class_="junctions", fill="currentColor"),
+        element(
+            "g",
+            *(_line(line) for line in layout.lines),
+            class_="edges",
+            fill="none",
+            stroke="currentColor",
+        ),
+        element(
+            "g", *map(_dot, layout.junctions.values()), class_="junctions", fill="currentColor"
+        ),
         *(_group(known[name], box, href(name)) for name, box in layout.boxes.items()),
     ]
     moved = element("g", *drawn, transform=f"translate({MARGIN:g} {MARGIN:g})")
@@ -71,7 +110,9 @@ def job_graph(groups: Sequence[GraphGroup], label: str, href: Callable[[str], st
 
 def _size(group: GraphGroup) -> Size:
     name, below = width_of(group.name, NAME) + 18, width_of(_below(group), SMALL)
-    return min(WIDE, max(NARROW, name + 2 * PAD, below + 2 * PAD)), JOIN_HEIGHT if _is_small(group) else HEIGHT
+    return min(WIDE, max(NARROW, name + 2 * PAD, below + 2 * PAD)), JOIN_HEIGHT if _is_small(
+        group
+    ) else HEIGHT
 
 
 def _is_small(group: GraphGroup) -> bool:
@@ -83,8 +124,16 @@ def _below(group: GraphGroup) -> str:
     rule = "" if group.join == "all_succeeded" else group.join
     if group.forked and group.census:
         total = sum(group.census.values())
-        short = " ".join(f"{mark(state).symbol}{group.census[state]:,}" for state in CENSUS if group.census.get(state))
-        note = f"{total:,}: {short}" if len([n for n in group.census.values() if n]) > 1 else f"{total:,} {short[0]}"
+        short = " ".join(
+            f"{mark(state).symbol}{group.census[state]:,}"
+            for state in CENSUS
+            if group.census.get(state)
+        )
+        note = (
+            f"{total:,}: {short}"
+            if len([n for n in group.census.values() if n]) > 1
+            else f"{total:,} {short[0]}"
+        )
     else:
         note = group.note or group.state.lower()
     return " · ".join(filter(None, (rule, note)))
@@ -95,17 +144,32 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
     line, fill = (shown.line, shown.fill) if group.state else ("currentColor", "none")
     frame = {"width": box.w, "height": box.h, "rx": box.h / 2 if group.only_joins else 7.0}
     stacked = [
-        element("rect", x=box.x + off, y=box.y + off, **frame, class_="stacked", fill=fill, stroke=line)
+        element(
+            "rect", x=box.x + off, y=box.y + off, **frame, class_="stacked", fill=fill, stroke=line
+        )
         for off in ((STACKED,) if group.forked else ())
     ]
-    told = counted(group.census) if group.forked and group.census else group.state.lower() or group.note
+    told = (
+        counted(group.census)
+        if group.forked and group.census
+        else group.state.lower() or group.note
+    )
     needs = f"after {', '.join(group.needs)} ({group.join})" if group.needs else ""
     names_y = box.y + (box.h / 2 + 4.5 if _is_small(group) else 19)
     symbol = f"{shown.symbol} " if group.state else ""
     drawn = [
         title(": ".join(filter(None, [group.name, "; ".join(filter(None, [told, needs]))]))),
         *stacked,
-        element("rect", x=box.x, y=box.y, **frame, class_="box", fill=fill, stroke=line, stroke_width=1.5),
+        element(
+            "rect",
+            x=box.x,
+            y=box.y,
+            **frame,
+            class_="box",
+            fill=fill,
+            stroke=line,
+            stroke_width=1.5,
+        ),
         element(
             "text",
             element("tspan", plain(symbol), fill=line, class_="mark") if symbol else "",
@@ -124,7 +188,10 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
         drawn.append(text(box.x + PAD, box.y + 35, words, **where))
     if group.forked and group.census:
         drawn += _census(group.census, box)
-    return linked(href, element("g", *drawn, class_=f"node {css_class(group.state)}" if group.state else "node"))
+    return linked(
+        href,
+        element("g", *drawn, class_=f"node {css_class(group.state)}" if group.state else "node"),
+    )
 
 
 def _census(census: Mapping[str, int], box: Box) -> list[str]:
@@ -158,9 +225,13 @@ def _line(line: Line) -> str:
         if n:
             path.append(f"H{x1:g}")
         middle = round((x1 + x2) / 2, 1)
-        path.append(f"H{x2:g}" if y1 == y2 else f"C{middle:g} {y1:g} {middle:g} {y2:g} {x2:g} {y2:g}")
+        path.append(
+            f"H{x2:g}" if y1 == y2 else f"C{middle:g} {y1:g} {middle:g} {y2:g} {x2:g} {y2:g}"
+        )
     return element("path", d="".join(path), stroke_opacity=0.55, stroke_width=1.3)
 
 
 def _dot(box: Box) -> str:
-    return element("circle", cx=box.x + box.w / 2, cy=box.y + box.h / 2, r=box.w / 2, fill_opacity=SOFT)
+    return element(
+        "circle", cx=box.x + box.w / 2, cy=box.y + box.h / 2, r=box.w / 2, fill_opacity=SOFT
+    )

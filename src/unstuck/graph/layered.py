@@ -77,7 +77,9 @@ def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> La
 
     Raises: CycleError.
     """
-    known = {name: tuple(dict.fromkeys(n for n in needs.get(name, ()) if n in sizes)) for name in sizes}
+    known = {
+        name: tuple(dict.fromkeys(n for n in needs.get(name, ()) if n in sizes)) for name in sizes
+    }
     nodes = {name: _Node(name, size) for name, size in sizes.items()}
     junctions = _join_lines(known, nodes)
     order = _in_order(known, nodes)
@@ -85,8 +87,14 @@ def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> La
         known = _without_implied(order)
         order = _in_order(known, nodes)
     _spread_unbound(order)
-    long_lines = {(need.name, node.name): _pass_layers(need, node) for node in order for need in tuple(node.before)}
-    layers: list[list[_Node]] = [[] for _ in range(1 + max((node.layer for node in order), default=-1))]
+    long_lines = {
+        (need.name, node.name): _pass_layers(need, node)
+        for node in order
+        for need in tuple(node.before)
+    }
+    layers: list[list[_Node]] = [
+        [] for _ in range(1 + max((node.layer for node in order), default=-1))
+    ]
     for node in order:
         layers[node.layer].append(node)
     for passed in long_lines.values():
@@ -179,12 +187,16 @@ def _fewest_crossings(layers: list[list[_Node]]) -> list[list[_Node]]:
         rightwards = sweep % 2 == 0
         now = list(layers)
         for n in range(1, len(now)) if rightwards else range(len(now) - 2, -1, -1):
-            places = {id(node): place for place, node in enumerate(now[n - 1 if rightwards else n + 1])}
+            places = {
+                id(node): place for place, node in enumerate(now[n - 1 if rightwards else n + 1])
+            }
             keys = {}
             for place, node in enumerate(now[n]):
                 beside = [places[id(one)] for one in (node.before if rightwards else node.after)]
                 unbound = not node.before and not node.after
-                keys[id(node)] = math.inf if unbound else sum(beside) / len(beside) if beside else place
+                keys[id(node)] = (
+                    math.inf if unbound else sum(beside) / len(beside) if beside else place
+                )
             now[n] = sorted(now[n], key=lambda node: keys[id(node)])
         layers = now
         if (count := _crossings(layers)) < fewest:
@@ -214,7 +226,9 @@ def _place(layers: Sequence[Sequence[_Node]]) -> None:
             wanted = []
             for node in layer:
                 beside = (node.before or node.after) if rightwards else (node.after or node.before)
-                middle = sorted(one.y for one in beside)[(len(beside) - 1) // 2 : len(beside) // 2 + 1]
+                middle = sorted(one.y for one in beside)[
+                    (len(beside) - 1) // 2 : len(beside) // 2 + 1
+                ]
                 wanted.append(sum(middle) / len(middle) if middle else node.y)
             _place_layer(layer, wanted)
 
@@ -223,7 +237,9 @@ def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
     """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of least squares."""
     offsets = [0.0]
     for above, below in pairwise(layer):
-        offsets.append(offsets[-1] + (above.size[1] + below.size[1]) / 2 + max(above.gap, below.gap))
+        offsets.append(
+            offsets[-1] + (above.size[1] + below.size[1]) / 2 + max(above.gap, below.gap)
+        )
     runs: list[tuple[float, float, int]] = []  # weighted sum, weight and count of nodes that touch
     for node, want, offset in zip(layer, wanted, offsets, strict=False):
         weight = STRAIGHT if node.passing else 1.0
@@ -249,7 +265,9 @@ def _drawn(
     lefts = [sum(widths[:n]) + n * GAP_X for n in range(len(layers))]
 
     def box(node: _Node) -> Box:
-        x = lefts[node.layer] + (0 if node.name not in between else (widths[node.layer] - node.size[0]) / 2)
+        x = lefts[node.layer] + (
+            0 if node.name not in between else (widths[node.layer] - node.size[0]) / 2
+        )
         w = node.size[0] if node.name in between else widths[node.layer]
         return Box(x, round(node.y - node.size[1] / 2 - top, 1), w, node.size[1])
 
@@ -269,4 +287,6 @@ def _drawn(
     boxes = {name: box(node) for name, node in nodes.items() if name not in between}
     bottoms = (node.y + node.size[1] / 2 - top for layer in layers for node in layer)
     width = lefts[-1] + widths[-1] if layers else 0.0
-    return Layout(width, max(bottoms, default=0.0), boxes, {name: box(nodes[name]) for name in between}, lines)
+    return Layout(
+        width, max(bottoms, default=0.0), boxes, {name: box(nodes[name]) for name in between}, lines
+    )

@@ -34,11 +34,34 @@ def run_strip(runs: Sequence[StripRun], label: str) -> Svg:
         drawn = element(
             "g",
             title(run.title),
-            element("rect", x=x, y=0, width=WIDTH, height=HEIGHT + SIGN + 3, fill="none", pointer_events="all"),
-            element("rect", x=x, y=HEIGHT - high, width=WIDTH, height=high, rx=2, class_="bar", fill=shown.line),
+            element(
+                "rect",
+                x=x,
+                y=0,
+                width=WIDTH,
+                height=HEIGHT + SIGN + 3,
+                fill="none",
+                pointer_events="all",
+            ),
+            element(
+                "rect",
+                x=x,
+                y=HEIGHT - high,
+                width=WIDTH,
+                height=high,
+                rx=2,
+                class_="bar",
+                fill=shown.line,
+            ),
             text(x + WIDTH / 2, HEIGHT + SIGN, shown.symbol, font_size=SIGN, text_anchor="middle"),
             class_=f"run {css_class(run.status)}",
         )
         bars.append(linked(run.href, drawn))
     width = max(1.0, len(runs) * (WIDTH + GAP) - GAP)
-    return picture(width, HEIGHT + SIGN + 3, label, bars, role="group" if any(run.href for run in runs) else "img")
+    return picture(
+        width,
+        HEIGHT + SIGN + 3,
+        label,
+        bars,
+        role="group" if any(run.href for run in runs) else "img",
+    )

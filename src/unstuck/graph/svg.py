@@ -42,7 +42,9 @@ def element(name: str, *content: str, **attributes: Any) -> str:
 
 
 def text(x: float, y: float, words: str, **attributes: Any) -> str:
-    return element("text", plain(words), x=x, y=y, fill=attributes.pop("fill", "currentColor"), **attributes)
+    return element(
+        "text", plain(words), x=x, y=y, fill=attributes.pop("fill", "currentColor"), **attributes
+    )
 
 
 def title(words: str) -> str:
@@ -55,7 +57,9 @@ def linked(href: str, *content: str) -> str:
     return element("a", *content, href=href) if href else "".join(content)
 
 
-def picture(width: float, height: float, label: str, content: Iterable[str], *, role: str = "img") -> Svg:
+def picture(
+    width: float, height: float, label: str, content: Iterable[str], *, role: str = "img"
+) -> Svg:
     """A whole picture.
 
     Args:
@@ -89,7 +93,11 @@ def cut(words: str, width: float, size: float) -> str:
     """``words`` in one line, cut to so many pixels of MONO at this font size."""
     words = " ".join(words.split())
     cells = int(width / (size * CHARACTER) + 0.01)
-    return words if cell_len(words) <= cells else set_cell_size(words, max(cells - 1, 0)).rstrip() + "…"
+    return (
+        words
+        if cell_len(words) <= cells
+        else set_cell_size(words, max(cells - 1, 0)).rstrip() + "…"
+    )
 
 
 def width_of(words: str, size: float) -> float:

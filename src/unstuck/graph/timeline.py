@@ -16,7 +16,26 @@ SIZE = 11.5  # font size
 NARROWEST = 2.0  # pixels of a bar
 APART = 40  # bars of a row that are drawn each for itself; those of more attempts are drawn in one where they touch
 ROWS = 40
-_STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_STEPS = (
+    1,
+    2,
+    5,
+    10,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+)
 _WORRYING = ("FAILED", "LOST", "CANCELED", "RUNNING", "QUEUED")
 
 
@@ -46,7 +65,11 @@ class _Bar:
 
 
 def timeline(
-    rows: Sequence[Row], now: float, label: str, href: Callable[[str], str] = lambda name: "", most: int = ROWS
+    rows: Sequence[Row],
+    now: float,
+    label: str,
+    href: Callable[[str], str] = lambda name: "",
+    most: int = ROWS,
 ) -> Svg:
     """The picture of all attempts up to ``now``.
 
@@ -68,9 +91,13 @@ def timeline(
     for n, row in enumerate(shown):
         drawn.append(_row(row, TOP + n * ROW, now, x, href(row.name)))
     if left := sum(bool(row.attempts) for row in rows) - len(shown):
-        drawn.append(text(0, height + 12, f"… {left:,} more groups", font_size=SIZE, fill_opacity=SOFT))
+        drawn.append(
+            text(0, height + 12, f"… {left:,} more groups", font_size=SIZE, fill_opacity=SOFT)
+        )
         height += ROW
-    return picture(WIDTH, height, label, drawn, role="group" if any(href(row.name) for row in shown) else "img")
+    return picture(
+        WIDTH, height, label, drawn, role="group" if any(href(row.name) for row in shown) else "img"
+    )
 
 
 def _most_worrying(rows: Sequence[Row], most: int) -> list[Row]:
@@ -92,23 +119,48 @@ def _axis(begin: float, end: float, height: float, x: Callable[[float], float]) 
     for n in range(int(whole / step) + 1):
         at = x(begin + n * step)
         words = f"+{format_duration(float(n * step))}" if n else "0"
-        line = element("path", d=f"M{at:.1f} {TOP - 4:g}V{height:g}", stroke="currentColor", stroke_opacity=0.18)
+        line = element(
+            "path",
+            d=f"M{at:.1f} {TOP - 4:g}V{height:g}",
+            stroke="currentColor",
+            stroke_opacity=0.18,
+        )
         room = at < WIDTH - 30
-        yield line + text(at, TOP - 9, words, font_size=10, fill_opacity=SOFT, text_anchor="middle" if room else "end")
+        yield line + text(
+            at,
+            TOP - 9,
+            words,
+            font_size=10,
+            fill_opacity=SOFT,
+            text_anchor="middle" if room else "end",
+        )
 
 
 def _row(row: Row, y: float, now: float, x: Callable[[float], float], href: str) -> str:
     bars = [bar for one in row.attempts for bar in _bars(one, now, x)]
     crowded = len(bars) > APART
     if crowded:
-        bars = [merged for outcome in dict.fromkeys(bar.outcome for bar in bars) for merged in _merged(bars, outcome)]
+        bars = [
+            merged
+            for outcome in dict.fromkeys(bar.outcome for bar in bars)
+            for merged in _merged(bars, outcome)
+        ]
     bars.sort(key=lambda bar: (bar.outcome != "QUEUED", bar.outcome != "SUCCEEDED"))
-    name = text(0, y + ROW / 2 + 4, cut(row.name, LABEL - 12, SIZE), font_size=SIZE, font_family=MONO)
+    name = text(
+        0, y + ROW / 2 + 4, cut(row.name, LABEL - 12, SIZE), font_size=SIZE, font_family=MONO
+    )
     marks = [
         element(
             "g",
             title(one.text),
-            text(x(one.at), y + ROW / 2 + 4, "✕", font_size=12, text_anchor="middle", fill=mark("FAILED").line),
+            text(
+                x(one.at),
+                y + ROW / 2 + 4,
+                "✕",
+                font_size=12,
+                text_anchor="middle",
+                fill=mark("FAILED").line,
+            ),
             class_="refused",
         )
         for one in row.refused[:APART]
@@ -126,7 +178,12 @@ def _bars(one: PastAttempt, now: float, x: Callable[[float], float]) -> Iterator
     if one.claimed_at is not None:
         ran = f"attempt {one.number} {one.outcome.lower()}, {format_duration(max(0.0, end - claimed))}"
         why = f": {' '.join(one.text.split())[:300]}" if one.text else ""
-        yield _Bar(x(claimed), x(end), one.outcome, f"{ran}{f' on {one.worker}' if one.worker else ''}{why}")
+        yield _Bar(
+            x(claimed),
+            x(end),
+            one.outcome,
+            f"{ran}{f' on {one.worker}' if one.worker else ''}{why}",
+        )
 
 
 def _merged(bars: Iterable[_Bar], outcome: str) -> Iterator[_Bar]:
@@ -148,7 +205,10 @@ def _merged(bars: Iterable[_Bar], outcome: str) -> Iterator[_Bar]:
 def _rect(bar: _Bar, y: float, crowded: bool) -> str:
     shown = mark(bar.outcome)
     pale, lost = bar.outcome == "QUEUED", bar.outcome == "LOST"
-    half = crowded and bar.outcome not in ("QUEUED", "SUCCEEDED")  # what lies below it is still to be seen
+    half = crowded and bar.outcome not in (
+        "QUEUED",
+        "SUCCEEDED",
+    )  # what lies below it is still to be seen
     return element(
         "rect",
         title(bar.told),

@@ -43,7 +43,10 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer
 from unstuck.tasks.watchdog.holding import Holding
 from unstuck.tasks.watchdog.policy import Clock, Instruction, timeout_failure
 
-_LIMITS = ("TIMEOUT", "STEP_TIMEOUT")  # of a spec; a person sees a wait for a session or a warehouse, and can end it
+_LIMITS = (
+    "TIMEOUT",
+    "STEP_TIMEOUT",
+)  # of a spec; a person sees a wait for a session or a warehouse, and can end it
 
 
 _LEAVES = 2.0  # seconds that Spark has to end the jobs of an attempt before the thread that waits is interrupted
@@ -62,11 +65,17 @@ class _Limits(WatchdogClient):
     def __init__(self, over: Callable[[Clock], None], shown: Callable[[str], None]) -> None:
         """``over``: is told, in a thread, of a limit that has run out. ``shown``: of the progress of the attempt."""
         self._over, self._shown = over, shown
-        self._pid, self._lock, self._holding = os.getpid(), threading.RLock(), Holding(idle=time.time())
+        self._pid, self._lock, self._holding = (
+            os.getpid(),
+            threading.RLock(),
+            Holding(idle=time.time()),
+        )
         self.off, self.secrets = False, Secrets()
 
     @contextmanager
-    def clock(self, code: str, seconds: float | None, step: str = "", index: int = 0) -> Iterator[None]:
+    def clock(
+        self, code: str, seconds: float | None, step: str = "", index: int = 0
+    ) -> Iterator[None]:
         if seconds is None or math.isinf(seconds) or code not in _LIMITS:
             yield
             return
@@ -99,7 +108,13 @@ class _Terminal:
         self._stream, self._read = stream, read
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("fileno", "read", "readline", "readlines", "buffer"):  # input() asks for the descriptor
+        if name in (
+            "fileno",
+            "read",
+            "readline",
+            "readlines",
+            "buffer",
+        ):  # input() asks for the descriptor
             self._read()
         return getattr(self._stream, name)
 
@@ -168,7 +183,10 @@ class RunnerHere(AttemptHost):
     def run(self, claim: Claim, finish: Callable[[Token, Outcome, str], FinishAnswer]) -> None:
         """Run an attempt, and record its outcome."""
         self._on_spark, self._limits.off = claim.work_order.group.spark, False
-        with in_zone(self.settings.time_zone), logging_restored():  # the log of an attempt sets levels for good
+        with (
+            in_zone(self.settings.time_zone),
+            logging_restored(),
+        ):  # the log of an attempt sets levels for good
             _AttemptHere(self, claim.token, claim, finish).run()
 
     def close(self) -> None:
@@ -205,7 +223,9 @@ class RunnerHere(AttemptHost):
 
     def replace(self) -> None: ...
 
-    def judge(self, error: BaseException, failure: Failure, kind: OutcomeKind) -> tuple[OutcomeKind, Failure]:
+    def judge(
+        self, error: BaseException, failure: Failure, kind: OutcomeKind
+    ) -> tuple[OutcomeKind, Failure]:
         return kind, failure
 
     def made_nothing(self, group: str, job: str) -> None:
@@ -240,9 +260,13 @@ class RunnerHere(AttemptHost):
                 raise KeyboardInterrupt  # a second time
             self.leave()
             return
-        if held.instruction is None and not self._limits.off:  # else a debugger has its own use of Ctrl-C
+        if (
+            held.instruction is None and not self._limits.off
+        ):  # else a debugger has its own use of Ctrl-C
             self.leave()
-            if self._on_spark and not self.driver.unused:  # asks no JVM, in the midst of a call to which this may be
+            if (
+                self._on_spark and not self.driver.unused
+            ):  # asks no JVM, in the midst of a call to which this may be
                 self._interrupt_later(held)
                 return
         raise KeyboardInterrupt

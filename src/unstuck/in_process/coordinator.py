@@ -70,7 +70,9 @@ class _WarehousesHere(Warehouses):
         self._clock = clock
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
-        return publish(PublishRequest.of(state, time.time()), answered, now=self._clock.without_jumps())
+        return publish(
+            PublishRequest.of(state, time.time()), answered, now=self._clock.without_jumps()
+        )
 
 
 class Reported:
@@ -107,9 +109,13 @@ class StoreHere:
         """This process is the one runner, of every queue that a job names."""
         open_jobs = [job.record for job in self._core.jobs.values() if not job.record.terminal]
         plans = [plan_of(job.spec, job.texts) for job in open_jobs]
-        queues = tuple(sorted({one.spec.queue_name for plan in plans for one in plan.groups.values()}))
+        queues = tuple(
+            sorted({one.spec.queue_name for plan in plans for one in plan.groups.values()})
+        )
         host, pid = os.uname().nodename, os.getpid()
-        here = RunnerStatus(id="here", host=host, pid=pid, queues=queues, seen=now, worker_pid=pid, idle_since=now)
+        here = RunnerStatus(
+            id="here", host=host, pid=pid, queues=queues, seen=now, worker_pid=pid, idle_since=now
+        )
         return {queue: [here] for queue in queues}
 
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
@@ -126,14 +132,18 @@ class StoreHere:
     ) -> JobState | None:
         if cached is None or bare or self._core.commit_id(job) != cached.job.commit:
             return self._core.load(job)
-        for name, attempt in self._core.attempts_of(job, cached.active if changed is None else changed).items():
+        for name, attempt in self._core.attempts_of(
+            job, cached.active if changed is None else changed
+        ).items():
             if attempt is None:
                 cached.attempts.pop(name, None)
             else:
                 cached.attempts[name] = attempt
         return cached
 
-    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
+    def commit(
+        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str
+    ) -> CommitAnswer:
         return self._core.commit(decision, commit_id, due_seen, acks)
 
     def lanes(self) -> list[str]:
@@ -166,7 +176,12 @@ class _SubmissionsHere:
         return 0
 
     def submit(
-        self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0, expect: str = ""
+        self,
+        submission: Submission,
+        summary: str,
+        reason: str = "",
+        vacuums: int = 0,
+        expect: str = "",
     ) -> tuple[str, bool]:
         job, new = self._store.submit(submission.job, submission.fingerprint)
         if new:
@@ -184,10 +199,19 @@ class Coordinator:
 
     def __init__(self, settings: Settings, clock: JumpingClock) -> None:
         self._settings, self.clock, self._reports = settings, clock, Reported()
-        self.store = ReferenceStore(clock, self._reports, lock_term=settings.lock_term, lease_ttl=settings.lease_ttl)
+        self.store = ReferenceStore(
+            clock, self._reports, lock_term=settings.lock_term, lease_ttl=settings.lease_ttl
+        )
         store = cast(Store, StoreHere(self.store))
         self._reconciler = Reconciler(
-            *(store, lambda wake_ups: None, _WarehousesHere(clock), settings, _mint, cast(Background, AtOnce())),
+            *(
+                store,
+                lambda wake_ups: None,
+                _WarehousesHere(clock),
+                settings,
+                _mint,
+                cast(Background, AtOnce()),
+            ),
             sleep=clock.jump,
             clock=clock,
         )
@@ -198,19 +222,27 @@ class Coordinator:
     def submit(self, spec: JobSpec, key: str = "", *, take_over: bool = False) -> str:
         """Store a job. Returns its id. Raises: as `Submitter.store_job`."""
         fields = {"take_over": take_over}
-        return self._submitter.store_job(spec, self._settings.warehouse, key, None, "", fields=fields).id
+        return self._submitter.store_job(
+            spec, self._settings.warehouse, key, None, "", fields=fields
+        ).id
 
     def decide(self) -> None:
         """Decide whatever was reported or is due, and publish what is done."""
         while entries := self._reports.read():
             by_job: dict[str, list[StreamEntry]] = {}
             for entry in entries:
-                job = entry.fields["job"] if entry.fields["kind"] == "due" else entry.report.token.job
+                job = (
+                    entry.fields["job"] if entry.fields["kind"] == "due" else entry.report.token.job
+                )
                 by_job.setdefault(job, []).append(entry)
             for job, batch in by_job.items():
-                reports = [Delivered(one.id, one.report) for one in batch if one.fields["kind"] != "due"]
+                reports = [
+                    Delivered(one.id, one.report) for one in batch if one.fields["kind"] != "due"
+                ]
                 self._reconciler.reconcile(job, reports, due=len(reports) < len(batch))
-        self.store.alive_at = self.store.now  # a step that took long, or a jump, is no outage: no grace follows
+        self.store.alive_at = (
+            self.store.now
+        )  # a step that took long, or a jump, is no outage: no grace follows
         self._sweep.run()
 
     def take(self) -> Claim | None:
@@ -242,8 +274,13 @@ class Coordinator:
         state = self.store.load(job)
         assert state is not None
         now = self.store.now
-        due = max(now, self.store.due[job]) if job in self.store.due else None  # it is decided when the step has ended
-        settings, queues = self._settings, {one.spec.queue_name for one in state.plan.groups.values()}
+        due = (
+            max(now, self.store.due[job]) if job in self.store.due else None
+        )  # it is decided when the step has ended
+        settings, queues = (
+            self._settings,
+            {one.spec.queue_name for one in state.plan.groups.values()},
+        )
         env = Environment(
             now=now,
             nonce="",

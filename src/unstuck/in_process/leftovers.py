@@ -50,7 +50,11 @@ def _locked(path: Path, base: int) -> AbstractContextManager[object]:
                 file.flush()
                 return file
         except OSError as error:
-            log.info("%s cannot be locked (%s): if this process is killed, the staging of its job stays", path, error)
+            log.info(
+                "%s cannot be locked (%s): if this process is killed, the staging of its job stays",
+                path,
+                error,
+            )
             path.unlink(missing_ok=True)
             file.close()
             return nullcontext()
@@ -73,4 +77,8 @@ def _remove(warehouse: Warehouse, job: str, base: int) -> None:
     try:
         remove_staging(warehouse, job, base)
     except (OSError, UnstuckError) as error:
-        log.warning("the staging of job %s could not be removed; the next run tries it again: %s", job, error)
+        log.warning(
+            "the staging of job %s could not be removed; the next run tries it again: %s",
+            job,
+            error,
+        )

@@ -138,13 +138,17 @@ class InProcess:
         self.clock = JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
         self._on_change: Callable[[JobView], None] | None = None
-        self._began = self._spent = 0.0  # when the job began, and the seconds that were spent to show it
+        self._began = self._spent = (
+            0.0  # when the job began, and the seconds that were spent to show it
+        )
         self._runner = RunnerHere(self.settings, driver, self._progressed)
 
     def close(self) -> None:
         self._runner.close()
 
-    def run_or_leave(self, *given: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any) -> Ended:
+    def run_or_leave(
+        self, *given: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
+    ) -> Ended:
         """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by the same error.
 
         Args:
@@ -201,7 +205,9 @@ class InProcess:
         plan = compile_plan(job_spec)
         for name in fail or {}:
             if split_member(name)[0] not in plan.groups:
-                raise NoSuchGroup(f"fail: the job has no group {name}{suggestion(name, plan.groups)}")
+                raise NoSuchGroup(
+                    f"fail: the job has no group {name}{suggestion(name, plan.groups)}"
+                )
         on_spark = any(one.spec.spark for one in plan.groups.values())
         if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
             raise HostUnfit(lacks)
@@ -217,7 +223,10 @@ class InProcess:
         record = self._coordinator.record(job)
         warehouse = Warehouse(record.warehouse, record.warehouse_id)
         remove_leftovers(warehouse)
-        with staging_of_run(warehouse, job, record.base or 0, keep=keep), self._runner.interruptible():
+        with (
+            staging_of_run(warehouse, job, record.base or 0, keep=keep),
+            self._runner.interruptible(),
+        ):
             self._run(job)
             view = self._coordinator.show(job)
             if on_change is not None:
@@ -246,7 +255,9 @@ class InProcess:
     def _show(self, job: str) -> None:
         """Tell how the job stands, unless that would take more than a part of the time."""
         began = time.monotonic()
-        if self._on_change is not None and self._spent <= SHOWING[0] + SHOWING[1] * (began - self._began):
+        if self._on_change is not None and self._spent <= SHOWING[0] + SHOWING[1] * (
+            began - self._began
+        ):
             self._on_change(self._coordinator.show(job))
             self._spent += time.monotonic() - began
 

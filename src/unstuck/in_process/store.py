@@ -16,7 +16,14 @@ from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRec
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
+from unstuck.coordinator.store.answers import (
+    BeginAnswer,
+    Begun,
+    CommitAnswer,
+    EndAnswer,
+    KeyTaken,
+    NotEnded,
+)
 from unstuck.coordinator.store.job_store import HALTED_LOOK, NO_OFFERS
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
 from unstuck.in_process.stored import Reports, StoredJob
@@ -31,9 +38,13 @@ class ReferenceStore(WorkerScripts):
 
     stored: type[StoredJob] = StoredJob
 
-    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float) -> None:
+    def __init__(
+        self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float
+    ) -> None:
         super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
-        self.keys: dict[str, tuple[str, str]] = {}  # submit key → job, and the fingerprint of its spec
+        self.keys: dict[
+            str, tuple[str, str]
+        ] = {}  # submit key → job, and the fingerprint of its spec
         self.alive_at = 0.0
         self.grace_since = self.grace_until = 0.0
         self.period = 1.0
@@ -46,7 +57,9 @@ class ReferenceStore(WorkerScripts):
             raise KeyTaken(standing)
         return standing
 
-    def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
+    def submit(
+        self, record: JobRecord, fingerprint: str = "f", reason: str = ""
+    ) -> tuple[str, bool]:
         """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken, NotEnded."""
         if record.id in self.jobs:
             return record.id, True
@@ -55,16 +68,25 @@ class ReferenceStore(WorkerScripts):
             raise KeyTaken(standing)
         if standing:
             return standing, False
-        if record.retry_of in self.jobs and not self._ended_badly(self.jobs[record.retry_of].record):
+        if record.retry_of in self.jobs and not self._ended_badly(
+            self.jobs[record.retry_of].record
+        ):
             raise NotEnded(self.jobs[record.retry_of].record.status)
         if record.key:
             self.keys[record.key] = (record.id, fingerprint)
         now = self.now
         plan = plan_of(record.spec, record.texts)
         plans = record.group_plans(plan)
-        self.jobs[record.id] = self.stored(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
+        self.jobs[record.id] = self.stored(
+            replace(record, submitted_at=now), plans=plans, params=dict(plan.params)
+        )
         if record.retry_of in self.jobs:
-            told = {"kind": "RETRIED", "at": now, "by": record.submitted_by, "text": f"as job {record.id}"}
+            told = {
+                "kind": "RETRIED",
+                "at": now,
+                "by": record.submitted_by,
+                "text": f"as job {record.id}",
+            }
             self.jobs[record.retry_of].events.append(told)
         self.due[record.id] = now
         self._stream.add({"v": "1", "kind": "due", "job": record.id})
@@ -89,7 +111,9 @@ class ReferenceStore(WorkerScripts):
             job.lock = (owner, now + self.lock_term)
         job.dirty_until = 0.0
         self.due[job_id] = round(now + self.lock_term, 6)
-        return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
+        return Begun(
+            BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until
+        )
 
     def _outlived(self, until: float) -> bool:
         """Taken before the clock was set back."""
@@ -175,7 +199,11 @@ class ReferenceStore(WorkerScripts):
 
     def _stands(self, job: StoredJob, guard: Guard) -> bool:
         attempt, now = job.attempts.get(guard.group), self.now
-        if attempt is None or (attempt.epoch, attempt.nonce) != (guard.epoch, guard.nonce) or attempt.outcome:
+        if (
+            attempt is None
+            or (attempt.epoch, attempt.nonce) != (guard.epoch, guard.nonce)
+            or attempt.outcome
+        ):
             return False
         if guard.kind == "unclaimed":
             return not attempt.claimant
@@ -231,7 +259,12 @@ class ReferenceStore(WorkerScripts):
                 standing[offer] = last[lane] = job.turns[lane] = turn + step
 
     def acknowledge(
-        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+        self,
+        job_id: str,
+        due: float | None,
+        due_seen: str,
+        acks: Acks,
+        offers: Mapping[Offer, str] = NO_OFFERS,
     ) -> None:
         self._acked(self.jobs[job_id], acks)
         self._add_offers(self.jobs[job_id], offers)
@@ -240,7 +273,9 @@ class ReferenceStore(WorkerScripts):
 
     def _acked(self, job: StoredJob, acks: Acks) -> None:
         acked = self._stream.ack(acks.ids)
-        job.events.extend(json.loads(acks.refused[entry]) for entry in acked if entry in acks.refused)
+        job.events.extend(
+            json.loads(acks.refused[entry]) for entry in acked if entry in acks.refused
+        )
         self._stream.count(acks.counts.items())
 
     def _set_due(self, job_id: str, due: float | None, due_seen: str) -> None:
@@ -271,7 +306,9 @@ class ReferenceStore(WorkerScripts):
         tell(decision)
         self.outbox += decision.notices
         if job.record.status is not Status.HALTED:
-            job.events.append({"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text})
+            job.events.append(
+                {"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text}
+            )
         job.record = replace(decision.job, commit=commit_id)
         self._set_due(job_id, now + HALTED_LOOK, "")
 
@@ -297,18 +334,28 @@ class ReferenceStore(WorkerScripts):
         for pool, offer in list(self.held):
             job = self.jobs.get(offer.job)
             attempt = job.attempts.get(offer.group) if job and not job.record.terminal else None
-            same = attempt is not None and (attempt.epoch, attempt.nonce) == (offer.epoch, offer.nonce)
+            same = attempt is not None and (attempt.epoch, attempt.nonce) == (
+                offer.epoch,
+                offer.nonce,
+            )
             if attempt is None or not same or attempt.outcome is not None or not attempt.claimant:
                 self.held.discard((pool, offer))
 
     def wake_ups(
-        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
+        self,
+        lanes: Iterable[str],
+        listening: Mapping[str, Sequence[RunnerStatus]],
+        waiting: Callable[[str], int],
     ) -> dict[str, int]:
         """``waiting``: how many wake-ups lie in a queue of the broker."""
         wanted: dict[str, int] = {}
         for lane in lanes:
             pool, standing = pool_of(lane), len(self.ready.get(lane, ()))
-            room = self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held) if pool else standing
+            room = (
+                self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held)
+                if pool
+                else standing
+            )
             wanted[queue_of(lane)] = wanted.get(queue_of(lane), 0) + min(standing, max(0, room))
         idle = {one.id: one for there in listening.values() for one in there if self._idle(one)}
 
@@ -321,10 +368,18 @@ class ReferenceStore(WorkerScripts):
             for _ in range(waiting(queue)):
                 choose(queue)
         sent = {
-            queue: 1 for queue, count in wanted.items() if count and not listening.get(queue) and not waiting(queue)
+            queue: 1
+            for queue, count in wanted.items()
+            if count and not listening.get(queue) and not waiting(queue)
         }
-        more = {queue: count - waiting(queue) for queue, count in sorted(wanted.items()) if listening.get(queue)}
-        while more := {queue: left - 1 for queue, left in more.items() if left > 0 and choose(queue)}:
+        more = {
+            queue: count - waiting(queue)
+            for queue, count in sorted(wanted.items())
+            if listening.get(queue)
+        }
+        while more := {
+            queue: left - 1 for queue, left in more.items() if left > 0 and choose(queue)
+        }:
             for queue in more:
                 sent[queue] = sent.get(queue, 0) + 1
         return sent

@@ -18,7 +18,9 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer, RenewAnswer
 class WorkerScripts:
     """All jobs, the due index, the offers that stand; each method is one script, and happens at once."""
 
-    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float) -> None:
+    def __init__(
+        self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float
+    ) -> None:
         """``clock``: seconds since the epoch. ``stream``: the report stream. The terms are in seconds."""
         self._clock = clock
         self._stream = stream
@@ -31,8 +33,12 @@ class WorkerScripts:
         self.held: set[tuple[str, Offer]] = set()  # the attempts that hold a slot of a pool
         self.turn: dict[str, float] = {}  # queue → the turn that was taken last
         self.polled: dict[str, float] = {}
-        self.taken: dict[str, tuple[str, Offer | None]] = {}  # caller → the claimant and the offer of its last take
-        self.finished: dict[str, tuple[str, FinishAnswer]] = {}  # caller → the event and the answer of its last finish
+        self.taken: dict[
+            str, tuple[str, Offer | None]
+        ] = {}  # caller → the claimant and the offer of its last take
+        self.finished: dict[
+            str, tuple[str, FinishAnswer]
+        ] = {}  # caller → the event and the answer of its last finish
 
     @property
     def now(self) -> float:
@@ -40,7 +46,14 @@ class WorkerScripts:
         return round(self._clock(), 6)
 
     def take(
-        self, queues: Sequence[str], caller: str, claimant: str, worker: str, event: str, *, leaves: bool = False
+        self,
+        queues: Sequence[str],
+        caller: str,
+        claimant: str,
+        worker: str,
+        event: str,
+        *,
+        leaves: bool = False,
     ) -> Claim | None:
         before, offer = self.taken.get(caller, ("", None))
         if before == claimant:
@@ -70,7 +83,11 @@ class WorkerScripts:
             (*min(rest.items(), key=by_turn), lane)
             for lane in lanes
             if not (pool := pool_of(lane)) or self.has_slot(pool)
-            if (rest := {offer: turn for offer, turn in self.ready[lane].items() if offer not in staying})
+            if (
+                rest := {
+                    offer: turn for offer, turn in self.ready[lane].items() if offer not in staying
+                }
+            )
         ]
         return min(standing, key=lambda one: one[1], default=None)
 
@@ -80,8 +97,13 @@ class WorkerScripts:
         attempt = job.attempts.get(offer.group) if job else None
         if job is None or attempt is None or job.record.terminal or self._held(job.record):
             return False
-        current = (attempt.epoch, attempt.nonce) == (offer.epoch, offer.nonce) and attempt.outcome is None
-        first = attempt.avoid == worker.rpartition(":")[0] and 0 < attempt.avoid_until - self.now < 60
+        current = (attempt.epoch, attempt.nonce) == (
+            offer.epoch,
+            offer.nonce,
+        ) and attempt.outcome is None
+        first = (
+            attempt.avoid == worker.rpartition(":")[0] and 0 < attempt.avoid_until - self.now < 60
+        )
         return current and not attempt.claimant and first
 
     def has_slot(self, pool: str) -> bool:
@@ -92,11 +114,16 @@ class WorkerScripts:
         attempt = job.attempts.get(offer.group) if job else None
         if job is None or job.record.terminal or attempt is None:
             return None
-        if (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or attempt.outcome is not None:
+        if (attempt.epoch, attempt.nonce) != (
+            offer.epoch,
+            offer.nonce,
+        ) or attempt.outcome is not None:
             return None
         if self._anothers(attempt, claimant):
             return None
-        if not attempt.claimant and (self._held(job.record) or (attempt.pool and not self.has_slot(attempt.pool))):
+        if not attempt.claimant and (
+            self._held(job.record) or (attempt.pool and not self.has_slot(attempt.pool))
+        ):
             return None
         plan = job.plans.get(split_member(offer.group)[0])
         inputs = job.frozen.get(split_member(offer.group)[0])
@@ -109,7 +136,9 @@ class WorkerScripts:
         if attempt.claimant != claimant:
             now = self.now
             claimed = replace(attempt, claimant=claimant, worker=worker, claimed_at=now)
-            job.attempts[offer.group] = replace(claimed, lease=now + self.lease_ttl, revision=job.record.revision)
+            job.attempts[offer.group] = replace(
+                claimed, lease=now + self.lease_ttl, revision=job.record.revision
+            )
             if attempt.pool:
                 self.held.add((attempt.pool, offer))
             self._report(event, token, "claimed")
@@ -127,7 +156,10 @@ class WorkerScripts:
         attempt = job.attempts.get(token.group) if job is not None else None
         if job is None or job.record.terminal or attempt is None:
             return RenewAnswer.STALE
-        if (attempt.epoch, attempt.nonce) != (token.epoch, token.nonce) or attempt.outcome is not None:
+        if (attempt.epoch, attempt.nonce) != (
+            token.epoch,
+            token.nonce,
+        ) or attempt.outcome is not None:
             return RenewAnswer.STALE
         if attempt.claimant and attempt.claimant != token.claimant:
             return RenewAnswer.STALE
@@ -136,7 +168,9 @@ class WorkerScripts:
             attempt = replace(attempt, claimant=token.claimant, worker=worker, claimed_at=now)
             self._due_earlier(token.job, now)
             if attempt.pool:
-                self.held.add((attempt.pool, Offer(token.job, token.group, token.epoch, token.nonce)))
+                self.held.add(
+                    (attempt.pool, Offer(token.job, token.group, token.epoch, token.nonce))
+                )
         job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)
         return RenewAnswer(attempt.instruction or "CONTINUE")
 
@@ -159,7 +193,9 @@ class WorkerScripts:
         worker: str,
         claim: str,
     ) -> tuple[FinishAnswer, Claim | None]:
-        return self.finish(token, outcome, event, caller), self.take(queues, caller, claimant, worker, claim)
+        return self.finish(token, outcome, event, caller), self.take(
+            queues, caller, claimant, worker, claim
+        )
 
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         job = self.jobs.get(token.job)
@@ -167,9 +203,19 @@ class WorkerScripts:
             self._report(event, token, str(outcome.kind))
             return FinishAnswer.UNKNOWN_JOB
         attempt = job.attempts.get(token.group)
-        if not job.record.terminal and attempt and self._holds(attempt, token) and attempt.outcome == outcome:
+        if (
+            not job.record.terminal
+            and attempt
+            and self._holds(attempt, token)
+            and attempt.outcome == outcome
+        ):
             return FinishAnswer.DUPLICATE
-        if job.record.terminal or attempt is None or not self._holds(attempt, token) or attempt.outcome is not None:
+        if (
+            job.record.terminal
+            or attempt is None
+            or not self._holds(attempt, token)
+            or attempt.outcome is not None
+        ):
             refused = "TERMINAL" if job.record.terminal else "STALE"
             self._report(event, token, str(outcome.kind), refused=refused)
             return FinishAnswer.STALE
@@ -181,7 +227,11 @@ class WorkerScripts:
         return FinishAnswer.APPLIED
 
     def _holds(self, attempt: AttemptRecord, token: Token) -> bool:
-        return (attempt.epoch, attempt.nonce, attempt.claimant) == (token.epoch, token.nonce, token.claimant)
+        return (attempt.epoch, attempt.nonce, attempt.claimant) == (
+            token.epoch,
+            token.nonce,
+            token.claimant,
+        )
 
     def _report(self, event: str, token: Token, kind: str, **more: str) -> None:
         fields = {"v": "1", "id": event, "token": str(token), "kind": kind, "at": f"{self.now:.6f}"}

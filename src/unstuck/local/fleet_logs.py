@@ -19,7 +19,9 @@ _CHUNK = 1_000_000  # bytes
 class Console:
     """Prints a line at the terminal and, while ``keeps`` is true, appends it with its time to a file. Never raises."""
 
-    def __init__(self, log: Path, say: Callable[[str], None] | None, log_as: LogAs = "text") -> None:
+    def __init__(
+        self, log: Path, say: Callable[[str], None] | None, log_as: LogAs = "text"
+    ) -> None:
         self._log, self._say, self._log_as = log, say or _print, log_as
         self.keeps = False  # until the home is locked: a refused fleet must not write to the log of the running one
         self._mutex = threading.Lock()

@@ -33,8 +33,12 @@ from unstuck.tasks.settings import Settings
 
 DEFAULT_SIZE = Size()
 PAGE_PORT = 8620  # or another one, if this is taken
-START_TRIES = 3  # a process that ended so often in a row before the fleet was ready will not come up
-VALKEY_TIMEOUT = 20.0  # seconds within which an embedded Valkey must answer, or say that it loads its data
+START_TRIES = (
+    3  # a process that ended so often in a row before the fleet was ready will not come up
+)
+VALKEY_TIMEOUT = (
+    20.0  # seconds within which an embedded Valkey must answer, or say that it loads its data
+)
 LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
 LOOK_EVERY = 0.5  # seconds between two looks at the source of steps
 SIGNAL_WITHIN = 0.5  # seconds until a signal is noticed that did not interrupt the wait for it
@@ -72,7 +76,9 @@ class LocalFleet:
         self.grace = self.settings.stop_within() + 5.0 if grace is None else grace
         self.processes: list[SupervisedProcess] = []
         self.redis_url = ""  # known once the Redis has been started
-        self._given_url = self.settings.redis_url if "redis_url" in self.settings.model_fields_set else None
+        self._given_url = (
+            self.settings.redis_url if "redis_url" in self.settings.model_fields_set else None
+        )
         self._programs = programs
         self._reload = reload
         self._page_port = 0 if web else None
@@ -86,7 +92,12 @@ class LocalFleet:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -107,7 +118,9 @@ class LocalFleet:
                 # Any account of this host can connect to the loopback address.
                 self.redis_url = f"redis://:{self.home.password()}@127.0.0.1:{port}/0"
                 # Valkey holds the lock of the home too, so no second server ever opens its data.
-                self._valkey = self._supervise(valkey(self.home.valkey, port, self.home.config), pass_fds=[lock])
+                self._valkey = self._supervise(
+                    valkey(self.home.valkey, port, self.home.config), pass_fds=[lock]
+                )
             if not self._redis_is_ready():
                 return
             if self._valkey is not None:
@@ -118,12 +131,19 @@ class LocalFleet:
                 programs = program_list(self.size, self.redis_url, self.settings, suffix)
             if self._page_port is not None:
                 self._page_port = free_port(PAGE_PORT)
-                programs = [*programs, page(self._page_port, self.home.web_token(), self.redis_url, self.settings)]
-            source = self._source() if self._reload else None  # what changes from here on is not what workers import
+                programs = [
+                    *programs,
+                    page(self._page_port, self.home.web_token(), self.redis_url, self.settings),
+                ]
+            source = (
+                self._source() if self._reload else None
+            )  # what changes from here on is not what workers import
             for program in programs:
                 self.processes.append(self._supervise(program))
             if source is not None:
-                threading.Thread(target=self._restart_changed, args=(source,), name="reload", daemon=True).start()
+                threading.Thread(
+                    target=self._restart_changed, args=(source,), name="reload", daemon=True
+                ).start()
         except BaseException:
             self.stop(grace=0.0)
             raise
@@ -149,7 +169,10 @@ class LocalFleet:
             if not waited_for:
                 return True
             if time.monotonic() > deadline:
-                names, first = ", ".join(dict.fromkeys(one.name for one in waited_for)), waited_for[0]
+                names, first = (
+                    ", ".join(dict.fromkeys(one.name for one in waited_for)),
+                    waited_for[0],
+                )
                 raise FleetFailed(
                     f"After {timeout:g} s there is no answer from {names}. "
                     f"The end of the log of {first.name} ({first.log}):\n{first.log_tail()}"
@@ -177,7 +200,9 @@ class LocalFleet:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # An ignored signal stays ignored: under nohup the fleet outlives its terminal.
         handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, lambda *_: self._signals.put(None)) for number in handled}
+        before = {
+            number: signal.signal(number, lambda *_: self._signals.put(None)) for number in handled
+        }
         failed = False
         try:
             self._say(f"Starting {self.size} …")
@@ -215,8 +240,12 @@ class LocalFleet:
         """The greeting once the fleet is ready: the line to submit with names all that no other terminal knows."""
         url = self.redis_url
         found = self._valkey is not None and self.home.path == Home().path  # by `with_local_fleet`
-        secret = self._valkey is None and has_password(url)  # it is not written on a terminal; the reader has it
-        reach = self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
+        secret = self._valkey is None and has_password(
+            url
+        )  # it is not written on a terminal; the reader has it
+        reach = (
+            self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
+        )
         prefix = "" if found or secret else f"{reach} "
         where = ", and with this UNSTUCK_REDIS_URL" if secret and not found else ""
         if self.settings.warehouse != str(Path("warehouse").resolve()):
@@ -225,7 +254,11 @@ class LocalFleet:
             (
                 f"Ready: {self.size}, on {without_password(url)}",
                 f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder{where})",
-                *([f"  reach      export {self.home.reach}   (workers, flower, apps)"] if self._valkey else []),
+                *(
+                    [f"  reach      export {self.home.reach}   (workers, flower, apps)"]
+                    if self._valkey
+                    else []
+                ),
                 *([f"  page       {self._page()}"] if self._page_port else []),
                 f"  logs       {self.home.logs}",
                 f"  warehouse  {self.settings.warehouse}",
@@ -238,7 +271,9 @@ class LocalFleet:
         return f"{url}   (this file logs you in: {self.home.login_file(url).as_uri()})"
 
     def _supervise(self, program: Program, pass_fds: Sequence[int] = ()) -> SupervisedProcess:
-        process = SupervisedProcess(program, self.home.logs / f"{program.name}.log", self._say, pass_fds)
+        process = SupervisedProcess(
+            program, self.home.logs / f"{program.name}.log", self._say, pass_fds
+        )
         process.start()
         return process
 
@@ -259,7 +294,9 @@ class LocalFleet:
                 # No limit: a server with a large file would otherwise never come up again.
                 deadline = time.monotonic() + VALKEY_TIMEOUT
                 if not loading:
-                    self._say(f"The Redis at {url} is loading its data; the fleet starts after that. Ctrl-C ends it.")
+                    self._say(
+                        f"The Redis at {url} is loading its data; the fleet starts after that. Ctrl-C ends it."
+                    )
                 loading = True
             except redis.RedisError:
                 if self._valkey is None:
@@ -277,7 +314,11 @@ class LocalFleet:
     def _celery(self) -> Any:
         from unstuck.tasks.transport.celery_app import celery_app  # slow to import
 
-        app = celery_app("unstuck.up", (CONTROL_QUEUE,), self.settings.model_copy(update={"redis_url": self.redis_url}))
+        app = celery_app(
+            "unstuck.up",
+            (CONTROL_QUEUE,),
+            self.settings.model_copy(update={"redis_url": self.redis_url}),
+        )
         # A server that hangs must not keep the main thread, which ends the fleet at a signal.
         app.conf.broker_transport_options |= {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
         return app
@@ -291,7 +332,9 @@ class LocalFleet:
             return []
         try:
             with self._celery.connection_for_write() as connection:
-                replies = self._celery.control.ping(destination=nodes, timeout=0.5, connection=connection)
+                replies = self._celery.control.ping(
+                    destination=nodes, timeout=0.5, connection=connection
+                )
         except (OperationalError, redis.RedisError, OSError):
             time.sleep(0.2)  # Valkey is being started again, or the fleet ended
             return []
@@ -312,18 +355,27 @@ class LocalFleet:
             if hurried:
                 break
             hurried, now = True, self.settings.stop_within(at_once=True)
-            self._say(f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it now.")
+            self._say(
+                f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it now."
+            )
             deadline = min(deadline, time.monotonic() + now)
             for process in processes:
                 process.stop()  # a worker that gets a second SIGTERM hands back at once
         for process in processes:
             for pid in [] if process.gone else process.kill():
-                self._say(f"{process.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
+                self._say(
+                    f"{process.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}"
+                )
 
     def _source(self) -> SourceWatch:
         """Where workers find the code of steps. Installed packages are not watched."""
-        folders = [os.getcwd(), *filter(os.path.isdir, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        return SourceWatch(dict.fromkeys(folders), without=(self.home.path, self.settings.warehouse))
+        folders = [
+            os.getcwd(),
+            *filter(os.path.isdir, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+        ]
+        return SourceWatch(
+            dict.fromkeys(folders), without=(self.home.path, self.settings.warehouse)
+        )
 
     def _restart_changed(self, source: SourceWatch) -> None:
         """Restart the workers whenever the source of steps has changed."""

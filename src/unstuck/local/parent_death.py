@@ -35,6 +35,9 @@ def end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the program would inherit that
+    for ignored in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # Python ignores them, and the program would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     os.execvp(sys.argv[2], sys.argv[2:])

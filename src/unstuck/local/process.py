@@ -58,7 +58,9 @@ class SupervisedProcess:
         pass_fds: file descriptors that the process inherits.
     """
 
-    def __init__(self, program: Program, log: Path, say: Callable[[str], None], pass_fds: Sequence[int] = ()) -> None:
+    def __init__(
+        self, program: Program, log: Path, say: Callable[[str], None], pass_fds: Sequence[int] = ()
+    ) -> None:
         self.program, self.log = program, log
         self.deaths = 0  # in a row
         self._say, self._pass_fds = say, pass_fds
@@ -68,7 +70,9 @@ class SupervisedProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._tree: Tree | None = None
-        self._supervisor = threading.Thread(target=self._supervise, name=f"supervise-{program.name}", daemon=True)
+        self._supervisor = threading.Thread(
+            target=self._supervise, name=f"supervise-{program.name}", daemon=True
+        )
 
     @property
     def name(self) -> str:
@@ -112,7 +116,12 @@ class SupervisedProcess:
         """
         with self._mutex:
             process = self._process
-            if self._restarting or self._stopping.is_set() or process is None or process.returncode is not None:
+            if (
+                self._restarting
+                or self._stopping.is_set()
+                or process is None
+                or process.returncode is not None
+            ):
                 return
             self._restarting = True
             process.terminate()
@@ -154,7 +163,9 @@ class SupervisedProcess:
                     return
                 if self._restarting:
                     continue
-                self.deaths = 1 if time.monotonic() - self._started > STABLE_AFTER else self.deaths + 1
+                self.deaths = (
+                    1 if time.monotonic() - self._started > STABLE_AFTER else self.deaths + 1
+                )
                 what = f"(pid {process.pid}) {describe_exit(code)}; it is started again"
             delay = restart_delay(self.deaths)
             self._say(f"{self.name} {what} in {delay:g} s. Its log: {self.log}")

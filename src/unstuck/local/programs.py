@@ -27,11 +27,17 @@ class Size:
     light_slots: int = 2
 
     def __str__(self) -> str:
-        counted = [(self.workers, "Spark worker"), (self.light, "light worker"), (self.coordinators, "coordinator")]
+        counted = [
+            (self.workers, "Spark worker"),
+            (self.light, "light worker"),
+            (self.coordinators, "coordinator"),
+        ]
         return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counted if n)
 
 
-def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None) -> list[Program]:
+def program_list(
+    size: Size, url: str, settings: Settings, suffix: str = "", cores: int | None = None
+) -> list[Program]:
     """The Celery programs of a local fleet; pure.
 
     Args:
@@ -45,7 +51,9 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
     spark_env = dict(light_env)
     if size.workers > 1 and settings.spark_master == "local[*]":
         # Celery's children of one worker share its part between them; worker processes do not know of each other.
-        spark_env["UNSTUCK_SPARK_MASTER"] = f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
+        spark_env["UNSTUCK_SPARK_MASTER"] = (
+            f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
+        )
 
     def node(app: str, name: str, env: dict[str, str], *options: str) -> Program:
         address = f"{name}{suffix}@{host}"
@@ -63,7 +71,9 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
             for i in range(1, size.workers + 1)
         ),
         *(
-            node("unstuck.tasks", f"light-{i}", light_env, "-Q", "light", "-c", str(size.light_slots))
+            node(
+                "unstuck.tasks", f"light-{i}", light_env, "-Q", "light", "-c", str(size.light_slots)
+            )
             for i in range(1, size.light + 1)
         ),
     ]
@@ -71,7 +81,15 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
 
 def page(port: int, token: Path, url: str, settings: Settings) -> Program:
     """The page of the fleet. With a token, since any account of this host can connect to the loopback address."""
-    argv = ("-m", "unstuck.cli", "web", "--address", f"127.0.0.1:{port}", "--token-file", str(token))
+    argv = (
+        "-m",
+        "unstuck.cli",
+        "web",
+        "--address",
+        f"127.0.0.1:{port}",
+        "--token-file",
+        str(token),
+    )
     env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
     return Program("web", (sys.executable, *argv), env, port=port)
 
@@ -96,7 +114,9 @@ def valkey(folder: Path, port: int, config: Path) -> Program:
     try:
         program = str(get_binary_path())
     except ValkeyBinaryNotFoundError as error:
-        raise FleetFailed(f"{error} Run a Redis or Valkey of your own and set UNSTUCK_REDIS_URL.") from error
+        raise FleetFailed(
+            f"{error} Run a Redis or Valkey of your own and set UNSTUCK_REDIS_URL."
+        ) from error
     options = {
         "bind": "127.0.0.1",
         "port": str(port),
@@ -107,5 +127,10 @@ def valkey(folder: Path, port: int, config: Path) -> Program:
         "maxmemory-policy": "noeviction",
     }
     return Program(
-        "valkey", (program, str(config), *(part for key, value in options.items() for part in (f"--{key}", value)))
+        "valkey",
+        (
+            program,
+            str(config),
+            *(part for key, value in options.items() for part in (f"--{key}", value)),
+        ),
     )

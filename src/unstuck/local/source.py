@@ -32,7 +32,9 @@ class SourceWatch:
         answers nothing.
         """
         now = self._look()
-        fresh = {path for path in now.keys() | self._seen.keys() if now.get(path) != self._seen.get(path)}
+        fresh = {
+            path for path in now.keys() | self._seen.keys() if now.get(path) != self._seen.get(path)
+        }
         self._seen = now
         self._changing |= fresh
         if fresh or not self._changing:
@@ -41,7 +43,9 @@ class SourceWatch:
         return changed
 
     def _look(self) -> dict[str, tuple[int, int]]:
-        return {entry.path: stamp for folder in self.folders for entry, stamp in self._sources(folder)}
+        return {
+            entry.path: stamp for folder in self.folders for entry, stamp in self._sources(folder)
+        }
 
     def _sources(self, folder: str) -> Iterator[tuple[os.DirEntry[str], tuple[int, int]]]:
         try:

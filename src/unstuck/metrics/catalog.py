@@ -53,7 +53,9 @@ def _metric(kind: Kind, name: str, text: str, *labels: str, most: int = 200) -> 
     return made
 
 
-UP = _metric("gauge", "up", "1 if Redis answered this scrape; 0 if not, and then there are no other metrics.")
+UP = _metric(
+    "gauge", "up", "1 if Redis answered this scrape; 0 if not, and then there are no other metrics."
+)
 LEFT_OUT = _metric(
     "gauge",
     "scrape_left_out",
@@ -104,7 +106,9 @@ OFFER_AGE = _metric(
     "queue",
     "pool",
 )
-FREE_SLOTS = _metric("gauge", "queue_free_slots", "Runners of a queue that are idle and may take work.", "queue")
+FREE_SLOTS = _metric(
+    "gauge", "queue_free_slots", "Runners of a queue that are idle and may take work.", "queue"
+)
 PROCESSES = _metric(
     "gauge",
     "processes",
@@ -112,8 +116,12 @@ PROCESSES = _metric(
     "role",
     "state",
 )
-POOL_SLOTS = _metric("gauge", "pool_slots", "Attempts that may hold a slot of a pool at once.", "pool")
-POOL_SLOTS_USED = _metric("gauge", "pool_slots_used", "Attempts that hold a slot of a pool.", "pool")
+POOL_SLOTS = _metric(
+    "gauge", "pool_slots", "Attempts that may hold a slot of a pool at once.", "pool"
+)
+POOL_SLOTS_USED = _metric(
+    "gauge", "pool_slots_used", "Attempts that hold a slot of a pool.", "pool"
+)
 
 UNDECIDED_AGE = _metric(
     "gauge",
@@ -167,7 +175,11 @@ LAST_SUCCESS = _metric(
     most=1000,
 )
 FAILURES = _metric(
-    "gauge", "schedule_consecutive_failures", "Failures in a row of the runs of a schedule.", "schedule", most=1000
+    "gauge",
+    "schedule_consecutive_failures",
+    "Failures in a row of the runs of a schedule.",
+    "schedule",
+    most=1000,
 )
 
 BACKLOG_AGE = _metric(
@@ -192,4 +204,6 @@ NOTICES_ENDED = _metric(
 )
 
 MEMORY_USED = _metric("gauge", "redis_memory_used_bytes", "Memory that Redis uses.")
-MEMORY_MAX = _metric("gauge", "redis_memory_max_bytes", "Memory that Redis may use; 0: without a limit.")
+MEMORY_MAX = _metric(
+    "gauge", "redis_memory_max_bytes", "Memory that Redis may use; 0: without a limit."
+)

@@ -111,7 +111,9 @@ def counters(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
         sheet.add(catalog.REPORTS_REFUSED, _number(counted.get(reason, "0")), reason.lower())
     sheet.add(catalog.DEAD_LETTERS, dead)
     for outcome in ("SENT", "DEAD"):
-        sheet.add(catalog.NOTICES_ENDED, _number(counted.get(f"NOTICE_{outcome}", "0")), outcome.lower())
+        sheet.add(
+            catalog.NOTICES_ENDED, _number(counted.get(f"NOTICE_{outcome}", "0")), outcome.lower()
+        )
     for kind in (*OutcomeKind, LAPSED):
         count = _number(counted.get(f"ATTEMPT_{kind.upper()}", "0"))
         sheet.add(catalog.ATTEMPTS_ENDED, count, "taken_over" if kind == LAPSED else kind)
@@ -202,7 +204,9 @@ def schedules(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
             status = ScheduleStatus(line["status"])
             states[status] += 1
             if not status.terminal:
-                worst.append((-int(line.get("failures", 0)), float(line.get("succeeded_at", 0.0)), name))
+                worst.append(
+                    (-int(line.get("failures", 0)), float(line.get("succeeded_at", 0.0)), name)
+                )
     worst.sort()
     for status in ScheduleStatus:
         sheet.add(catalog.SCHEDULES, states[status], status.lower())
@@ -229,14 +233,24 @@ def notices(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     unspread, targets = yield
     for target in targets:
         pipe.zrange(keys.notices_for(target), 0, PROBLEMS - 1)
-    problems = [(target, problem) for target, found in zip(targets, (yield), strict=True) for problem in found]
+    problems = [
+        (target, problem)
+        for target, found in zip(targets, (yield), strict=True)
+        for problem in found
+    ]
     for target, problem in problems:
         pipe.lindex(keys.notices_of(target, problem), 0)
-    ages = {"(outbox)": sheet.age_since(int(unspread[0][0].partition("-")[0]) / 1000) if unspread else 0.0}
+    ages = {
+        "(outbox)": sheet.age_since(int(unspread[0][0].partition("-")[0]) / 1000)
+        if unspread
+        else 0.0
+    }
     for (target, _), line in zip(problems, (yield), strict=True):
         with sheet.reading("notices"):
             if line is not None:  # it was sent meanwhile
-                ages[target] = max(ages.get(target, 0.0), sheet.age_since(float(line.split(" ")[0])))
+                ages[target] = max(
+                    ages.get(target, 0.0), sheet.age_since(float(line.split(" ")[0]))
+                )
     sheet.add_all(catalog.NOTICE_AGE, (((target,), age) for target, age in ages.items()))
 
 

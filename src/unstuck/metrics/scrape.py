@@ -35,7 +35,10 @@ def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[F
         pipe.time()
         waiting: list[tuple[str, Part, int]] = []
         parts = {make.__name__: make(pipe, keys, sheet) for make in PARTS}
-        for name, part in {**parts, "processes": processes(pipe, keys, sheet, runner_silence)}.items():
+        for name, part in {
+            **parts,
+            "processes": processes(pipe, keys, sheet, runner_silence),
+        }.items():
             before = len(pipe)
             next(part)
             waiting.append((name, part, len(pipe) - before))
@@ -68,7 +71,12 @@ def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> boo
     except StopIteration:
         return False
     except Exception as error:  # noqa: BLE001 - of a damaged key, or one that this user of Redis may not read
-        log.warning("the metrics of %s cannot be read, and are left out: %s: %s", name, type(error).__name__, error)
+        log.warning(
+            "the metrics of %s cannot be read, and are left out: %s: %s",
+            name,
+            type(error).__name__,
+            error,
+        )
         sheet.unreadable(name)
         return False
     return True

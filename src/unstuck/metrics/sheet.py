@@ -47,7 +47,9 @@ class Sheet:
         family = self._family(metric)
         assert isinstance(family, HistogramMetricFamily)
         ends = [*map(floatToGoString, BUCKETS), "+Inf"]
-        family.add_metric(labels, list(zip(ends, accumulate(totals.buckets), strict=True)), totals.seconds)
+        family.add_metric(
+            labels, list(zip(ends, accumulate(totals.buckets), strict=True)), totals.seconds
+        )
 
     def age_since(self, at: float) -> float:
         """Seconds since ``at``; 0 if that lies ahead, as after the clock was set back."""

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if find_spec("pytest") is None:
-    raise ModuleNotFoundError("unstuck.testing is a plugin of pytest, which is not installed here: pip install pytest")
+    raise ModuleNotFoundError(
+        "unstuck.testing is a plugin of pytest, which is not installed here: pip install pytest"
+    )
 
 if TYPE_CHECKING:
     from unstuck.testing.fixture import Unstuck as Unstuck

@@ -25,7 +25,9 @@ class Arrivals:
         """``folder``: for those of all streams."""
         self._folder = folder
         self._folders: dict[str, Path] = {}  # by the address of the stream in specs
-        self._waiting: list[tuple[str, Any, str | None]] = []  # stream, content, name of the file: until a job has it
+        self._waiting: list[
+            tuple[str, Any, str | None]
+        ] = []  # stream, content, name of the file: until a job has it
         self._count = 0
 
     def add(self, stream: str, rows: Any, file: str | None) -> None:
@@ -47,7 +49,9 @@ class Arrivals:
             NotImplementedError: one of its groups that are ``running`` reads Kafka.
             ValueError: something has arrived for a stream that the job does not have.
         """
-        streams: dict[str, dict[str, StreamInput]] = {}  # by name, by group and name, and by address
+        streams: dict[
+            str, dict[str, StreamInput]
+        ] = {}  # by name, by group and name, and by address
         groups = []
         for group in spec.groups:
             inputs = dict(group.inputs)
@@ -62,7 +66,9 @@ class Arrivals:
                     inputs[name] = streams.setdefault(name, {})[one.stream] = here
                     streams[f"{group.name}.{name}"] = {one.stream: here}
                     streams.setdefault(one.stream, {})[one.stream] = here
-            groups.append(group if inputs == group.inputs else group.model_copy(update={"inputs": inputs}))
+            groups.append(
+                group if inputs == group.inputs else group.model_copy(update={"inputs": inputs})
+            )
         while self._waiting:
             name, content, file = self._waiting[0]
             found = list(streams.get(name, {}).values())
@@ -73,10 +79,14 @@ class Arrivals:
                     if found
                     else "has no such stream"
                 )
-                raise ValueError(f"arrive({name!r}): the job {spec.name} {what}; there are: {there}")
+                raise ValueError(
+                    f"arrive({name!r}): the job {spec.name} {what}; there are: {there}"
+                )
             self._count += 1
             ending = "txt" if found[0].format == "text" else found[0].format
-            _write(found[0], content, Path(found[0].stream) / (file or f"{self._count:06d}.{ending}"))
+            _write(
+                found[0], content, Path(found[0].stream) / (file or f"{self._count:06d}.{ending}")
+            )
             del self._waiting[0]
         return spec.model_copy(update={"groups": tuple(groups)}) if streams else spec
 
@@ -111,7 +121,10 @@ def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
         import pyarrow.parquet as pq
         from pyarrow import orc
 
-        table, out = frame_of(rows, None if rows else stream.columns, about=stream.stream), io.BytesIO()
+        table, out = (
+            frame_of(rows, None if rows else stream.columns, about=stream.stream),
+            io.BytesIO(),
+        )
         (pq if stream.format == "parquet" else orc).write_table(table, out)
         return out.getvalue()
     options = file_options(stream.format, stream.options)
@@ -119,7 +132,10 @@ def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
         return _csv(stream, options, rows)
     if stream.format == "text":
         rows = [row if isinstance(row, str) else next(iter(row.values()), "") for row in rows]
-    lines = [row if isinstance(row, str) else json.dumps(row, default=_as_text, ensure_ascii=False) for row in rows]
+    lines = [
+        row if isinstance(row, str) else json.dumps(row, default=_as_text, ensure_ascii=False)
+        for row in rows
+    ]
     return f"[{', '.join(lines)}]" if options.whole else "".join(f"{line}\n" for line in lines)
 
 
@@ -129,10 +145,16 @@ def _csv(stream: StreamInput, options: FileOptions, rows: list[Any]) -> str:
     # Without a header, the place says which column it is.
     names = list(given) if options.header else list(dict.fromkeys([*wanted, *given]))
     text = io.StringIO()
-    quoting = {"quotechar": options.quote} if options.quote else {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}
+    quoting = (
+        {"quotechar": options.quote}
+        if options.quote
+        else {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}
+    )
     writer = csv.writer(text, delimiter=options.separator, lineterminator="\n", **quoting)
     writer.writerows([names] if options.header else [])
-    writer.writerows([options.null if row.get(n) is None else _as_text(row[n]) for n in names] for row in rows)
+    writer.writerows(
+        [options.null if row.get(n) is None else _as_text(row[n]) for n in names] for row in rows
+    )
     return text.getvalue()
 
 

@@ -36,7 +36,9 @@ class Unstuck:
         warehouse: the address of the warehouse, as `published_files` takes it.
     """
 
-    def __init__(self, folder: Path, spark: SharedSpark, *, root: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, spark: SharedSpark, *, root: Path, tell: Callable[[str], None]
+    ) -> None:
         """
         Args:
             folder: of the test; the warehouse is made in it.
@@ -85,7 +87,9 @@ class Unstuck:
             TypeError, ValueError: ``rows`` are no rows, or have no columns.
             OutputInvalid: the rows cannot be stored, do not fit the schema, or cannot stand beside those of before.
         """
-        return publish_frame(self._log, dataset, frame_of(rows, schema, about=dataset), mode, partition_by)
+        return publish_frame(
+            self._log, dataset, frame_of(rows, schema, about=dataset), mode, partition_by
+        )
 
     def rows(self, dataset: str, *, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
         """The rows of a published dataset as mappings, at its newest version.
@@ -188,16 +192,28 @@ class Unstuck:
 
     def _scheduled(self, spec: Spec, params: Mapping[str, Any]) -> JobSpec:
         """Return a spec with its schedule, as it is set in a fleet that has the time zone of the tests."""
-        return read_spec(spec, params, self._root, scheduled=True).in_zone(self._spark.settings.time_zone)
+        return read_spec(spec, params, self._root, scheduled=True).in_zone(
+            self._spark.settings.time_zone
+        )
 
     def _run(
-        self, spec: JobSpec, part: Part, *, fail: Failing | None, times: int, now: datetime | None = None
+        self,
+        spec: JobSpec,
+        part: Part,
+        *,
+        fail: Failing | None,
+        times: int,
+        now: datetime | None = None,
     ) -> JobRun:
         here = self._arrivals.put(spec, part.names(spec))
         spark, place = self._spark, self._folder / "warehouse"
-        with InProcess(place, settings=spark.settings, driver=lambda: spark.driver, now=now) as process:
+        with InProcess(
+            place, settings=spark.settings, driver=lambda: spark.driver, now=now
+        ) as process:
             # `JobRun` reads what was staged.
-            ended = process.run_or_leave(here, **part._asdict(), fail=fail, times=times, keep=True, leaves=_OF_PYTEST)
+            ended = process.run_or_leave(
+                here, **part._asdict(), fail=fail, times=times, keep=True, leaves=_OF_PYTEST
+            )
         done = JobRun(ended, here.values, self._log, lambda: self.spark)
         self._tell(done.why())
         return done
@@ -245,7 +261,11 @@ class Unstuck:
 
         Raises: UnstuckError: Spark does not understand it; OSError: the file cannot be read.
         """
-        text = self._path(statement).read_text(encoding="utf-8") if isinstance(statement, Path) else statement
+        text = (
+            self._path(statement).read_text(encoding="utf-8")
+            if isinstance(statement, Path)
+            else statement
+        )
         return self._one_step(inputs, params, results, True).query(text, output)
 
     def _one_step(
@@ -255,9 +275,18 @@ class Unstuck:
         results: Results | None,
         spark: bool,
     ) -> OneStep:
-        frames = {name: frame_of(rows, about=f"the input {name}") for name, rows in (inputs or {}).items()}
+        frames = {
+            name: frame_of(rows, about=f"the input {name}") for name, rows in (inputs or {}).items()
+        }
         return OneStep(
-            self._log, self._spark, lambda: self.spark, self._folder, frames, params or {}, results or {}, spark
+            self._log,
+            self._spark,
+            lambda: self.spark,
+            self._folder,
+            frames,
+            params or {},
+            results or {},
+            spark,
         )
 
     def _path(self, path: Path) -> Path:

@@ -34,7 +34,9 @@ def frame_of(given: Any, schema: str | None = None, *, about: str = "rows") -> A
     frame = given if is_any_frame(given) else _table(given, about)
     if frame is None:
         if wanted is None:
-            raise ValueError(f"{about} has no rows, and so no columns: give them, as schema='id BIGINT, name STRING'")
+            raise ValueError(
+                f"{about} has no rows, and so no columns: give them, as schema='id BIGINT, name STRING'"
+            )
         return empty_table(schema_of(wanted))
     frame = frame if is_frame(frame) else table_of(frame)
     return frame if wanted is None else cast_frame(frame, wanted, fill=True)
@@ -46,9 +48,15 @@ def _table(given: Any, about: str) -> Any:
 
     if hasattr(given, "__arrow_c_stream__"):
         return pa.table(given)
-    rows = None if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) else list(given)
+    rows = (
+        None
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
+        else list(given)
+    )
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
-        raise TypeError(f"{about} is a list of rows, as [{{'id': 1}}], or a frame, not {type(given).__name__}")
+        raise TypeError(
+            f"{about} is a list of rows, as [{{'id': 1}}], or a frame, not {type(given).__name__}"
+        )
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         return None
@@ -57,7 +65,9 @@ def _table(given: Any, about: str) -> Any:
         try:
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError) as error:
-            raise TypeError(f"{about}: the values of the column {name} have no type in common: {error}") from error
+            raise TypeError(
+                f"{about}: the values of the column {name} have no type in common: {error}"
+            ) from error
     return pa.table(columns)
 
 

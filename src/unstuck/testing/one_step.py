@@ -53,7 +53,9 @@ class StepRun:
         """The rows of each output, by its name."""
         return {name: output.rows for name, output in self._outputs.items()}
 
-    def rows(self, name: str | None = None, *, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
+    def rows(
+        self, name: str | None = None, *, order_by: str | Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """The rows of an output as mappings.
 
         Args:

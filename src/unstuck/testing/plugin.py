@@ -27,7 +27,10 @@ def _unstuck_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedS
 
 @pytest.fixture
 def unstuck(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _unstuck_spark: SharedSpark
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    _unstuck_spark: SharedSpark,
 ) -> Unstuck:
     """Jobs and steps of this test, with a warehouse that is empty and goes with the test."""
     from unstuck.testing.fixture import Unstuck
@@ -36,7 +39,9 @@ def unstuck(
     for folder in (str(request.config.rootpath), str(Path.cwd())):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # such a warehouse need not outlive the machine
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: None
+    )  # such a warehouse need not outlive the machine
     return Unstuck(
         tmp_path,
         _unstuck_spark,

@@ -24,7 +24,9 @@ def new_token(group: str) -> Token:
     return Token(f"test-{secrets.token_hex(6)}", group, 1, "n", "test")
 
 
-def publish_frame(warehouse: Warehouse, name: str, frame: Any, mode: Mode, partition_by: Sequence[str]) -> int:
+def publish_frame(
+    warehouse: Warehouse, name: str, frame: Any, mode: Mode, partition_by: Sequence[str]
+) -> int:
     """Publish ``frame`` as the dataset ``name``. Returns the version of the warehouse.
 
     Raises: OutputInvalid: the frame cannot be stored, or cannot stand beside the rows that are published.

@@ -29,7 +29,9 @@ class JobRun:
         params: the values of its parameters.
     """
 
-    def __init__(self, ended: Ended, params: Mapping[str, Any], log: Warehouse, spark: Callable[[], Any]) -> None:
+    def __init__(
+        self, ended: Ended, params: Mapping[str, Any], log: Warehouse, spark: Callable[[], Any]
+    ) -> None:
         self._ended, self.params, self._log, self._spark = ended, dict(params), log, spark
 
     def __repr__(self) -> str:

@@ -37,7 +37,9 @@ class Part(NamedTuple):
         return {group.name for group in (select(spec, *self).spec if any(self) else spec).groups}
 
 
-def read_spec(spec: Spec, params: Mapping[str, Any], root: Path, *, scheduled: bool = False) -> JobSpec:
+def read_spec(
+    spec: Spec, params: Mapping[str, Any], root: Path, *, scheduled: bool = False
+) -> JobSpec:
     """A job: a value, the path of a file, or ``module:job``.
 
     Args:
@@ -77,14 +79,19 @@ def tick_at(spec: JobSpec, when: When) -> datetime.datetime:
     at = moment(when, schedule.time_zone)
     tick = previous_tick(schedule, at + _MOMENT) if schedule.cron or schedule.every else at
     if tick is None:
-        raise ValueError(f"the schedule of {spec.name} has no tick up to {at.astimezone(schedule.time_zone)}")
+        raise ValueError(
+            f"the schedule of {spec.name} has no tick up to {at.astimezone(schedule.time_zone)}"
+        )
     return tick.astimezone(schedule.time_zone)
 
 
 def ticks_between(spec: JobSpec, first: When, end: When) -> list[datetime.datetime]:
     """The ticks from ``first`` on and before ``end``, on the clock of the schedule. Raises: ValueError."""
     schedule = schedule_of(spec)
-    begin, before = moment(first, schedule.time_zone) - _MOMENT, moment(end, schedule.time_zone) - _MOMENT
+    begin, before = (
+        moment(first, schedule.time_zone) - _MOMENT,
+        moment(end, schedule.time_zone) - _MOMENT,
+    )
     return [tick.astimezone(schedule.time_zone) for tick in ticks(schedule, begin, before)]
 
 

@@ -63,7 +63,9 @@ def groups_of(written: Written) -> dict[int, GroupSpec]:
     for i, group in enumerate(_list(_get(written.values, "groups"))):
         try:
             read = group if isinstance(group, GroupSpec) else GroupSpec.model_validate(group)
-            found[i] = read.model_copy(update={"steps": tuple(_with_sql(step, written) for step in read.steps)})
+            found[i] = read.model_copy(
+                update={"steps": tuple(_with_sql(step, written) for step in read.steps)}
+            )
         except (ValidationError, ValueError):  # told already
             continue
     return found
@@ -73,7 +75,9 @@ def _with_sql(step: Step, written: Written) -> Step:
     """Raises: ValueError: its SQL file cannot be read."""
     if step.sql_file is None:
         return step
-    return step.model_copy(update={"sql": read_sql_file(step.sql_file, written.folder), "sql_file": None})
+    return step.model_copy(
+        update={"sql": read_sql_file(step.sql_file, written.folder), "sql_file": None}
+    )
 
 
 # -- Python ------------------------------------------------------------------------------------------------------
@@ -95,7 +99,9 @@ def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> C
     }
     answer = _ask("unstuck.tasks.steps.calls", asked)
     if answer is None:
-        raise BadRequest("the code of the steps cannot be imported here; validate it where workers run")
+        raise BadRequest(
+            "the code of the steps cannot be imported here; validate it where workers run"
+        )
     found = dict(zip(groups, answer, strict=True))
     problems = [
         Problem(text, ("groups", i, "steps", step, "python"))
@@ -105,29 +111,46 @@ def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> C
     uses = {i: {int(step): use for step, use in said["uses"].items()} for i, said in found.items()}
     writes = {group.name: _written_by(group, uses[i]) for i, group in groups.items()}
     problems += _wrong_names(groups, uses, writes)
-    return CodeOfSteps({groups[i].name: said["takes"] for i, said in found.items()}, problems, writes)
+    return CodeOfSteps(
+        {groups[i].name: said["takes"] for i, said in found.items()}, problems, writes
+    )
 
 
-def _wrong_names(groups: Groups, uses: Mapping[int, Mapping[int, Any]], written: Writes) -> Iterator[Problem]:
+def _wrong_names(
+    groups: Groups, uses: Mapping[int, Mapping[int, Any]], written: Writes
+) -> Iterator[Problem]:
     """Inputs that a step reads and nothing makes, and outputs that it should make and does not."""
     by_name = {group.name: group for group in groups.values()}
     for i, group in groups.items():
         read = list(groups_read(group, by_name))
         makes = [written[one.name] for one in read]
         needed = set(group.needs) <= by_name.keys()
-        there = {*group.inputs, *(one.name for one in read), *(name for one in makes for name in one or ())}
+        there = {
+            *group.inputs,
+            *(one.name for one in read),
+            *(name for one in makes for name in one or ()),
+        }
         there |= {*(written[group.name] or ())}
         for j, use in uses[i].items():
             name = group.steps[j].python
             loc: Loc = ("groups", i, "steps", j)
             if needed and None not in (*makes, written[group.name]):
                 for one in sorted({*use["reads"]} - there):
-                    hint = suggestion(one, there) or f"; there are: {listed(sorted(there)) or 'none'}"
-                    yield Problem(f"{name} reads the input {one!r}, which no need and no input gives{hint}", loc)
+                    hint = (
+                        suggestion(one, there) or f"; there are: {listed(sorted(there)) or 'none'}"
+                    )
+                    yield Problem(
+                        f"{name} reads the input {one!r}, which no need and no input gives{hint}",
+                        loc,
+                    )
             output, writes = group.steps[j].output, use["writes"]
             if output and writes is not None and output not in writes and not use["returns"]:
-                near = suggestion(output, writes) or (f"; it writes {listed(writes)}" if writes else "")
-                message = f"{name} neither returns a value nor writes to ctx.output({output!r}){near}"
+                near = suggestion(output, writes) or (
+                    f"; it writes {listed(writes)}" if writes else ""
+                )
+                message = (
+                    f"{name} neither returns a value nor writes to ctx.output({output!r}){near}"
+                )
                 yield Problem(message, (*loc, "output"))
 
 
@@ -178,9 +201,13 @@ def statement_problems(
 
 
 def _unparsed(one: Statement, found: Mapping[str, Any], by: str, is_sure: bool) -> Problem:
-    code, text = match.groups() if (match := _CODE.match(found["message"])) else ("", found["message"])
+    code, text = (
+        match.groups() if (match := _CODE.match(found["message"])) else ("", found["message"])
+    )
     who = f"{code}, {by}" if code else by
-    doubt = "" if is_sure else f"; {'an extension' if by.startswith('Spark') else 'Spark'} may take it"
+    doubt = (
+        "" if is_sure else f"; {'an extension' if by.startswith('Spark') else 'Spark'} may take it"
+    )
     place = f"line {found['line']}, column {found['column']} of {one.where}"
     return Problem(f"{place}: {text} ({who}){doubt}", one.loc, line_inside=found["line"])
 
@@ -195,7 +222,9 @@ def _statements(groups: Groups, written: Written, conf: Mapping[str, str]) -> It
             steps = _list(_get(_list(_get(written.values, "groups"))[i], "steps"))
             file = _get(steps[j], "sql_file") if j < len(steps) else None
             key, where = ("sql", "the statement") if file is None else ("sql_file", str(file))
-            yield Statement(("groups", i, "steps", j, key), where, with_marked_results(step.sql), held)
+            yield Statement(
+                ("groups", i, "steps", j, key), where, with_marked_results(step.sql), held
+            )
 
 
 def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
@@ -213,7 +242,13 @@ def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
         except sqlglot.errors.SqlglotError as error:
             first = (getattr(error, "errors", None) or [{}])[0]
             message = first.get("description") or str(error).partition("\n")[0]
-            found.append({"message": message, "line": first.get("line") or 1, "column": first.get("col") or 1})
+            found.append(
+                {
+                    "message": message,
+                    "line": first.get("line") or 1,
+                    "column": first.get("col") or 1,
+                }
+            )
     return {"by": f"sqlglot {sqlglot.__version__}", "found": found}
 
 
@@ -224,7 +259,9 @@ def _ask(program: str, asked: Any, within: float | None = None) -> Any:
     """The JSON that ``program`` answers with; None if it fails, or does not answer ``within`` these seconds."""
     command = [sys.executable, "-m", program]
     try:
-        done = subprocess.run(command, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, timeout=within)
+        done = subprocess.run(
+            command, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, timeout=within
+        )
     except subprocess.TimeoutExpired:
         return None
     return None if done.returncode else json.loads(done.stdout)

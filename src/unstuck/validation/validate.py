@@ -39,7 +39,9 @@ class ValidationDocument(Document):
 
     @classmethod
     def of_error(cls, error: SpecError) -> Self:
-        return cls.model_validate({"ok": False, "problems": [one.to_json() for one in error.problems]})
+        return cls.model_validate(
+            {"ok": False, "problems": [one.to_json() for one in error.problems]}
+        )
 
 
 def validate_spec(
@@ -67,16 +69,22 @@ def validate_spec(
     if imports:
         code = code_problems(groups, written, settings.step_modules)
     by, wrong, doubtful = statement_problems(groups, written, settings.spark_conf)
-    told = {problem.loc for problem in problems}  # the first that is told of a place is the nearest to its cause
+    told = {
+        problem.loc for problem in problems
+    }  # the first that is told of a place is the nearest to its cause
     problems += [problem for problem in (*code.problems, *wrong) if problem.loc not in told]
     unknown = _unknown_tables(job, settings, code.writes) if job else []
     steps = {problem.loc[:4] for problem in problems}
-    problems += [table.problem for table in unknown if table.is_sure and table.problem.loc[:4] not in steps]
+    problems += [
+        table.problem for table in unknown if table.is_sure and table.problem.loc[:4] not in steps
+    ]
     warnings += [table.problem for table in unknown if not table.is_sure]
     if problems or job is None or plan is None:
         raise SpecError([written.located(problem) for problem in problems])
     warnings += [*doubts(job, code.takes), *doubtful]
-    located = sorted(map(written.located, warnings), key=lambda one: (one.line or 0, one.column or 0))
+    located = sorted(
+        map(written.located, warnings), key=lambda one: (one.line or 0, one.column or 0)
+    )
     forks = [group.spec for group in plan.groups.values() if group.spec.for_each is not None]
     dynamic = any(fork.fork_from is not None for fork in forks)
     return plan, ValidationDocument(
@@ -84,7 +92,9 @@ def validate_spec(
         name=job.name,
         groups=len(plan.groups),
         forks=len(forks),
-        members=None if dynamic else sum(plan.member_count(group, {}) or 0 for group in plan.groups),
+        members=None
+        if dynamic
+        else sum(plan.member_count(group, {}) or 0 for group in plan.groups),
         steps=sum(len(group.spec.steps) for group in plan.groups.values()),
         warnings=tuple(map(str, located)),
         sql_parsed_by=by or None,
@@ -102,11 +112,17 @@ def check_tables_by_code(job: JobSpec, settings: Settings) -> None:
         code = CodeOfSteps({}, (), {})
         with suppress(BadRequest):
             values = {"params": dict(job.params)}
-            code = code_problems(dict(enumerate(job.groups)), Written(values, lambda one: one), settings.step_modules)
+            code = code_problems(
+                dict(enumerate(job.groups)), Written(values, lambda one: one), settings.step_modules
+            )
         unknown = _unknown_tables(job, settings, code.writes)
     if problems := [table.problem for table in unknown if table.is_sure]:
         raise SpecError(problems)
 
 
-def _unknown_tables(job: JobSpec, settings: Settings, writes: Writes | None = None) -> list[UnknownTable]:
-    return unknown_tables(job, settings, partial(published_names, settings.warehouse, _BREAKER), writes)
+def _unknown_tables(
+    job: JobSpec, settings: Settings, writes: Writes | None = None
+) -> list[UnknownTable]:
+    return unknown_tables(
+        job, settings, partial(published_names, settings.warehouse, _BREAKER), writes
+    )

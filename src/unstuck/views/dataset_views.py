@@ -96,13 +96,21 @@ def bytes_of(state: DatasetState) -> int:
     return sum(file.bytes for file in state.files)
 
 
-def versions_of(place: Warehouse, name: str, newest: int, most: int, looks: int | None = None) -> VersionPage:
+def versions_of(
+    place: Warehouse, name: str, newest: int, most: int, looks: int | None = None
+) -> VersionPage:
     """The versions of a dataset from ``newest`` on, at most ``most``; ``looks``: as of `Warehouse.history`.
 
     Raises: LogBroken, WarehouseNewer, OSError.
     """
     entries = place.history(name, most, newest, looks)
-    last = entries[-1].n if len(entries) == most else 1 if looks is None else max(1, newest - looks + 1)
+    last = (
+        entries[-1].n
+        if len(entries) == most
+        else 1
+        if looks is None
+        else max(1, newest - looks + 1)
+    )
     return VersionPage(tuple(DatasetVersion(one, one.datasets[name]) for one in entries), last - 1)
 
 
@@ -127,14 +135,18 @@ class Datasets:
         known, id_ = self._known, place.identity() or ""
         if known is None or not id_ or (known.id, known.head) != (id_, place.head()):
             check_there(place, self.uri)
-            head = place.head()  # before the state: what is published meanwhile is seen by the next call
+            head = (
+                place.head()
+            )  # before the state: what is published meanwhile is seen by the next call
             known = self._known = Published(id_, head, place.state(head) if head else {})
         return known
 
     def versions(self, name: str, newest: int, most: int = 20) -> VersionPage:
         """The versions of a dataset from ``newest`` on, in at most `LOOKS` entries of the log."""
         what = f"the versions of {name} cannot be shown"
-        return self._ask(what, lambda: versions_of(warehouse_at(self.uri), name, newest, most, LOOKS))
+        return self._ask(
+            what, lambda: versions_of(warehouse_at(self.uri), name, newest, most, LOOKS)
+        )
 
     def version(self, name: str, n: int) -> tuple[DatasetVersion, list[SourceRead]]:
         """One version, and the files or messages that it was loaded from. Raises: DatasetNotFound, too."""
@@ -154,9 +166,15 @@ class Datasets:
         def read() -> list[PutAside]:
             place = warehouse_at(self.uri)
             entry = place.existing_entry(n)
-            streams = [name for name, change in entry.datasets.items() if change.checkpoint is not None]
+            streams = [
+                name for name, change in entry.datasets.items() if change.checkpoint is not None
+            ]
             sources = [(name, one) for name in streams for one in sources_of(place, name, entry)]
-            return [PutAside(name, n, one.source, one.put_aside) for name, one in sources if one.put_aside]
+            return [
+                PutAside(name, n, one.source, one.put_aside)
+                for name, one in sources
+                if one.put_aside
+            ]
 
         return self._ask("nobody can say here what was put aside", read)
 

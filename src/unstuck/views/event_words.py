@@ -12,7 +12,11 @@ from unstuck.tasks.duration import format_duration
 from unstuck.views.words import count_of, first_line, one_line
 
 CHANGES = 5  # of one alter, written out
-_WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}  # before the value of a field of an event
+_WORDS = {
+    "worker": "on",
+    "claimant": "claimant",
+    "queue": "queue",
+}  # before the value of a field of an event
 
 
 def told(event: Event) -> tuple[str, str]:

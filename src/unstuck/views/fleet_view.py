@@ -17,9 +17,16 @@ from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, CoordinatorStatus, ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.processes import (
+    COORDINATOR_SILENCE,
+    CoordinatorStatus,
+    ProcessRegistry,
+    RunnerStatus,
+)
 
-JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for that nobody may listen to
+JOBS_LOOKED_AT = (
+    1000  # open jobs, the newest, in which queues are looked for that nobody may listen to
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,9 @@ class FleetView:
     stalled: tuple[StalledView, ...] = ()
 
 
-def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: bool = True) -> FleetView:
+def fleet_of(
+    client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: bool = True
+) -> FleetView:
     """Read which processes are there.
 
     Args:
@@ -77,9 +86,15 @@ def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: 
     pipe.zrevrange(keys.stalled, 0, -1, withscores=True)
     (seconds, micros), swept, stalled = pipe.execute()
     now = seconds + micros / 1e6
-    runners = [replace(one, silent=now - one.seen > runner_silence) for one in known if isinstance(one, RunnerStatus)]
+    runners = [
+        replace(one, silent=now - one.seen > runner_silence)
+        for one in known
+        if isinstance(one, RunnerStatus)
+    ]
     coordinators = [
-        replace(one, silent=now - one.seen > COORDINATOR_SILENCE) for one in known if isinstance(one, CoordinatorStatus)
+        replace(one, silent=now - one.seen > COORDINATOR_SILENCE)
+        for one in known
+        if isinstance(one, CoordinatorStatus)
     ]
     return FleetView(
         now,
@@ -100,10 +115,14 @@ def _queues(
 ) -> tuple[QueueView, ...]:
     """Queues with messages or with listeners that are not silent, by name."""
     listeners: dict[str, int] = {CONTROL_QUEUE: 0}
-    for queue in chain.from_iterable(one.queues for one in [*runners, *coordinators] if not one.silent):
+    for queue in chain.from_iterable(
+        one.queues for one in [*runners, *coordinators] if not one.silent
+    ):
         listeners[queue] = listeners.get(queue, 0) + 1
     oldest: dict[str, float] = {}  # by the coordinator that has looked for longest
-    for queue, since in chain.from_iterable(one.oldest_since.items() for one in coordinators if not one.silent):
+    for queue, since in chain.from_iterable(
+        one.oldest_since.items() for one in coordinators if not one.silent
+    ):
         oldest[queue] = min(since, oldest.get(queue, since))
     names = sorted({*listeners, *wanted})
     pipe = client.pipeline(transaction=False)
@@ -127,7 +146,9 @@ def _wanted(client: redis.Redis, keys: Keys) -> set[str]:
         pipe.hgetall(keys.of(job).job)
     wanted: set[str] = set()
     for job, fields in zip(queued, pipe.execute(), strict=True):
-        with suppress(NewerJob):  # why says so of the job, and the fleet is shown without its queues
+        with suppress(
+            NewerJob
+        ):  # why says so of the job, and the fleet is shown without its queues
             plan = bare_state(job, fields).plan
             wanted.update(planned.spec.queue_name for planned in plan.groups.values())
     return wanted

@@ -30,7 +30,9 @@ def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
         lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
         if queue.name == CONTROL_QUEUE:
             if live := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
-                found[queue.name] = f"{lies}, and nobody takes them: they are for the coordinators {some(live)}"
+                found[queue.name] = (
+                    f"{lies}, and nobody takes them: they are for the coordinators {some(live)}"
+                )
             continue
         idle = {
             f"{one.host}:{one.worker_pid}"
@@ -55,9 +57,15 @@ def all_at_work(view: FleetView) -> dict[str, str]:
     sentences = {}
     for queue, runners in busy.items():
         first = runners[0]
-        who = "it is at work," if len(runners) == 1 else f"all {len(runners)} are at work, the longest"
+        who = (
+            "it is at work,"
+            if len(runners) == 1
+            else f"all {len(runners)} are at work, the longest"
+        )
         seconds = max(0.0, view.at - (first.since or view.at))
-        sentences[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
+        sentences[queue] = (
+            f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
+        )
     return sentences
 
 
@@ -65,9 +73,18 @@ def nobody_takes(view: FleetView) -> dict[str, str]:
     """Queues whose offers are not taken, each with a sentence: listeners are unfit for Spark, or all at work."""
     unfit: dict[str, list[str]] = {}
     for one, why in unfit_runners(view).items():
-        for queue in {queue for each in view.runners if each.host == one for queue in each.queues if each.unfit}:
+        for queue in {
+            queue
+            for each in view.runners
+            if each.host == one
+            for queue in each.queues
+            if each.unfit
+        }:
             unfit.setdefault(queue, []).append(f"{one} takes no Spark work: {why}")
-    return {**all_at_work(view), **{queue: "; ".join(sentences[:SHOWN]) for queue, sentences in unfit.items()}}
+    return {
+        **all_at_work(view),
+        **{queue: "; ".join(sentences[:SHOWN]) for queue, sentences in unfit.items()},
+    }
 
 
 def unfit_runners(view: FleetView) -> dict[str, str]:
@@ -87,7 +104,11 @@ def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
 def _use_of(pool: PoolView) -> str:
     if not pool.slots:
         return "which has none"
-    taken = "whose one slot is in use" if pool.slots == 1 else f"whose {pool.slots:,} slots are all in use"
+    taken = (
+        "whose one slot is in use"
+        if pool.slots == 1
+        else f"whose {pool.slots:,} slots are all in use"
+    )
     return f"{taken}, by {some(list(pool.holders))}"
 
 

@@ -44,7 +44,9 @@ def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
     return "; ".join(filter(None, found))
 
 
-def unlike_runners(bound: Mapping[str, str], runners: Iterable[RunnerStatus]) -> dict[tuple[str, bool], Unlike]:
+def unlike_runners(
+    bound: Mapping[str, str], runners: Iterable[RunnerStatus]
+) -> dict[tuple[str, bool], Unlike]:
     """By queue, and whether the group runs on Spark: the runners that listen there and may not take it.
 
     A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name. A worker may run no
@@ -63,7 +65,11 @@ def unlike_runners(bound: Mapping[str, str], runners: Iterable[RunnerStatus]) ->
             }
             if odd:
                 why = ["the group runs on Spark"] if any(odd.values()) else []
-                why += [] if all(odd.values()) else [f"the job began on {in_words(began)} and keeps to it"]
+                why += (
+                    []
+                    if all(odd.values())
+                    else [f"the job began on {in_words(began)} and keeps to it"]
+                )
                 text = f"{', and '.join(why)}; it may not be taken by {some(list(odd))}"
                 nobody = len(odd) == len(there)
                 found[queue, spark] = Unlike(text, nobody=nobody, no_spark=all(odd.values()))

@@ -50,7 +50,9 @@ def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
         pipe.zcard(keys.ready(lane))
         pipe.zrange(keys.ready(lane), 0, HEADS - 1)
     answers = pipe.execute()
-    heads = [(lane, offer) for lane, found in zip(lanes, answers[1::2], strict=True) for offer in found]
+    heads = [
+        (lane, offer) for lane, found in zip(lanes, answers[1::2], strict=True) for offer in found
+    ]
     for _, offer in heads:
         pipe.hget(*record_of(keys, offer))
     counts: dict[tuple[str, str], int] = {}
@@ -60,8 +62,12 @@ def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
     oldest: dict[tuple[str, str], float] = {}
     for (lane, _), text in zip(heads, pipe.execute(), strict=True):
         place = queue_of(lane), pool_of(lane)
-        with suppress(ValueError, KeyError, TypeError, AttributeError):  # a damaged record: `why` says so of its job
+        with suppress(
+            ValueError, KeyError, TypeError, AttributeError
+        ):  # a damaged record: `why` says so of its job
             if (since := queued_since(text)) is not None:
                 oldest[place] = min(since, oldest.get(place, float("inf")))
-    found = [WaitingOffers(*place, count, oldest.get(place)) for place, count in counts.items() if count]
+    found = [
+        WaitingOffers(*place, count, oldest.get(place)) for place, count in counts.items() if count
+    ]
     return sorted(found, key=lambda one: (one.oldest_since or float("inf"), one.queue, one.pool))

@@ -21,7 +21,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from unstuck.client.retry_answer import retry_job
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, MEANS, RETRY_LEGAL, Answer, Command
+from unstuck.coordinator.commands.job_commands import (
+    GROUPS_LEGAL,
+    LEGAL,
+    MEANS,
+    RETRY_LEGAL,
+    Answer,
+    Command,
+)
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Status
 from unstuck.coordinator.schedules import schedule_commands
@@ -63,17 +70,27 @@ class Action:
 def job_actions(job: str, status: Status) -> list[Action]:
     """The actions that are legal for a job in this status, by the table of the command line."""
     found = [
-        Action(_label(given), MEANS[given], _job(job, given), shlex.join(["unstuck", given, job]), given in ENDS)
+        Action(
+            _label(given),
+            MEANS[given],
+            _job(job, given),
+            shlex.join(["unstuck", given, job]),
+            given in ENDS,
+        )
         for given in Command
         if status in LEGAL[given]
     ]
     if status in RETRY_LEGAL:
         means = "Make a new job of this one. Finished work is taken over."
-        found.append(Action("Retry", means, _job(job, "retry"), shlex.join(["unstuck", "retry", job])))
+        found.append(
+            Action("Retry", means, _job(job, "retry"), shlex.join(["unstuck", "retry", job]))
+        )
     return found
 
 
-def group_actions(job: str, status: Status, group: str, states: Iterable[GroupState]) -> list[Action]:
+def group_actions(
+    job: str, status: Status, group: str, states: Iterable[GroupState]
+) -> list[Action]:
     """The same for a group, a fork or one member of it; ``states``: of the group, or of its members."""
     if status not in GROUPS_LEGAL:
         return []
@@ -84,7 +101,9 @@ def group_actions(job: str, status: Status, group: str, states: Iterable[GroupSt
     ):
         if any((state, leads_to) in GROUP_MOVES_REQUESTED for state in stands):
             command = shlex.join(["unstuck", word, job, group])
-            found.append(Action(_label(word), means, _job(job, word), command, fields=(("group", group),)))
+            found.append(
+                Action(_label(word), means, _job(job, word), command, fields=(("group", group),))
+            )
     return found
 
 
@@ -171,7 +190,11 @@ class Answers:
     def text(self, form: str) -> str:
         """The sentence of an answer; empty if there is none."""
         known = self._known.get(form)
-        return known.result().text if known is not None and known.done() and known.exception() is None else ""
+        return (
+            known.result().text
+            if known is not None and known.done() and known.exception() is None
+            else ""
+        )
 
 
 def _answer(request: Request, command: list[str], act: Callable[[str, str], Answered]) -> Response:
@@ -204,7 +227,9 @@ def _retry(request: Request) -> Response:
 
     def act(who: str, reason: str) -> Answered:
         done = retry_job(client_of(request), job, reason=reason, by=who)
-        return Answered(done.answer is Answer.REFUSED, done.text, f"/jobs/{quote(done.job.id, safe='')}")
+        return Answered(
+            done.answer is Answer.REFUSED, done.text, f"/jobs/{quote(done.job.id, safe='')}"
+        )
 
     return _answer(request, ["retry", job], act)
 
@@ -226,7 +251,9 @@ def _to_schedule(word: ScheduleCommand, request: Request) -> Response:
 
     def act(who: str, reason: str) -> Answered:
         done = client_of(request).schedules.command(name, word, reason=reason, by=who)
-        return Answered(done.answer is Answer.REFUSED, f"{done.text}.", f"/schedules/{quote(name, safe='')}")
+        return Answered(
+            done.answer is Answer.REFUSED, f"{done.text}.", f"/schedules/{quote(name, safe='')}"
+        )
 
     return _answer(request, ["schedule", word, name], act)
 
@@ -244,7 +271,9 @@ def _to_dead_letter(word: str, request: Request) -> Response:
     return _answer(request, ["dead", word, letter], act)
 
 
-def _routes(path: str, handler: Callable[[T, Request], Response], words: Iterable[T]) -> list[Route]:
+def _routes(
+    path: str, handler: Callable[[T, Request], Response], words: Iterable[T]
+) -> list[Route]:
     return [Route(f"{path}/{word}", partial(handler, word), methods=["POST"]) for word in words]
 
 

@@ -43,7 +43,11 @@ def create_app(
         read_only: no action is taken, and none is offered.
     """
     routes: list[BaseRoute] = [
-        *(route for each in (actions, now, job, schedules, datasets, fleet) for route in each.ROUTES),
+        *(
+            route
+            for each in (actions, now, job, schedules, datasets, fleet)
+            for route in each.ROUTES
+        ),
         Route("/login", _login, methods=["GET", "POST"]),
         Route("/healthz", _healthz),
         *([Route("/metrics", _metrics)] if exporter is not None else []),
@@ -61,7 +65,9 @@ def create_app(
     app.state.doctor = Doctor(client.settings)
     app.state.read_only = read_only
     app.state.answers = actions.Answers()
-    app.state.started = secrets.token_hex(4)  # another release may render the same facts differently
+    app.state.started = secrets.token_hex(
+        4
+    )  # another release may render the same facts differently
     app.mount(PREFIX, api_app(app.state))
     return app
 
@@ -69,7 +75,9 @@ def create_app(
 def _failed(request: Request, error: Exception) -> Response:
     """An error that has a sentence."""
     code = status_of(error)
-    return page(request, "error.html", status=code, title=TITLES.get(code, "Not possible"), text=str(error))
+    return page(
+        request, "error.html", status=code, title=TITLES.get(code, "Not possible"), text=str(error)
+    )
 
 
 def _not_served(request: Request, error: Exception) -> Response:

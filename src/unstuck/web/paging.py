@@ -43,14 +43,27 @@ def is_entry(text: str) -> bool:
 
 
 def part_of(
-    items: Sequence[T], query: Mapping[str, str], most: int, name_of: Callable[[T], str] | None = None
+    items: Sequence[T],
+    query: Mapping[str, str],
+    most: int,
+    name_of: Callable[[T], str] | None = None,
 ) -> Part[T]:
     """The page of ``items`` that ``query`` asks for: ``name`` is a part of the name, in any case; ``page`` its number.
 
     A number that is none, or is too high, is the nearest page. Without ``name_of`` there is no filter.
     """
     name, asked = query.get("name", "").strip()[:200] if name_of else "", query.get("page", "1")
-    found = [item for item in items if name.casefold() in name_of(item).casefold()] if name_of and name else items
+    found = (
+        [item for item in items if name.casefold() in name_of(item).casefold()]
+        if name_of and name
+        else items
+    )
     pages = max(1, -(-len(found) // most))
-    number = min(max(1, int(asked)), pages) if asked.isascii() and asked.isdecimal() and len(asked) < 10 else 1
-    return Part(found[(number - 1) * most : number * most], number, pages, len(found), len(items), name)
+    number = (
+        min(max(1, int(asked)), pages)
+        if asked.isascii() and asked.isdecimal() and len(asked) < 10
+        else 1
+    )
+    return Part(
+        found[(number - 1) * most : number * most], number, pages, len(found), len(items), name
+    )

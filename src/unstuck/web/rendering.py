@@ -79,7 +79,9 @@ def unchanged(request: Request, seen: object) -> Response | None:
     return Response(status_code=304, headers={"ETag": _tag(request, seen)})
 
 
-def page(request: Request, template: str, *, seen: object = None, status: int = 200, **model: Any) -> Response:
+def page(
+    request: Request, template: str, *, seen: object = None, status: int = 200, **model: Any
+) -> Response:
     """The page ``template`` with the values of ``model``.
 
     Args:
@@ -109,7 +111,9 @@ def page(request: Request, template: str, *, seen: object = None, status: int = 
         )
     )
     # Errors of user code may hold half of a surrogate pair.
-    return HTMLResponse(text.encode(errors="replace"), status, {**HEADERS, **({"ETag": tag} if tag else {})})
+    return HTMLResponse(
+        text.encode(errors="replace"), status, {**HEADERS, **({"ETag": tag} if tag else {})}
+    )
 
 
 def _address(request: Request) -> str:
@@ -119,7 +123,13 @@ def _address(request: Request) -> str:
 
 def _tag(request: Request, seen: object) -> str:
     state = request.app.state
-    parts = (seen, _address(request), request.scope.get("unstuck.user", ""), state.read_only, state.started)
+    parts = (
+        seen,
+        _address(request),
+        request.scope.get("unstuck.user", ""),
+        state.read_only,
+        state.started,
+    )
     return f'"{hashlib.sha256(repr((*parts, int(time.time() // AGES))).encode(errors="replace")).hexdigest()[:32]}"'
 
 
@@ -159,7 +169,9 @@ def _shown(value: object) -> object:
 def status(word: str) -> Markup:
     """A status or a state with its sign and in its colour, which say nothing that the word does not."""
     sign = mark(word).symbol
-    return Markup('<span class="status {}" data-sign="{}">{}</span>').format(css_class(word), sign, str(word))
+    return Markup('<span class="status {}" data-sign="{}">{}</span>').format(
+        css_class(word), sign, str(word)
+    )
 
 
 def ago(at: float | None, now: float | None = None) -> Markup:
@@ -167,7 +179,9 @@ def ago(at: float | None, now: float | None = None) -> Markup:
     if not at:
         return Markup("")
     apart = (time.time() if now is None else now) - at
-    return _time(at, f"{format_duration(apart)} ago" if apart >= 0 else f"in {format_duration(-apart)}")
+    return _time(
+        at, f"{format_duration(apart)} ago" if apart >= 0 else f"in {format_duration(-apart)}"
+    )
 
 
 def lasting(since: float) -> Markup:

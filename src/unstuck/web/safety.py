@@ -53,7 +53,14 @@ MOST_BODY = 64 * 1024  # bytes of a form
 MOST_NAME = 100  # characters of the name of who is logged in
 BODY_WITHIN = 10  # seconds
 # By one of these a request shows that it comes from another host, through a proxy.
-FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+FORWARDED = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+)
 UNCHANGING = "public, max-age=31536000, immutable"  # a static file under an address that changes with its content
 OPEN = ("/healthz", "/login")  # and /static/: they say nothing of any job
 
@@ -74,7 +81,9 @@ class Access:
     def of(cls, host: str, token: str, hosts: tuple[str, ...] = ()) -> Access:
         """The access to a page that listens at ``host``. Raises: BadRequest: it would be open to other hosts."""
         if token and len(token) < SHORTEST_TOKEN:
-            raise BadRequest(f"the token of the page has {len(token)} characters; it needs at least {SHORTEST_TOKEN}")
+            raise BadRequest(
+                f"the token of the page has {len(token)} characters; it needs at least {SHORTEST_TOKEN}"
+            )
         if not token and hosts:
             raise BadRequest(
                 f"--allow-host {hosts[0]} lets callers of other hosts in, through a proxy. Nothing was started. "
@@ -86,7 +95,9 @@ class Access:
                 "Nothing was started. Give --token-file FILE, whose one line every caller must then know, or listen at "
                 "127.0.0.1"
             )
-        return cls(token, frozenset(name.lower() for name in (*hosts, host, os.uname().nodename) if name))
+        return cls(
+            token, frozenset(name.lower() for name in (*hosts, host, os.uname().nodename) if name)
+        )
 
     def knows(self, host_header: str) -> bool:
         """Whether the page is meant by this ``Host``. A plain address is: DNS rebinding needs a name."""
@@ -95,7 +106,9 @@ class Access:
         return is_loopback(name) or _is_address(name) or name in self.hosts
 
     def matches(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(errors="replace"), self.token.encode(errors="replace"))
+        return hmac.compare_digest(
+            token.encode(errors="replace"), self.token.encode(errors="replace")
+        )
 
     def session(self, user: str, until: int) -> str:
         """The cookie of ``user``, worth nothing without this token."""
@@ -108,7 +121,11 @@ class Access:
         if not re.fullmatch("[0-9]{1,12}", until) or int(until) < time.time():
             return None
         name = unquote(user, errors="replace")
-        return name if hmac.compare_digest(session.encode(), self.session(name, int(until)).encode()) else None
+        return (
+            name
+            if hmac.compare_digest(session.encode(), self.session(name, int(until)).encode())
+            else None
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -144,7 +161,11 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                if is_static and scope["query_string"].startswith(b"v=") and message["status"] == 200:
+                if (
+                    is_static
+                    and scope["query_string"].startswith(b"v=")
+                    and message["status"] == 200
+                ):
                     headers["Cache-Control"] = UNCHANGING
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -177,12 +198,17 @@ class Guard:
             return None  # a probe calls a pod by whatever name
         if not self._access.knows(headers.get("host", "")):
             return PlainTextResponse(
-                "This page is not known by that name. If it is to be, start it with --allow-host NAME.\n", 421
+                "This page is not known by that name. If it is to be, start it with --allow-host NAME.\n",
+                421,
             )
         if method not in ("GET", "HEAD", "POST"):
-            return PlainTextResponse("Only GET, HEAD and POST are answered.\n", 405, {"Allow": "GET, HEAD, POST"})
+            return PlainTextResponse(
+                "Only GET, HEAD and POST are answered.\n", 405, {"Allow": "GET, HEAD, POST"}
+            )
         if method == "POST" and not _from_the_page(headers):
-            return PlainTextResponse("An action must come from the page itself; nothing was done.\n", 403)
+            return PlainTextResponse(
+                "An action must come from the page itself; nothing was done.\n", 403
+            )
         if not self._access.token:
             if any(name in headers for name in FORWARDED):
                 return PlainTextResponse(BEHIND_A_PROXY, 403)
@@ -203,10 +229,14 @@ class Guard:
         """The answer to a caller who has not logged in."""
         if "text/html" not in headers.get("accept", "") or scope["method"] == "POST":
             said = {"WWW-Authenticate": "Bearer", "HX-Refresh": "true"}
-            return PlainTextResponse("Log in, or send the token: Authorization: Bearer TOKEN\n", 401, said)
+            return PlainTextResponse(
+                "Log in, or send the token: Authorization: Bearer TOKEN\n", 401, said
+            )
         if headers.get("sec-fetch-site") == "cross-site":
             # A link of a mail or a chat brings no SameSite=Strict cookie. The page asks again from itself.
-            return HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0"><title>Unstuck</title>')
+            return HTMLResponse(
+                '<!doctype html><meta http-equiv="refresh" content="0"><title>Unstuck</title>'
+            )
         path, query = scope["path"], scope["query_string"].decode("latin-1")
         wanted = quote(f"{path}?{query}" if query else path, safe="")
         return RedirectResponse(f"/login?to={wanted}", 303)
@@ -215,10 +245,16 @@ class Guard:
         """Answer the form of the login with a cookie; None if the token is wrong, and the form is shown again."""
         form: dict[str, str] = scope["unstuck.form"]
         user = " ".join(form.get("user", "").split())[:MOST_NAME]
-        if not self._access.token or not user or not self._access.matches(form.get("token", "").strip()):
+        if (
+            not self._access.token
+            or not user
+            or not self._access.matches(form.get("token", "").strip())
+        ):
             return None
         to = form.get("to", "")
-        answer = RedirectResponse(to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303)
+        answer = RedirectResponse(
+            to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303
+        )
         until = int(time.time()) + LOGGED_IN_FOR
         answer.set_cookie(
             COOKIE,
@@ -250,9 +286,13 @@ def _cookie(headers: Headers) -> str:
 def _as_problem(answer: PlainTextResponse) -> Response:
     """The answer as a program reads it."""
     said = bytes(answer.body).decode().strip()
-    document = ProblemDocument.of_code("NOT_LET_IN", "The page does not take this request.", answer.status_code, said)
+    document = ProblemDocument.of_code(
+        "NOT_LET_IN", "The page does not take this request.", answer.status_code, said
+    )
     kept = {
-        name: value for name, value in answer.headers.items() if name in ("allow", "www-authenticate", "connection")
+        name: value
+        for name, value in answer.headers.items()
+        if name in ("allow", "www-authenticate", "connection")
     }
     return Response(json_text(document), answer.status_code, kept, MEDIA_TYPE)
 

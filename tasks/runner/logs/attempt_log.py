@@ -47,7 +47,9 @@ class AttemptLog:
         logger: ``ctx.log`` of the steps.
     """
 
-    def __init__(self, files: Files, name: str, secrets: Secrets | None = None, log_as: LogAs = "text") -> None:
+    def __init__(
+        self, files: Files, name: str, secrets: Secrets | None = None, log_as: LogAs = "text"
+    ) -> None:
         """``name``: see `Token.log`. ``secrets`` are taken out of every line. ``files`` have been checked."""
         self._files = files
         self._as_json = log_as == "json"
@@ -87,16 +89,25 @@ class AttemptLog:
             try:
                 self._open(stack)
             except OSError as error:
-                logging.getLogger(__name__).warning("no log for this attempt: %s: %s", self._name, error)
+                logging.getLogger(__name__).warning(
+                    "no log for this attempt: %s: %s", self._name, error
+                )
                 yield self
                 return
             self._set_levels(stack)
             logged = stack.enter_context(_recording(self.write))
-            for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
+            for name, redirect in (
+                ("stdout", contextlib.redirect_stdout),
+                ("stderr", contextlib.redirect_stderr),
+            ):
                 # None in a process that was started without the descriptor.
-                stream = getattr(sys, name) or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                stream = getattr(sys, name) or stack.enter_context(
+                    Path(os.devnull).open("w", encoding="utf-8")
+                )
                 put = partial(self._put, f"step.{name}", stream)
-                tee = Tee(name, stream, put, secrets=self._secrets, logged=logged, shows=not self._as_json)
+                tee = Tee(
+                    name, stream, put, secrets=self._secrets, logged=logged, shows=not self._as_json
+                )
                 stack.callback(tee.finish)
                 stack.enter_context(redirect(tee))
             yield self
@@ -143,7 +154,9 @@ class AttemptLog:
         try:
             self._files.write_durable(self._name, path.read_bytes())
         except (OSError, WarehouseMismatch) as error:
-            logging.getLogger(__name__).warning("the log %s could not be stored: %s", self._name, error)
+            logging.getLogger(__name__).warning(
+                "the log %s could not be stored: %s", self._name, error
+            )
 
 
 def set_levels() -> list[tuple[logging.Logger | logging.Handler, int]]:
@@ -168,7 +181,9 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
     try:
         text = record.getMessage()
     except Exception as error:  # noqa: BLE001 - a mistake in a log line fails no step, as in plain logging
-        message = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
+        message = (
+            record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
+        )
         where = f"{record.filename}:{record.lineno}"
         text = f"{message} (this line cannot be put together, see {where}: {type(error).__name__})"
     trace = record.exc_text
@@ -177,8 +192,12 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
             trace = logging.Formatter().formatException(record.exc_info)
         except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
             trace = f"(the traceback cannot be shown: {type(error).__name__})"
-    plain = logging.LogRecord.__new__(logging.LogRecord)  # asks for no thread and no process, which stand in `record`
-    vars(plain).update({**vars(record), "msg": text, "args": None, "exc_info": None, "exc_text": trace})
+    plain = logging.LogRecord.__new__(
+        logging.LogRecord
+    )  # asks for no thread and no process, which stand in `record`
+    vars(plain).update(
+        {**vars(record), "msg": text, "args": None, "exc_info": None, "exc_text": trace}
+    )
     return plain
 
 
@@ -225,7 +244,9 @@ def _recording(write: Callable[[logging.LogRecord], None]) -> Iterator[Callable[
         yield lambda: getattr(showing, "depth", 0) > 0
     finally:
         over = True
-        if logging.Logger.callHandlers is call:  # else a library has wrapped it, and goes on to call it
+        if (
+            logging.Logger.callHandlers is call
+        ):  # else a library has wrapped it, and goes on to call it
             logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign]
 
 
@@ -240,9 +261,15 @@ def _reaches_root(logger: logging.Logger) -> bool:
 def logging_restored() -> Iterator[None]:
     """Restore the settings of logging after the block: of every logger that exists now, and of root's handlers."""
     root = logging.getLogger()
-    loggers = [root, *(one for one in list(root.manager.loggerDict.values()) if isinstance(one, logging.Logger))]
+    loggers = [
+        root,
+        *(one for one in list(root.manager.loggerDict.values()) if isinstance(one, logging.Logger)),
+    ]
     settings = [vars(one) for one in (*loggers, *root.handlers)]
-    lists = [*map(itemgetter("filters"), settings), *(now["handlers"] for now in settings[: len(loggers)])]
+    lists = [
+        *map(itemgetter("filters"), settings),
+        *(now["handlers"] for now in settings[: len(loggers)]),
+    ]
     before, held = [*map(dict.copy, settings)], [*map(list.copy, lists)]
     disabled, factory = root.manager.disable, logging.getLogRecordFactory()
     try:
@@ -255,7 +282,9 @@ def logging_restored() -> Iterator[None]:
             copies = {id(there): copy for there, copy in zip(lists, held, strict=True)}
             for now, then in zip(settings, before, strict=True):
                 kept = {name: copies[id(then[name])] for name in _LISTS if name in then}
-                now.update({name: value for name, value in then.items() if name in _RESTORED} | kept)
+                now.update(
+                    {name: value for name, value in then.items() if name in _RESTORED} | kept
+                )
             root.setLevel(root.level)  # makes every logger forget the levels that it had cached
 
 

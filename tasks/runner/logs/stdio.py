@@ -25,7 +25,9 @@ class _Line:
     What is added went through ``stream``, so it holds no secret wherever the line is cut.
     """
 
-    def __init__(self, put: Callable[[str], None], clock: Callable[[], float], secrets: Secrets) -> None:
+    def __init__(
+        self, put: Callable[[str], None], clock: Callable[[], float], secrets: Secrets
+    ) -> None:
         self.stream = Stream(secrets)
         self._put = put
         self._clock = clock

@@ -24,7 +24,9 @@ from unstuck.tasks.protocol.secrets import Secrets, Stream
 
 
 @contextmanager
-def filtered(secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen) -> Iterator[None]:
+def filtered(
+    secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+) -> Iterator[None]:
     """Keep the values of ``secrets`` out of the worker's own streams during the block.
 
     ``start`` starts the process that filters, which ends by itself. Without secrets, nothing is started.
@@ -53,7 +55,9 @@ def filtered(secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = s
         yield
 
 
-def _start(secrets: Secrets, reads: Mapping[int, int], start: Callable[..., subprocess.Popen[bytes]]) -> None:
+def _start(
+    secrets: Secrets, reads: Mapping[int, int], start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
     """Start the process that filters. ``reads``: the pipe that it reads for each of the worker's descriptors."""
     process = start(
         [sys.executable, "-m", "unstuck.tasks.runner.logs.stdio_filter", json.dumps(reads)],

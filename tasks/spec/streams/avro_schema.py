@@ -31,10 +31,14 @@ def avro_columns(schema: str) -> Fields:
     try:
         record = json.loads(schema)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"format: avro wants an Avro schema in JSON as schema:, and this is none: {error}") from None
+        raise ValueError(
+            f"format: avro wants an Avro schema in JSON as schema:, and this is none: {error}"
+        ) from None
     kind = _Types().kind(record, 0)
     if not isinstance(kind, dict) or kind["type"] != "struct":
-        raise ValueError("the Avro schema must be that of a record, whose fields become the columns")
+        raise ValueError(
+            "the Avro schema must be that of a record, whose fields become the columns"
+        )
     return list(kind["fields"])
 
 
@@ -47,11 +51,15 @@ class _Types:
     def kind(self, schema: Any, depth: int) -> Any:
         """A type in Spark's JSON. Raises: ValueError."""
         if depth > _DEPTH:
-            raise ValueError(f"the Avro schema is more than {_DEPTH} levels deep, or a type is part of itself")
+            raise ValueError(
+                f"the Avro schema is more than {_DEPTH} levels deep, or a type is part of itself"
+            )
         if isinstance(schema, list):
             some = [one for one in schema if one != "null"]
             if len(some) != 1:
-                raise ValueError(f"a union of Avro wants one type beside null, not {_short(schema)}")
+                raise ValueError(
+                    f"a union of Avro wants one type beside null, not {_short(schema)}"
+                )
             return self.kind(some[0], depth)
         if isinstance(schema, str):
             schema = {"type": schema}
@@ -63,31 +71,55 @@ class _Types:
         found = self._of(name, schema, depth)
         if "name" in schema and name in ("record", "enum", "fixed"):
             space = schema.get("namespace")
-            self._named |= {schema["name"]: found, **({f"{space}.{schema['name']}": found} if space else {})}
+            self._named |= {
+                schema["name"]: found,
+                **({f"{space}.{schema['name']}": found} if space else {}),
+            }
         return found
 
     def _of(self, name: str, schema: dict[str, Any], depth: int) -> Any:
         logical = schema.get("logicalType")
         if logical == "decimal" and name in ("bytes", "fixed"):
             digits, scale = schema.get("precision"), schema.get("scale", 0)
-            if not (isinstance(digits, int) and isinstance(scale, int) and 0 <= scale <= digits <= MAX_DIGITS):
-                raise ValueError(f"a decimal of Avro wants a precision up to {MAX_DIGITS}, not {_short(schema)}")
+            if not (
+                isinstance(digits, int)
+                and isinstance(scale, int)
+                and 0 <= scale <= digits <= MAX_DIGITS
+            ):
+                raise ValueError(
+                    f"a decimal of Avro wants a precision up to {MAX_DIGITS}, not {_short(schema)}"
+                )
             return f"decimal({digits},{scale})"
         if logical is not None and logical != "decimal":
             if logical not in _LOGICAL:
-                raise ValueError(f"values of Avro's {logical} are not read; there are: {', '.join(_LOGICAL)}, decimal")
+                raise ValueError(
+                    f"values of Avro's {logical} are not read; there are: {', '.join(_LOGICAL)}, decimal"
+                )
             return _LOGICAL[logical]
         if name == "record":
             fields = schema.get("fields")
-            if not isinstance(fields, list) or not all(isinstance(one, dict) and "name" in one for one in fields):
+            if not isinstance(fields, list) or not all(
+                isinstance(one, dict) and "name" in one for one in fields
+            ):
                 raise ValueError(f"a record of Avro wants fields, not {_short(schema)}")
-            found = [field(str(one["name"]), self.kind(one.get("type"), depth + 1)) for one in fields]
+            found = [
+                field(str(one["name"]), self.kind(one.get("type"), depth + 1)) for one in fields
+            ]
             return {"type": "struct", "fields": found}
         if name == "array":
-            return {"type": name, "elementType": self.kind(schema.get("items"), depth + 1), "containsNull": True}
+            return {
+                "type": name,
+                "elementType": self.kind(schema.get("items"), depth + 1),
+                "containsNull": True,
+            }
         if name == "map":
             value = self.kind(schema.get("values"), depth + 1)
-            return {"type": name, "keyType": "string", "valueType": value, "valueContainsNull": True}
+            return {
+                "type": name,
+                "keyType": "string",
+                "valueType": value,
+                "valueContainsNull": True,
+            }
         if name in self._named:
             return self._named[name]
         if name not in _PLAIN:

@@ -56,7 +56,10 @@ class KafkaInput(Strict):
     kind: ClassVar[Literal["kafka"]] = "kafka"  # of its position
 
     stream: str = Field(
-        strict=True, min_length=1, max_length=2000, description="kafka://broker:port,broker:port/topic; port 9092."
+        strict=True,
+        min_length=1,
+        max_length=2000,
+        description="kafka://broker:port,broker:port/topic; port 9092.",
     )
     format: Literal["json", "avro", "text", "raw"] = Field(
         description="What the value of a message is: a JSON object, an Avro record, text in UTF-8, or bytes."
@@ -76,18 +79,30 @@ class KafkaInput(Strict):
         "a schema.",
     )
     options: dict[StrictStr, StrictStr] = Field(
-        default_factory=dict, description="Options of librdkafka, such as security.protocol or sasl.username."
+        default_factory=dict,
+        description="Options of librdkafka, such as security.protocol or sasl.username.",
     )
     generation: int = Field(
-        default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all messages again."
+        default=1,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="Another number reads all messages again.",
     )
     max_offsets_per_run: int = Field(
-        default=1_000_000, ge=1, le=MAX_COUNT, strict=True, description="At most so many offsets are read by one job."
+        default=1_000_000,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="At most so many offsets are read by one job.",
     )
     on_other_columns: Literal["fail", "allow"] = Field(
-        default="fail", description="For a message that lacks columns of the schema (null if allowed), or has more."
+        default="fail",
+        description="For a message that lacks columns of the schema (null if allowed), or has more.",
     )
-    on_bad_record: Literal["fail", "skip"] = Field(default="fail", description="For a message that is no row.")
+    on_bad_record: Literal["fail", "skip"] = Field(
+        default="fail", description="For a message that is no row."
+    )
     on_lost: Literal["fail", "skip"] = Field(
         default="fail", description="When the broker has removed messages that no job has read."
     )
@@ -102,8 +117,12 @@ class KafkaInput(Strict):
     def _is_address(cls, value: str) -> str:
         without_user(value)
         brokers, slash, topic = value.removeprefix(KAFKA).partition("/")
-        if not (slash and all(map(_BROKER.fullmatch, brokers.split(","))) and _TOPIC.fullmatch(topic)):
-            raise ValueError(f"{value!r} must be kafka://broker:port,broker:port/topic, with at least one broker")
+        if not (
+            slash and all(map(_BROKER.fullmatch, brokers.split(","))) and _TOPIC.fullmatch(topic)
+        ):
+            raise ValueError(
+                f"{value!r} must be kafka://broker:port,broker:port/topic, with at least one broker"
+            )
         return value
 
     @field_validator("options")
@@ -113,7 +132,9 @@ class KafkaInput(Strict):
             if why := _OURS.get(name):
                 raise ValueError(f"the option {name} cannot be set: {why}")
             if _OPTIONS.fullmatch(name) is None:
-                raise ValueError(f"{name} is none of the options of librdkafka that may be set here")
+                raise ValueError(
+                    f"{name} is none of the options of librdkafka that may be set here"
+                )
             if _SECRET.fullmatch(name) and re.fullmatch(r"\$\{secret:\w+\}", text) is None:
                 raise ValueError(
                     f"the option {name} is stored and shown; write ${{secret:NAME}}, the name of a variable"
@@ -132,7 +153,9 @@ class KafkaInput(Strict):
     @property
     def fields(self) -> Fields:
         """The columns of the rows. Raises: ValueError: one of the schema has a type that not all readers know."""
-        metadata = self.metadata if self.metadata is not None else () if self.columns else tuple(_TYPES)
+        metadata = (
+            self.metadata if self.metadata is not None else () if self.columns else tuple(_TYPES)
+        )
         beside = [field(name, parse_type(_TYPES[name])) for name in metadata]
         return [*self.value_fields, *beside]
 

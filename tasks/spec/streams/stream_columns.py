@@ -22,7 +22,9 @@ def declared(schema: str) -> Fields:
     for part in _parts(schema):
         column = _COLUMN.fullmatch(part.strip())
         if column is None:
-            raise ValueError(f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at STRING")
+            raise ValueError(
+                f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at STRING"
+            )
         name = column[1].strip("`")
         if name.lower() in found:
             raise ValueError(f"the column {name.lower()} is there twice")
@@ -41,7 +43,9 @@ def _parts(schema: str) -> Iterator[str]:
         elif token in (">", ")") and open_[-1:] + token in ("<>", "()"):
             open_ = open_[:-1]
         elif token in (">", ")"):
-            raise ValueError(f"there is a {token} too many after {schema[begin:at].strip()[-50:]!r}")
+            raise ValueError(
+                f"there is a {token} too many after {schema[begin:at].strip()[-50:]!r}"
+            )
         elif token == "," and not open_:
             yield schema[begin:at]
             begin = at + 1

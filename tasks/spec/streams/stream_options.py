@@ -10,7 +10,17 @@ from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.time_zone import checked_zone
 
 _BY_FORMAT = {
-    "csv": {"header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "charset", "timezone"}
+    "csv": {
+        "header",
+        "sep",
+        "delimiter",
+        "quote",
+        "escape",
+        "nullvalue",
+        "encoding",
+        "charset",
+        "timezone",
+    }
     | {"decimal", "thousands"},
     "json": {"multiline", "encoding", "charset", "timezone"},
     "text": {"encoding", "charset"},
@@ -25,7 +35,12 @@ ENDINGS = {
     "parquet": ("parquet", "parq", "pq"),
     "orc": ("orc",),
 }
-PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}  # how a file is unpacked, by its ending
+PACKED = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".zst": "zstd",
+    ".lz4": "lz4",
+}  # how a file is unpacked, by its ending
 NOT_UNPACKED = (".snappy", ".deflate", ".lzo", ".zip", ".xz", ".br", ".7z")
 _INSTEAD = {
     "path": "the place is stream:",
@@ -73,7 +88,9 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
     known = _BY_FORMAT[format]
     if unknown := sorted(given.keys() - known):
         there = f"there are: {', '.join(sorted(known)) or 'none'}"
-        raise ValueError(f"files of the format {format} have no option {unknown[0]}; {_INSTEAD.get(unknown[0], there)}")
+        raise ValueError(
+            f"files of the format {format} have no option {unknown[0]}; {_INSTEAD.get(unknown[0], there)}"
+        )
     for one, other in (("sep", "delimiter"), ("encoding", "charset")):
         if other in given:
             given.setdefault(one, given[other])
@@ -98,11 +115,17 @@ def check_columns(format: str, columns: Fields) -> None:
     """Raises: ValueError: files of this format cannot hold such columns."""
     own = [one for one in columns if one["name"] != FILE_COLUMN]
     if not own:
-        raise ValueError(f"the schema wants a column beside {FILE_COLUMN}, which is the path of the file")
+        raise ValueError(
+            f"the schema wants a column beside {FILE_COLUMN}, which is the path of the file"
+        )
     if format == "text" and [one["type"] for one in own] != ["string"]:
         raise ValueError("a file of text has one column, of the type STRING")
-    if format == "csv" and (nested := next((one["name"] for one in own if not isinstance(one["type"], str)), "")):
-        raise ValueError(f"a file of CSV holds no lists, maps and structs, as the column {nested} is to be")
+    if format == "csv" and (
+        nested := next((one["name"] for one in own if not isinstance(one["type"], str)), "")
+    ):
+        raise ValueError(
+            f"a file of CSV holds no lists, maps and structs, as the column {nested} is to be"
+        )
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:
@@ -124,7 +147,9 @@ def _mark(given: Mapping[str, str], name: str, default: str) -> str:
     """A mark within numbers, which may be a space of any kind."""
     value = given.get(name, default)
     if value != default and (len(value) != 1 or value.isalnum() or value in "+-\r\n"):
-        raise ValueError(f"the option {name} is {value!r}, and must be one character that is no digit, letter or sign")
+        raise ValueError(
+            f"the option {name} is {value!r}, and must be one character that is no digit, letter or sign"
+        )
     return value
 
 

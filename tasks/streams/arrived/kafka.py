@@ -49,7 +49,11 @@ class Reach:
     @property
     def open(self) -> dict[int, tuple[int, int]]:
         """The partitions that have something to read."""
-        return {one: (begin, self.end[one]) for one, begin in self.begin.items() if begin < self.end[one]}
+        return {
+            one: (begin, self.end[one])
+            for one, begin in self.begin.items()
+            if begin < self.end[one]
+        }
 
     @property
     def position(self) -> KafkaPosition:
@@ -135,9 +139,13 @@ class TopicClient:
                 return ""  # only a controller could say it
             conf: dict[str, Any] = {**self._conf, "error_cb": lambda error: None}
             admin = AdminClient(conf)
-            asked = admin.describe_topics(TopicCollection([self.stream.topic]), request_timeout=self.silent_after)
+            asked = admin.describe_topics(
+                TopicCollection([self.stream.topic]), request_timeout=self.silent_after
+            )
             found_id = asked[self.stream.topic].result().topic_id
-            return str(found_id) if found_id.get_most_significant_bits() else ""  # a broker before 2.8 says zero
+            return (
+                str(found_id) if found_id.get_most_significant_bits() else ""
+            )  # a broker before 2.8 says zero
 
     def messages(self, wanted: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
         """The messages of ``wanted``: of each partition those from one offset up to before another.
@@ -150,7 +158,9 @@ class TopicClient:
 
         topic, ends = self.stream.topic, {one: end for one, (_, end) in wanted.items()}
         left = sum(end - begin for begin, end in wanted.values())
-        self.consumer.assign([TopicPartition(topic, one, begin) for one, (begin, _) in wanted.items()])
+        self.consumer.assign(
+            [TopicPartition(topic, one, begin) for one, (begin, _) in wanted.items()]
+        )
         heard = time.monotonic()
         while ends:
             first = self.consumer.poll(0.5)
@@ -175,7 +185,9 @@ class TopicClient:
                     if at >= end:  # a replica that is behind has an end before that
                         done.add(partition)
                 elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION):
-                    raise out_of_range(self.stream, {partition: max(at, wanted[partition][0])}, self.topic())
+                    raise out_of_range(
+                        self.stream, {partition: max(at, wanted[partition][0])}, self.topic()
+                    )
                 else:
                     raise self.unavailable(error, f"partition {partition}")
             left -= len(found)
@@ -201,10 +213,14 @@ class TopicClient:
         self.consumer.poll(0)  # so that it says it
         parts = [where, error.str() if error is not None else "", *self._errors[-1:]]
         why = ", ".join(filter(None, dict.fromkeys(parts)))
-        return SourceUnavailable(f"{self.stream.stream} cannot be read: {why}. A later try may read it")
+        return SourceUnavailable(
+            f"{self.stream.stream} cannot be read: {why}. A later try may read it"
+        )
 
 
-def reach_of(stream: KafkaInput, topic: Topic, position: KafkaPosition | None, share: Share = WHOLE) -> Reach:
+def reach_of(
+    stream: KafkaInput, topic: Topic, position: KafkaPosition | None, share: Share = WHOLE
+) -> Reach:
     """The part of ``topic`` that a job reads which goes on from ``position``; None: the stream begins.
 
     A partition that is new begins at 0.
@@ -217,7 +233,11 @@ def reach_of(stream: KafkaInput, topic: Topic, position: KafkaPosition | None, s
             "messages are not those that the stream goes on with. To read the new topic from its beginning, say "
             f"generation: {stream.generation + 1}"
         )
-    begin = dict(topic.first) if position is None else {one: position.next.get(one, 0) for one in topic.first}
+    begin = (
+        dict(topic.first)
+        if position is None
+        else {one: position.next.get(one, 0) for one in topic.first}
+    )
     begin = {one: at for one, at in begin.items() if share.has(one)}
     gone = {one: at for one, at in begin.items() if not topic.first[one] <= at <= topic.end[one]}
     if gone and (stream.on_lost == "fail" or any(at > topic.end[one] for one, at in gone.items())):
@@ -243,9 +263,7 @@ def out_of_range(stream: KafkaInput, at: Mapping[int, int], topic: Topic) -> Off
         for one, offset in sorted(at.items())[:5]
     )
     if any(offset > topic.end[one] for one, offset in at.items()):
-        cause = (
-            "The partition is shorter than what was read of it: its topic was made again, or its leader lost messages"
-        )
+        cause = "The partition is shorter than what was read of it: its topic was made again, or its leader lost messages"
         advice = "after you have looked for its cause"
     else:
         cause = "The broker has removed messages that no job has read, as its retention says"
@@ -268,7 +286,9 @@ def _replaced(topic: Topic, position: KafkaPosition) -> str:
 def _shares(lengths: Mapping[int, int], room: int) -> dict[int, int]:
     """How much of each length fits into ``room``: the same of each, and what a short one leaves goes to the others."""
     shares = {}
-    for left, (one, length) in zip(range(len(lengths), 0, -1), _shortest_first(lengths), strict=True):
+    for left, (one, length) in zip(
+        range(len(lengths), 0, -1), _shortest_first(lengths), strict=True
+    ):
         shares[one] = min(length, room // left)
         room -= shares[one]
     return shares

@@ -78,8 +78,12 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
 def compare(found: Listing, seen: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
     """The files that are new, and those that were read before and have other content now; the oldest first."""
     news = [(path, content) for path, content in found.files.items() if seen.get(path) != content]
-    files = _as_written(ArrivedFile(path, content, found.stored.get(path)) for path, content in news)
-    return [file for file in files if file.path not in seen], [file for file in files if file.path in seen]
+    files = _as_written(
+        ArrivedFile(path, content, found.stored.get(path)) for path, content in news
+    )
+    return [file for file in files if file.path not in seen], [
+        file for file in files if file.path in seen
+    ]
 
 
 def _as_written(files: Iterable[ArrivedFile]) -> list[ArrivedFile]:
@@ -189,7 +193,9 @@ class _Names:
 
 
 def _compiled(*patterns: str) -> re.Pattern[str]:
-    return re.compile("|".join(translate(one) for pattern in patterns for one in _alternatives(pattern)))
+    return re.compile(
+        "|".join(translate(one) for pattern in patterns for one in _alternatives(pattern))
+    )
 
 
 def _endings(format: str) -> re.Pattern[str]:
@@ -200,7 +206,9 @@ def _endings(format: str) -> re.Pattern[str]:
 
 def some_names(paths: Sequence[str]) -> str:
     """The number of ``paths``, and the names of some; those that begin with ``_`` or ``.`` come last."""
-    names = sorted((path.rpartition("/")[2] for path in paths), key=lambda name: (name[:1] in "_.", name))
+    names = sorted(
+        (path.rpartition("/")[2] for path in paths), key=lambda name: (name[:1] in "_.", name)
+    )
     some = ", ".join(shown_path(name) for name in names[:_SHOWN])
     if len(names) <= _SHOWN:
         return f"{len(names):,} ({some})"
@@ -228,7 +236,9 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         if depth and isinstance(error, FileNotFoundError | NotADirectoryError):
-            names.folders[os.fsdecode(os.path.dirname(folder))].discard(os.fsdecode(os.path.basename(folder)))
+            names.folders[os.fsdecode(os.path.dirname(folder))].discard(
+                os.fsdecode(os.path.basename(folder))
+            )
             return  # removed since its name was read
         raise SourceUnavailable(_unreadable(folder, error, names)) from error
     try:
@@ -237,7 +247,9 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
         os.close(opened)
 
 
-def _of_folder(names: _Names, folder: bytes, opened: int, depth: int, above: Sequence[tuple[int, int]]) -> None:
+def _of_folder(
+    names: _Names, folder: bytes, opened: int, depth: int, above: Sequence[tuple[int, int]]
+) -> None:
     """As `_below`, of an open folder: each file is looked up in it, and not from the root."""
     there = names.folders[os.fsdecode(folder)] = set()
     begin = os.path.join(folder, b"").decode(errors="surrogateescape")
@@ -250,15 +262,23 @@ def _of_folder(names: _Names, folder: bytes, opened: int, depth: int, above: Seq
                 name = os.fsencode(name).decode(errors="surrogateescape")
             try:
                 is_folder = entry.is_dir()
-                counts = names.folder_counts(name, depth) if is_folder else names.file_counts(begin, name, depth)
+                counts = (
+                    names.folder_counts(name, depth)
+                    if is_folder
+                    else names.file_counts(begin, name, depth)
+                )
                 if not counts:
                     continue
                 about = entry.stat()
             except FileNotFoundError:
-                there.discard(entry.name)  # removed since, or a link to nothing: a file may come there
+                there.discard(
+                    entry.name
+                )  # removed since, or a link to nothing: a file may come there
                 continue
             except OSError as error:
-                raise SourceUnavailable(_unreadable(_path_of(folder, entry), error, names)) from error
+                raise SourceUnavailable(
+                    _unreadable(_path_of(folder, entry), error, names)
+                ) from error
             if is_folder:
                 place = (about.st_dev, about.st_ino)
                 if place not in above:
@@ -285,7 +305,9 @@ def _as_text(path: bytes) -> str:
 
 
 def _in_shell(path: bytes) -> str:
-    return "".join(chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in path)
+    return "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in path
+    )
 
 
 def _unreadable(path: bytes, error: OSError, names: _Names) -> str:
@@ -312,7 +334,9 @@ def _in_store(names: _Names) -> None:
             if counts and names.file_counts(file.removesuffix(name), name, len(folders)):
                 names.files[file], names.stored[file] = content_of(size, version), at
     except OSError as error:
-        raise SourceUnavailable(f"the stream cannot read {names.folder}: {error}. Nothing was read") from error
+        raise SourceUnavailable(
+            f"the stream cannot read {names.folder}: {error}. Nothing was read"
+        ) from error
 
 
 # -- what people are told --------------------------------------------------------------------------------------

@@ -70,7 +70,10 @@ def joined(
         before = base.next if isinstance(base, KafkaPosition) else {}
         # Where none of them has read, the position stands where it stood.
         began = {**before, **_all(one.began for one in topics)}
-        after, lost = {**before, **_all(one.next for one in topics)}, _all(one.lost for one in topics)
+        after, lost = (
+            {**before, **_all(one.next for one in topics)},
+            _all(one.lost for one in topics),
+        )
         return KafkaPosition(after, began, topics[0].topic_id, lost)
     earlier = base if isinstance(base, FilesPosition) else FilesPosition()
     return FilesPosition(
@@ -108,7 +111,9 @@ def goes_on(published: Checkpoint | None, stream: str, generation: int, state: b
     return True
 
 
-def holder_of(datasets: Mapping[str, DatasetState | None], stream: str, generation: int) -> str | None:
+def holder_of(
+    datasets: Mapping[str, DatasetState | None], stream: str, generation: int
+) -> str | None:
     """The one of ``datasets`` that holds the position of ``stream``; None if none does yet.
 
     Args:
@@ -116,7 +121,11 @@ def holder_of(datasets: Mapping[str, DatasetState | None], stream: str, generati
 
     Raises: Unrecoverable: no job could go on: two hold it, or all hold the position of another stream.
     """
-    held = {name: state.checkpoint for name, state in datasets.items() if state is not None and state.checkpoint}
+    held = {
+        name: state.checkpoint
+        for name, state in datasets.items()
+        if state is not None and state.checkpoint
+    }
     own = [name for name, one in held.items() if one.stream == stream]
     newest = max((held[name].generation for name in own), default=0)
     own = [name for name in own if held[name].generation == newest]
@@ -135,7 +144,9 @@ def holder_of(datasets: Mapping[str, DatasetState | None], stream: str, generati
     return None
 
 
-def checkpoint_of(datasets: Mapping[str, DatasetState | None], stream: str, generation: int) -> Checkpoint | None:
+def checkpoint_of(
+    datasets: Mapping[str, DatasetState | None], stream: str, generation: int
+) -> Checkpoint | None:
     """The published position of ``stream``. As `holder_of`."""
     holder = holder_of(datasets, stream, generation)
     state = None if holder is None else datasets[holder]
@@ -164,4 +175,6 @@ def read_position(files: Files, path: str) -> FilesPosition | KafkaPosition:
     try:
         return _POSITION.validate_json(zlib.decompress(data))
     except (zlib.error, ValidationError) as error:
-        raise OSError(f"{files.uri(path)} is no position of a stream: {str(error)[:200]}") from error
+        raise OSError(
+            f"{files.uri(path)} is no position of a stream: {str(error)[:200]}"
+        ) from error

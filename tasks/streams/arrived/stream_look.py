@@ -12,7 +12,13 @@ from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, lag, reach_of
 from unstuck.tasks.streams.arrived.listing import compare, found_as, listing, some_names
-from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
+from unstuck.tasks.streams.arrived.position import (
+    FilesPosition,
+    KafkaPosition,
+    checkpoint_of,
+    goes_on,
+    read_position,
+)
 from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
@@ -73,7 +79,12 @@ class Looks:
         self._broker_timeout_ms = broker_timeout_ms
         self._idle: dict[tuple[object, ...], _Idle] = {}
 
-    def look(self, stream: StreamInput | KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
+    def look(
+        self,
+        stream: StreamInput | KafkaInput,
+        datasets: Mapping[str, DatasetState | None],
+        files: Files,
+    ) -> Look:
         """Look at what has arrived since what is published.
 
         Args:
@@ -89,7 +100,9 @@ class Looks:
             goes = goes_on(published, stream.stream, stream.generation, stream.state)
             before = published.path if published is not None and goes else ""
             key = (stream.model_dump_json(), before)
-            if (idle := self._idle.pop(key, None)) is not None and idle.stands(self._files_per_look):
+            if (idle := self._idle.pop(key, None)) is not None and idle.stands(
+                self._files_per_look
+            ):
                 self._idle[key] = idle  # the last one now
                 return idle.look
             found = listing(stream)
@@ -101,7 +114,9 @@ class Looks:
         except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
         except (ValueError, WarehouseUnsupported):
-            return Look(known=False)  # this process lacks what it takes to ask the store; a worker may have it
+            return Look(
+                known=False
+            )  # this process lacks what it takes to ask the store; a worker may have it
         new, changed = compare(found, seen)
         told = Look(
             len(new),
@@ -130,7 +145,9 @@ def _look_at_topic(
     position = None
     try:
         checkpoint = checkpoint_of(datasets, stream.identity, stream.generation)
-        if checkpoint is not None and goes_on(checkpoint, stream.identity, stream.generation, stream.state):
+        if checkpoint is not None and goes_on(
+            checkpoint, stream.identity, stream.generation, stream.state
+        ):
             read = read_position(files, checkpoint.path)
             position = read if isinstance(read, KafkaPosition) else None
         with TopicClient(stream, {**options, "socket.timeout.ms": str(timeout_ms)}) as client:
@@ -155,7 +172,9 @@ class _Idle:
     def stands(self, compared: int) -> bool:
         """Whether no name is new, and the next ``compared`` files have the content that they had."""
         try:
-            if not all(names.issuperset(os.listdir(folder)) for folder, names in self.folders.items()):
+            if not all(
+                names.issuperset(os.listdir(folder)) for folder, names in self.folders.items()
+            ):
                 return False
             some = self.files[self.turn : self.turn + compared]
             self.turn = self.turn + compared if len(some) == compared else 0

@@ -32,7 +32,10 @@ class ArrivingFiles:
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
         """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
-        before, reader = position if isinstance(position, FilesPosition) else FilesPosition(), self.reader
+        before, reader = (
+            position if isinstance(position, FilesPosition) else FilesPosition(),
+            self.reader,
+        )
         found = arrivals(self.spec, before.seen)
         own = [file for file in found.new if reader.share.has(file.path)]
         batch = _batch(own, self.spec.max_files_per_run, self._max_bytes)
@@ -79,7 +82,9 @@ class _Copies:
     """
 
     def __init__(self, digests: dict[str, str]) -> None:
-        self._known = {digest: path for path, digest in reversed(digests.items())}  # the first of several
+        self._known = {
+            digest: path for path, digest in reversed(digests.items())
+        }  # the first of several
         self._left_out: list[ArrivedFile] = []
         self.of: dict[str, str] = {}
         self.digests: dict[str, str] = {}
@@ -122,27 +127,45 @@ class _Copies:
         if not self.of:
             return ""
         path, other = next(iter(self.of.items()))
-        done = "passed over" if self.digests else "read all the same, unless identity: content is said"
+        done = (
+            "passed over" if self.digests else "read all the same, unless identity: content is said"
+        )
         first = f"{shown_path(path)} is {shown_path(other)}"
-        return f"; with the bytes of another file, {done}: {_count(len(self.of))}, the first: {first}"
+        return (
+            f"; with the bytes of another file, {done}: {_count(len(self.of))}, the first: {first}"
+        )
 
 
-def _batch(new: Sequence[ArrivedFile], most: int | None, most_bytes: int | None) -> Sequence[ArrivedFile]:
+def _batch(
+    new: Sequence[ArrivedFile], most: int | None, most_bytes: int | None
+) -> Sequence[ArrivedFile]:
     """The first of ``new``, within both bounds, and one in any case: a file is read as a whole."""
     ends = accumulate(file.size for file in new[:most])
     fit = sum(1 for end in ends if most_bytes is None or end <= most_bytes)
     return new[: max(fit, 1)]
 
 
-def _told(spec: StreamInput, found: Arrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int) -> str:
+def _told(
+    spec: StreamInput, found: Arrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int
+) -> str:
     looked = f"looked at {_count(found.looked)} in {spec.stream}"
     more = f"; ignored by their names: {some_names(found.ignored)}" if found.ignored else ""
     if found.changed:
-        done = "read once more" if spec.changed == "again" else "passed over, as changed: ignore says"
+        done = (
+            "read once more" if spec.changed == "again" else "passed over, as changed: ignore says"
+        )
         more += f"; with other content than when it was read: {_count(len(found.changed))}, {done}"
-    more += f"; left for the next job, by max_files_per_run or max_bytes_per_run: {_count(left)}" if left else ""
+    more += (
+        f"; left for the next job, by max_files_per_run or max_bytes_per_run: {_count(left)}"
+        if left
+        else ""
+    )
     gone = [one.path for one in read.put_aside if one.gone]
-    more += f"; gone or changed meanwhile, and left for the next job: {_count(len(gone))}" if gone else ""
+    more += (
+        f"; gone or changed meanwhile, and left for the next job: {_count(len(gone))}"
+        if gone
+        else ""
+    )
     if bad := [one for one in read.put_aside if not one.gone]:
         more += f"; put aside: {_count(len(bad))}, the first of them {shown_path(bad[0].path)}: {bad[0].error}"
     if len(own) < len(found.new):

@@ -144,7 +144,9 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
 
 
 def _refused(aside: PutAside) -> BadFile | FileUnsettled:
-    text = f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
+    text = (
+        f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
+    )
     return FileUnsettled(text + _AGAIN) if aside.gone else BadFile(text + _HINT)
 
 
@@ -161,7 +163,12 @@ def _read_some(
 
 
 def _in_tasks(
-    session: Any, shares: Sequence[list[ArrivedFile]], stream: StreamInput, zone: str, warehouse: str, folder: str
+    session: Any,
+    shares: Sequence[list[ArrivedFile]],
+    stream: StreamInput,
+    zone: str,
+    warehouse: str,
+    folder: str,
 ) -> tuple[list[_Found], dict[str, int]] | None:
     """As `_read_some`, each task one share; None if the executors cannot. Raises: as `read_files`."""
     parts = [partial(_task, share, stream, zone, warehouse, folder) for share in shares]
@@ -172,11 +179,16 @@ def _in_tasks(
     except (FileUnsettled, SourceUnavailable) as error:
         answers, gone = [], [str(error)]
     else:
-        gone = [one["error"] for answer in answers or [] for one in answer["put_aside"] if one["gone"]]
+        gone = [
+            one["error"] for answer in answers or [] for one in answer["put_aside"] if one["gone"]
+        ]
     if answers is None:
         return None
     if gone:  # a folder of this host may not be one of theirs
-        log.warning("a task of Spark could not read a file as it was listed, so the driver reads all: %s", gone[0])
+        log.warning(
+            "a task of Spark could not read a file as it was listed, so the driver reads all: %s",
+            gone[0],
+        )
         return None
     found, written = list[_Found](), dict[str, int]()
     for answer in answers:
@@ -201,7 +213,9 @@ def _weight(file: ArrivedFile) -> int:
     return file.size + _OF_FILE
 
 
-def _task(share: list[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str) -> dict[str, Any]:
+def _task(
+    share: list[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str
+) -> dict[str, Any]:
     """Read the files of one task."""
     found, written = _read_some(share, stream, zone, Files(warehouse), folder)
     rows = [one for one in found if not isinstance(one, PutAside)]

@@ -125,7 +125,13 @@ class GroupStream:
             skips: what is bad is put aside.
             share: of what has arrived, which ``source`` takes.
         """
-        self.name, self._source, self._files, self._appended, self._skips = name, source, files, appended, skips
+        self.name, self._source, self._files, self._appended, self._skips = (
+            name,
+            source,
+            files,
+            appended,
+            skips,
+        )
         self._spec, self._share = source.spec, share
         self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
         self._resume: Resume | None = None  # of the query, with state
@@ -175,7 +181,9 @@ class GroupStream:
         try:
             return read_position(self._files, before.path)
         except FileNotFoundError as error:
-            raise InputMissing(f"the position of a stream is gone: {self._files.uri(before.path)}") from error
+            raise InputMissing(
+                f"the position of a stream is gone: {self._files.uri(before.path)}"
+            ) from error
 
     def is_read_by(self, frame: Any) -> bool:
         """Whether a streaming ``frame`` is made of what has arrived."""
@@ -202,7 +210,11 @@ class GroupStream:
         return self._resume
 
     def noted(
-        self, folder: str, made: Mapping[str, StagedOutput], partition_by: Sequence[str], published: Published
+        self,
+        folder: str,
+        made: Mapping[str, StagedOutput],
+        partition_by: Sequence[str],
+        published: Published,
     ) -> dict[str, StagedOutput]:
         """The output in ``folder`` and its rejected rows, with the position.
 
@@ -227,7 +239,9 @@ class GroupStream:
         if self._holder is None or (self._spec.state and not holds):
             return dict(made)
         self._written |= holds
-        at = replace(self._at(self._taken, self._taken.position), held_by="" if holds else self._holder)
+        at = replace(
+            self._at(self._taken, self._taken.position), held_by="" if holds else self._holder
+        )
         return {**made, folder: replace(made[folder], checkpoint=at)}
 
     def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
@@ -244,20 +258,31 @@ class GroupStream:
             counts=dict(taken.counts),
             told=taken.told,
             adds_to=self._from if self._share.of > 1 else None,
-            state=None if resume is None else PackedState(resume.packed, self._files.size(resume.packed) or 0),
-            after_state=before.state.path if before is not None and before.state is not None else "",
+            state=None
+            if resume is None
+            else PackedState(resume.packed, self._files.size(resume.packed) or 0),
+            after_state=before.state.path
+            if before is not None and before.state is not None
+            else "",
         )
 
     @staticmethod
     def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
         told = taken.told if taken.position is None else ""
-        return {one: replace(output, nothing_new="" if output.rows else told) for one, output in made.items()}
+        return {
+            one: replace(output, nothing_new="" if output.rows else told)
+            for one, output in made.items()
+        }
 
     def _holds(self, name: str, published: Published) -> bool:
         """Whether the output ``name`` holds the position; the first that can does."""
         if self._holder is None:
             before = published.checkpoint(name)
-            if before is not None and before.generation >= self._spec.generation and not before.held_by:
+            if (
+                before is not None
+                and before.generation >= self._spec.generation
+                and not before.held_by
+            ):
                 return False  # it holds the position of another stream
             self._holder, self._before = name, before
         return name == self._holder

@@ -68,22 +68,32 @@ class KafkaTopic:
         counts = {"messages": found.rows + len(found.put_aside)}
         counts |= {"left": found.left} if found.left else {}
         counts |= {"put_aside": len(found.put_aside)} if found.put_aside else {}
-        counts |= {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
-        return Taken(found.frame, after if moved else None, counts, _told_of(self.spec, found), found.put_aside)
+        counts |= (
+            {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
+        )
+        return Taken(
+            found.frame,
+            after if moved else None,
+            counts,
+            _told_of(self.spec, found),
+            found.put_aside,
+        )
 
 
 def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
     read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
     text = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
-    text += f"; left for the next job, by max_offsets_per_run: {found.left:,} offsets" if found.left else ""
+    text += (
+        f"; left for the next job, by max_offsets_per_run: {found.left:,} offsets"
+        if found.left
+        else ""
+    )
     if found.put_aside:
         first = found.put_aside[0]
         text += f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} at {first.line}"
         text += f": {first.error}"
     for partition, (begin, end) in found.position.lost.items():
-        text += (
-            f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers have removed"
-        )
+        text += f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers have removed"
     return text
 
 
@@ -117,7 +127,10 @@ def read_messages(
         else:
             found = None
             if len(pieces := _pieces(reach.open, per_task)) > 1:
-                parts = [partial(_task, stream, dict(options), piece, files.uri(""), folder) for piece in pieces]
+                parts = [
+                    partial(_task, stream, dict(options), piece, files.uri(""), folder)
+                    for piece in pieces
+                ]
                 found = in_tasks(session, parts, _ERRORS, stream.stream)
             if found is None:
                 found = [_spooled(client, reach.open, files, folder)]
@@ -137,7 +150,9 @@ def read_messages(
 _ERRORS = (BadRecord, OffsetsOutOfRange, SourceUnavailable, OSError)
 
 
-def _pieces(wanted: Mapping[int, tuple[int, int]], per_task: int) -> list[dict[int, tuple[int, int]]]:
+def _pieces(
+    wanted: Mapping[int, tuple[int, int]], per_task: int
+) -> list[dict[int, tuple[int, int]]]:
     """The parts of ``wanted`` that tasks of Spark read; one of them if it is little."""
     if sum(end - begin for begin, end in wanted.values()) <= per_task:
         return [dict(wanted)]
@@ -149,20 +164,32 @@ def _pieces(wanted: Mapping[int, tuple[int, int]], per_task: int) -> list[dict[i
 
 
 def _task(
-    stream: KafkaInput, options: dict[str, str], wanted: dict[int, tuple[int, int]], warehouse: str, folder: str
+    stream: KafkaInput,
+    options: dict[str, str],
+    wanted: dict[int, tuple[int, int]],
+    warehouse: str,
+    folder: str,
 ) -> dict[str, Any]:
     with TopicClient(stream, options) as client:
         return _spooled(client, wanted, Files(warehouse), folder)
 
 
-def _spooled(client: TopicClient, wanted: Mapping[int, tuple[int, int]], files: Files, folder: str) -> dict[str, Any]:
+def _spooled(
+    client: TopicClient, wanted: Mapping[int, tuple[int, int]], files: Files, folder: str
+) -> dict[str, Any]:
     """Write the rows of ``wanted`` into files for Spark. Raises: as `read_messages`."""
     parts = Parts(files, folder)
     rows, put_aside = _read(client, wanted, parts)
-    return {"rows": rows, "put_aside": [asdict(one) for one in put_aside], "written": parts.written()}
+    return {
+        "rows": rows,
+        "put_aside": [asdict(one) for one in put_aside],
+        "written": parts.written(),
+    }
 
 
-def _read(client: TopicClient, wanted: Mapping[int, tuple[int, int]], rows: Rows) -> tuple[int, list[PutAside]]:
+def _read(
+    client: TopicClient, wanted: Mapping[int, tuple[int, int]], rows: Rows
+) -> tuple[int, list[PutAside]]:
     """Add ``wanted`` to ``rows``. Returns how many there are, and what is no row. Raises: as `read_messages`."""
     count, put_aside = 0, list[PutAside]()
     for table in _tables(client.stream, client.messages(wanted, _MESSAGES), put_aside):
@@ -172,7 +199,9 @@ def _read(client: TopicClient, wanted: Mapping[int, tuple[int, int]], rows: Rows
     return count, put_aside
 
 
-def _tables(stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAside]) -> Iterator[Any]:
+def _tables(
+    stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAside]
+) -> Iterator[Any]:
     """The rows of each batch of messages. Raises: BadRecord."""
     import pyarrow as pa
 
@@ -223,7 +252,9 @@ def _aside(stream: KafkaInput, message: Any, why: str) -> PutAside:
 
 def _instants(messages: Sequence[Any]) -> list[int | None]:
     found = (message.timestamp() for message in messages)
-    return [at * 1000 if kind else None for kind, at in found]  # microseconds; a kind of 0: the message has none
+    return [
+        at * 1000 if kind else None for kind, at in found
+    ]  # microseconds; a kind of 0: the message has none
 
 
 def _headers(messages: Sequence[Any]) -> list[list[dict[str, Any]] | None]:

@@ -15,7 +15,12 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 _TEXTS = {"type": "array", "elementType": "string", "containsNull": True}
-_OWN = [field("_file", "string"), field("_line", "long"), field("_text", "string"), field("_error", "string")]
+_OWN = [
+    field("_file", "string"),
+    field("_line", "long"),
+    field("_text", "string"),
+    field("_error", "string"),
+]
 
 
 def with_put_aside(
@@ -52,10 +57,15 @@ def with_put_aside(
             for one in put_aside
         ]
         table = type(table).from_pylist(rows, schema=table.schema)
-    own = stage_table(files, f"{folder}{REJECTED}/{why}", table, partition_by if rejected is not None else ())
+    own = stage_table(
+        files, f"{folder}{REJECTED}/{why}", table, partition_by if rejected is not None else ()
+    )
     kept = rejected.files if rejected is not None and rejected.rows else []
     found = [*kept, *own.files] if own.rows or not kept else kept
     whole = StagedOutput(found, sum(file.rows for file in found), schema)
     by = {**good.rejected_by, why: len(put_aside)}
     name = folder.rpartition("/")[2]
-    return {folder: replace(good, rejected_by=by), folder + REJECTED: replace(whole, rejected_of=name)}
+    return {
+        folder: replace(good, rejected_by=by),
+        folder + REJECTED: replace(whole, rejected_of=name),
+    }

@@ -9,13 +9,20 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-_NO_PYTHON = ("No module named", "Cannot run program", "PYTHON_VERSION_MISMATCH")  # in the errors of executors
+_NO_PYTHON = (
+    "No module named",
+    "Cannot run program",
+    "PYTHON_VERSION_MISMATCH",
+)  # in the errors of executors
 
 Answer = dict[str, Any]
 
 
 def in_tasks(
-    session: Any, parts: Sequence[Callable[[], Answer]], errors: Sequence[type[Exception]], what: str
+    session: Any,
+    parts: Sequence[Callable[[], Answer]],
+    errors: Sequence[type[Exception]],
+    what: str,
 ) -> list[Answer] | None:
     """The answer of each of ``parts``, each in a task of its own; None if the executors lack what it takes.
 
@@ -35,7 +42,11 @@ def in_tasks(
             yield pa.RecordBatch.from_pydict({"answer": found})
 
     try:
-        rows = session.range(0, len(parts), 1, len(parts)).mapInArrow(answers, "answer string").collect()
+        rows = (
+            session.range(0, len(parts), 1, len(parts))
+            .mapInArrow(answers, "answer string")
+            .collect()
+        )
     except Exception as error:
         if not any(word in str(error) for word in _NO_PYTHON):
             raise

@@ -14,12 +14,20 @@ from typing import Any
 from unstuck.tasks.errors import InputMissing, StagingLost
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.frames.output import stage
-from unstuck.tasks.frames.spark import hadoop_uri, is_frame, listed_for_stream, read_in_batch, remove_folder
+from unstuck.tasks.frames.spark import (
+    hadoop_uri,
+    is_frame,
+    listed_for_stream,
+    read_in_batch,
+    remove_folder,
+)
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
-_RETAINED = "spark.sql.streaming.minBatchesToRetain"  # Spark removes what it has noted of more batches
+_RETAINED = (
+    "spark.sql.streaming.minBatchesToRetain"  # Spark removes what it has noted of more batches
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,9 @@ def is_remote(part: Any) -> bool:
     return type(part).__module__.startswith("pyspark.sql.connect")
 
 
-def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume) -> StagedOutput:
+def stage_stream(
+    files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume
+) -> StagedOutput:
     """Write what a streaming ``frame`` makes of the rows that have arrived into ``folder``, as `stage` does.
 
     Raises:
@@ -84,14 +94,18 @@ def _staged(
             unpack(files, resume.state, resume.folder)
             committed = newest_commit(files.paths(resume.folder))
         except FileNotFoundError as error:
-            raise InputMissing(f"the state of a stream is gone: {files.uri(resume.state)}") from error
+            raise InputMissing(
+                f"the state of a stream is gone: {files.uri(resume.state)}"
+            ) from error
     batches: dict[int, StagedOutput] = {}
     raised: list[Exception] = []
     listed, read = _listed(files, resume), set[int]()
 
     def stage_batch(rows: Any, number: int) -> None:
         try:
-            running = (one for one in frame.sparkSession.streams.active if one.name == resume.folder)
+            running = (
+                one for one in frame.sparkSession.streams.active if one.name == resume.folder
+            )
             read.update(read_in_batch(next(running), resume.arrived))
             batches[number] = stage(files, f"{folder}/batch-{number}", rows, partition_by)
             reach(Point.AFTER_BATCH, resume.job)
@@ -126,7 +140,9 @@ def _staged(
     pack(files, resume.folder, paths, resume.packed)
     if files.local_path("") is None:
         remove_folder(frame.sparkSession, files.uri(resume.folder))
-    with suppress(OSError):  # it is of no use any more, and a state store may still write its snapshots there
+    with suppress(
+        OSError
+    ):  # it is of no use any more, and a state store may still write its snapshots there
         files.remove_tree(resume.folder)
     return [batch for _, batch in sorted(batches.items()) if batch.rows]
 
@@ -136,4 +152,6 @@ def _listed(files: Files, resume: Resume) -> int:
     try:
         return listed_for_stream(files, resume.arrived)
     except FileNotFoundError as error:
-        raise StagingLost(f"{files.uri(resume.arrived)} is gone; the group runs again, as its retry: allows") from error
+        raise StagingLost(
+            f"{files.uri(resume.arrived)} is gone; the group runs again, as its retry: allows"
+        ) from error

@@ -21,23 +21,42 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="a fleet under faults, and a ledger at the end")
     run.add_argument("--minutes", type=float, default=1.0, help="how long faults are dealt")
     run.add_argument(
-        "--settle", type=float, default=180.0, help="seconds after which a job that has not ended is stuck"
+        "--settle",
+        type=float,
+        default=180.0,
+        help="seconds after which a job that has not ended is stuck",
     )
-    recovery = commands.add_parser("recovery", help="how fast a killed worker's and coordinator's work goes on")
-    recovery.add_argument("--times", type=int, default=3, help="of each kill, of which the slowest counts")
-    loss = commands.add_parser("loss", help="messages lost by our report path and by a kombu queue under SIGKILL")
+    recovery = commands.add_parser(
+        "recovery", help="how fast a killed worker's and coordinator's work goes on"
+    )
+    recovery.add_argument(
+        "--times", type=int, default=3, help="of each kill, of which the slowest counts"
+    )
+    loss = commands.add_parser(
+        "loss", help="messages lost by our report path and by a kombu queue under SIGKILL"
+    )
     loss.add_argument("--kills", type=int, default=40)
     for command in (run, recovery, loss):
-        command.add_argument("--seed", type=int, default=None, help="of what is done to whom; random if left out")
-        command.add_argument("--json", action="store_true", help="the result as JSON on stdout, and nothing else there")
-        command.add_argument("--keep", action="store_true", help="keep the folder with logs and data")
+        command.add_argument(
+            "--seed", type=int, default=None, help="of what is done to whom; random if left out"
+        )
+        command.add_argument(
+            "--json",
+            action="store_true",
+            help="the result as JSON on stdout, and nothing else there",
+        )
+        command.add_argument(
+            "--keep", action="store_true", help="keep the folder with logs and data"
+        )
     chosen = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if chosen.seed is None else chosen.seed
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, leave)  # `timeout` and CI end us with it: everything is ended as by Ctrl-C
+    signal.signal(
+        signal.SIGTERM, leave
+    )  # `timeout` and CI end us with it: everything is ended as by Ctrl-C
     folder = Path(tempfile.mkdtemp(prefix="unstuck-chaos-"))
     code = 1
     try:

@@ -56,16 +56,34 @@ class Faults:
     def __init__(self, fleet: ChaosFleet, watch: Watch, rng: random.Random) -> None:
         self._fleet, self._watch, self._rng = fleet, watch, rng
         self.kinds: dict[str, Callable[[], Injected | None]] = {
-            "kill worker": lambda: self._kill("kill worker", self._a_worker(), "main process", self._main),
-            "kill runner": lambda: self._kill("kill runner", self._a_worker(), "runner", self._runner),
-            "kill watchdog": lambda: self._kill("kill watchdog", self._a_worker(), "watchdog", self._watchdog),
-            "kill host": lambda: self._kill("kill host", self._a_worker(), "whole tree", fleet.tree),
-            "kill coordinator": lambda: self._kill("kill coordinator", self._a_coordinator(), "process", self._main),
+            "kill worker": lambda: self._kill(
+                "kill worker", self._a_worker(), "main process", self._main
+            ),
+            "kill runner": lambda: self._kill(
+                "kill runner", self._a_worker(), "runner", self._runner
+            ),
+            "kill watchdog": lambda: self._kill(
+                "kill watchdog", self._a_worker(), "watchdog", self._watchdog
+            ),
+            "kill host": lambda: self._kill(
+                "kill host", self._a_worker(), "whole tree", fleet.tree
+            ),
+            "kill coordinator": lambda: self._kill(
+                "kill coordinator", self._a_coordinator(), "process", self._main
+            ),
             "kill beat": lambda: self._kill("kill beat", "beat", "process", self._main),
-            "freeze worker": lambda: self._freeze("freeze worker", self._a_worker(), "main process", self._main),
-            "freeze runner": lambda: self._freeze("freeze runner", self._a_worker(), "runner", self._runner),
-            "freeze watchdog": lambda: self._freeze("freeze watchdog", self._a_worker(), "watchdog", self._watchdog),
-            "freeze host": lambda: self._freeze("freeze host", self._a_worker(), "whole tree", fleet.tree),
+            "freeze worker": lambda: self._freeze(
+                "freeze worker", self._a_worker(), "main process", self._main
+            ),
+            "freeze runner": lambda: self._freeze(
+                "freeze runner", self._a_worker(), "runner", self._runner
+            ),
+            "freeze watchdog": lambda: self._freeze(
+                "freeze watchdog", self._a_worker(), "watchdog", self._watchdog
+            ),
+            "freeze host": lambda: self._freeze(
+                "freeze host", self._a_worker(), "whole tree", fleet.tree
+            ),
             "freeze coordinator": lambda: self._freeze(
                 "freeze coordinator", self._a_coordinator(), "process", self._main
             ),
@@ -89,8 +107,12 @@ class Faults:
             "kill after take": lambda: self._kill_at("kill after take", Point.AFTER_CLAIM),
             "kill after finish": lambda: self._kill_at("kill after finish", Point.AFTER_FINISH),
             # Only coordinators of this fleet come there: they submit the runs of schedules.
-            "kill before submit": lambda: self._kill_at("kill before submit", Point.BEFORE_SUBMIT, "a coordinator"),
-            "kill after submit": lambda: self._kill_at("kill after submit", Point.AFTER_SUBMIT, "a coordinator"),
+            "kill before submit": lambda: self._kill_at(
+                "kill before submit", Point.BEFORE_SUBMIT, "a coordinator"
+            ),
+            "kill after submit": lambda: self._kill_at(
+                "kill after submit", Point.AFTER_SUBMIT, "a coordinator"
+            ),
         }
         self._deck = self._deal()
 
@@ -127,7 +149,11 @@ class Faults:
     def _busy(self) -> set[int]:
         """The pids of runners that run something; none in an outage of Redis, which is no reason to spare one."""
         with suppress(redis.RedisError):
-            return {one.pid for one in ProcessRegistry(self._fleet.eye, self._fleet.keys).runners() if one.job}
+            return {
+                one.pid
+                for one in ProcessRegistry(self._fleet.eye, self._fleet.keys).runners()
+                if one.job
+            }
         return set()
 
     def _runner(self, name: str) -> list[psutil.Process]:
@@ -178,7 +204,13 @@ class Faults:
             for process in found:
                 send(process, signal.SIGCONT)
 
-        return Injected(fault, name, f"SIGSTOP to its {what} (pid {found[0].pid}) for {lasts:.1f} s", lasts, thaw)
+        return Injected(
+            fault,
+            name,
+            f"SIGSTOP to its {what} (pid {found[0].pid}) for {lasts:.1f} s",
+            lasts,
+            thaw,
+        )
 
     def _kill_at(self, fault: str, point: Point, victim: str = "a runner") -> Injected:
         """The next process that comes to this point dies there, with what Redis has just given to it."""
@@ -208,7 +240,9 @@ class Faults:
             self._fleet.server.start()
             self._back(fault)
 
-        return Injected(fault, "redis", f"{number.name}, started again after {lasts:.1f} s", lasts, start)
+        return Injected(
+            fault, "redis", f"{number.name}, started again after {lasts:.1f} s", lasts, start
+        )
 
     def _redis_freeze(self) -> Injected | None:
         lasts = self._rng.uniform(0.5, 6.0)
@@ -227,7 +261,11 @@ class Faults:
         lasts = self._rng.uniform(0.5, 5.0)
         self._fleet.eye.client_pause(round(lasts * 1000))
         return Injected(
-            "redis pause", "redis", f"CLIENT PAUSE for {lasts:.1f} s", lasts, lambda: self._back("redis pause")
+            "redis pause",
+            "redis",
+            f"CLIENT PAUSE for {lasts:.1f} s",
+            lasts,
+            lambda: self._back("redis pause"),
         )
 
     def _broker_keys(self) -> Injected:
@@ -241,7 +279,9 @@ class Faults:
     # Wake-ups and offers.
 
     def _thief(self) -> Thief:
-        return Thief(self._fleet.server.url, [self._fleet.keys.queue(queue) for queue in self._fleet.queues])
+        return Thief(
+            self._fleet.server.url, [self._fleet.keys.queue(queue) for queue in self._fleet.queues]
+        )
 
     def _wake_ups_lost(self) -> Injected:
         """Most of them: a worker that asked before the thief did gets some."""
@@ -251,7 +291,9 @@ class Faults:
             thief.stop()
             self._back("wake-ups lost")
 
-        return Injected("wake-ups lost", "redis", f"wake-ups are lost for {lasts:.1f} s", lasts, undo)
+        return Injected(
+            "wake-ups lost", "redis", f"wake-ups are lost for {lasts:.1f} s", lasts, undo
+        )
 
     def _wake_ups_late(self) -> Injected:
         lasts, thief = self._rng.uniform(2.0, 8.0), self._thief()
@@ -262,7 +304,9 @@ class Faults:
                 put_back(self._fleet.eye, thief.taken)
             self._back("wake-ups late")
 
-        return Injected("wake-ups late", "redis", f"wake-ups are held up for {lasts:.1f} s", lasts, undo)
+        return Injected(
+            "wake-ups late", "redis", f"wake-ups are held up for {lasts:.1f} s", lasts, undo
+        )
 
     def _wake_ups_doubled(self) -> Injected:
         lasts, thief = self._rng.uniform(0.5, 3.0), self._thief()
@@ -274,14 +318,22 @@ class Faults:
             self._back("wake-ups doubled")
 
         return Injected(
-            "wake-ups doubled", "redis", f"wake-ups of {lasts:.1f} s come late, ten times each", lasts, undo
+            "wake-ups doubled",
+            "redis",
+            f"wake-ups of {lasts:.1f} s come late, ten times each",
+            lasts,
+            undo,
         )
 
     def _offers_lost(self) -> Injected:
         """Some entries of each ready set, or all of them."""
         share, lost = self._rng.choice((0.5, 1.0)), 0
         for ready in self._lanes():
-            mine = [str(offer) for offer in self._fleet.eye.zrange(ready, 0, -1) if self._rng.random() < share]
+            mine = [
+                str(offer)
+                for offer in self._fleet.eye.zrange(ready, 0, -1)
+                if self._rng.random() < share
+            ]
             lost += int(self._fleet.eye.zrem(ready, *mine)) if mine else 0
         self._back("offers lost")
         return Injected("offers lost", "redis", f"{lost} offers deleted from the ready sets")
@@ -294,12 +346,18 @@ class Faults:
             for group, text in eye.hgetall(keys.of(str(job)).groups).items():
                 record = GroupRecord.from_json(str(text))
                 if record.epoch and record.state is not GroupState.QUEUED:
-                    again += int(eye.zadd(self._rng.choice(lanes), {str(record.offer(str(job), str(group))): 0}))
+                    again += int(
+                        eye.zadd(
+                            self._rng.choice(lanes), {str(record.offer(str(job), str(group))): 0}
+                        )
+                    )
         for lane in lanes:
             if lane != queue_of(lane) and (standing := eye.zrange(lane, 0, -1)):
                 again += int(eye.zadd(queue_of(lane), dict.fromkeys(map(str, standing), 0)))
         self._back("offers doubled")
-        return Injected("offers doubled", "redis", f"{again} offers stand ready where they should not")
+        return Injected(
+            "offers doubled", "redis", f"{again} offers stand ready where they should not"
+        )
 
     def _offers_rolled_back(self) -> Injected:
         """What stood ready some seconds ago stands ready again, and nothing that was added since."""
@@ -307,7 +365,9 @@ class Faults:
         before = {lane: eye.zrange(lane, 0, -1, withscores=True) for lane in self._lanes()}
 
         def undo() -> None:
-            with suppress(redis.RedisError):  # an outage of Redis is under way: then nothing is rolled back
+            with suppress(
+                redis.RedisError
+            ):  # an outage of Redis is under way: then nothing is rolled back
                 pipe = eye.pipeline()
                 pipe.delete(*self._lanes())
                 for lane, standing in before.items():
@@ -348,7 +408,9 @@ class Faults:
         def undo() -> None:
             self._fleet.proxy.do(lambda: link.hold(False))
 
-        return Injected("link held", name, f"{number} connections carry nothing for {lasts:.1f} s", lasts, undo)
+        return Injected(
+            "link held", name, f"{number} connections carry nothing for {lasts:.1f} s", lasts, undo
+        )
 
     def _half_open(self) -> Injected:
         name, link = self._a_link()
@@ -377,7 +439,9 @@ class Injector:
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._lasting: list[tuple[float, float, Injected]] = []  # until when by the monotonic clock, since when
+        self._lasting: list[
+            tuple[float, float, Injected]
+        ] = []  # until when by the monotonic clock, since when
         self.past: list[Dealt] = []
 
     @property

@@ -59,14 +59,21 @@ class ChaosFleet:
         say: takes what the supervisor says.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str], size: Size, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], size: Size, say: Callable[[str], None]
+    ) -> None:
         self.folder, self.size = folder, size
         self.warehouse = folder / "warehouse"
         self.ran = folder / "ran"
         self.ran.touch()
         self.arms = folder / "arms"
         self.arms.mkdir()
-        self._env = {**SPARK, **settings, "UNSTUCK_WAREHOUSE": str(self.warehouse), **arming(self.arms)}
+        self._env = {
+            **SPARK,
+            **settings,
+            "UNSTUCK_WAREHOUSE": str(self.warehouse),
+            **arming(self.arms),
+        }
         self._say = say
         self._stack = ExitStack()
 
@@ -109,7 +116,11 @@ class ChaosFleet:
         self.client = Client(local.model_copy(update={"redis_url": self._url("app")}))
         self._stack.callback(self.client.close)
         self.local = LocalFleet(
-            home=self.folder / "home", redis_url=self.server.url, programs=programs, grace=3.0, say=self._say
+            home=self.folder / "home",
+            redis_url=self.server.url,
+            programs=programs,
+            grace=3.0,
+            say=self._say,
         )
         self._stack.callback(self.local.stop)
         self.local.start()
@@ -124,7 +135,10 @@ class ChaosFleet:
         seen = fleet_of(self.eye, self.keys, 15.0)
         runners = Counter(one.worker_pid for one in seen.runners if not one.silent)
         coordinators = {one.pid for one in seen.coordinators if not one.silent}
-        slots = {name: self.size.slots if name.startswith("spark-") else self.size.light_slots for name in self.workers}
+        slots = {
+            name: self.size.slots if name.startswith("spark-") else self.size.light_slots
+            for name in self.workers
+        }
         return all(self.child(name).steady for name in self.names) and (
             all(runners[self.child(name).pid or 0] >= number for name, number in slots.items())
             and all(self.child(name).pid in coordinators for name in self.coordinators)
@@ -178,7 +192,11 @@ class ChaosFleet:
             found = [] if main is None else main.children()
         except psutil.NoSuchProcess:
             return []
-        return [one for one in found if (line := command_line(one)) and "unstuck.tasks.watchdog" not in line]
+        return [
+            one
+            for one in found
+            if (line := command_line(one)) and "unstuck.tasks.watchdog" not in line
+        ]
 
     def watchdogs(self, name: str) -> list[psutil.Process]:
         return [one for one in self.tree(name) if "unstuck.tasks.watchdog" in command_line(one)]

@@ -19,7 +19,9 @@ POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are run
 # The driver kills far more workers than a fleet loses: the budget that ends a poisonous group must not run out.
 PATIENT = {"worker_losses": 100, "retry": {"max": 50, "backoff": "200ms", "max_backoff": "1s"}}
 ENOUGH = 8  # jobs that are open at a time
-SPARK_EVERY = 5  # every so many jobs one has a group of Spark: a session costs more than all the rest
+SPARK_EVERY = (
+    5  # every so many jobs one has a group of Spark: a session costs more than all the rest
+)
 ENOUGH_SPARK = 2  # of those that are open: they wait for one worker, and must not keep the others from being submitted
 
 
@@ -49,9 +51,14 @@ def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> 
     rows, seconds = rng.randint(1, 50), round(rng.uniform(0.1, 2.5), 2)
 
     def step(function: str, **more: Any) -> dict[str, Any]:
-        return {"python": function, "params": {"ran": str(ran), "rows": rows, "seconds": seconds, **more}}
+        return {
+            "python": function,
+            "params": {"ran": str(ran), "rows": rows, "seconds": seconds, **more},
+        }
 
-    def group(name: str, step: dict[str, Any], output: str, *needs: str, **more: Any) -> dict[str, Any]:
+    def group(
+        name: str, step: dict[str, Any], output: str, *needs: str, **more: Any
+    ) -> dict[str, Any]:
         pool = {"pool": rng.choice(sorted(POOLS))} if rng.random() < 0.4 else {}
         steps = [{**step, "output": output}]
         return {"name": name, "spark": False, "needs": list(needs), "steps": steps, **pool, **more}
@@ -74,10 +81,19 @@ def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> 
         ]
         ids, total = ("first", "middle", "last"), rows
     else:
-        groups = [group("first", step(WORK), "first"), group("last", step(COPY, source="first"), dataset, "first")]
+        groups = [
+            group("first", step(WORK), "first"),
+            group("last", step(COPY, source="first"), dataset, "first"),
+        ]
         ids, total = ("first", "last"), rows
     priority = rng.choice(("high", "normal", "low"))
-    spec = {"name": name, "priority": priority, "defaults": PATIENT, "publish": [dataset], "groups": groups}
+    spec = {
+        "name": name,
+        "priority": priority,
+        "defaults": PATIENT,
+        "publish": [dataset],
+        "groups": groups,
+    }
     return Asked(name, dataset, total, ids, spec)
 
 
@@ -115,7 +131,9 @@ class Load:
         if self._thread is not None:
             self._thread.join(timeout)
             if self._thread.is_alive():
-                raise TimeoutError(f"a submit was not acknowledged within {timeout:g} s, though all faults were undone")
+                raise TimeoutError(
+                    f"a submit was not acknowledged within {timeout:g} s, though all faults were undone"
+                )
 
     def count(self) -> None:
         """Look how many jobs are open. Keeps the last number while the server is away."""
@@ -126,7 +144,10 @@ class Load:
         ended = {job.id for job in found if job.status.terminal and not job.schedule}
         self.ended = len(ended)
         still = [asked for job, asked in list(self.accepted.items()) if job not in ended]
-        self.open, self.open_spark = len(still), sum(asked.name.startswith("spark") for asked in still)
+        self.open, self.open_spark = (
+            len(still),
+            sum(asked.name.startswith("spark") for asked in still),
+        )
 
     def status(self) -> dict[str, Status]:
         """Of every job in the store. Raises: redis.RedisError."""

@@ -58,7 +58,9 @@ class Person:
         if self._thread is not None:
             self._thread.join(timeout)
             if self._thread.is_alive():
-                raise TimeoutError(f"a command was not answered within {timeout:g} s, though all faults were undone")
+                raise TimeoutError(
+                    f"a command was not answered within {timeout:g} s, though all faults were undone"
+                )
 
     def _run(self) -> None:
         schedules, last = self.fleet.client.schedules, int(time.time() // DAY * DAY)
@@ -67,7 +69,9 @@ class Person:
         first, until = tick_text(self.wanted[0]), tick_text(last)
         self._ask("backfill", lambda: schedules.backfill(PAST, first, until, parallel=PARALLEL))
         while not self._enough.wait(self.rng.uniform(*GOES_ON)):
-            self.acts.append(self._ask("pause", lambda: schedules.pause(HELD, reason="a person wants it")))
+            self.acts.append(
+                self._ask("pause", lambda: schedules.pause(HELD, reason="a person wants it"))
+            )
             if not self._enough.wait(self.rng.uniform(*STAYS)):
                 self.acts.append(self._ask("resume", lambda: schedules.resume(HELD)))
 

@@ -16,8 +16,15 @@ from unstuck import Unreachable
 from unstuck.coordinator.model.schedule_record import ScheduleIntent
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 
-TICKS, FOLLOWS, ARRIVES = "ticks", "follows", "arrives"  # each the name of a schedule and of its dataset
-HELD, PAST = "held", "past"  # the one that a person pauses, and the one of which a person wants ticks of the past
+TICKS, FOLLOWS, ARRIVES = (
+    "ticks",
+    "follows",
+    "arrives",
+)  # each the name of a schedule and of its dataset
+HELD, PAST = (
+    "held",
+    "past",
+)  # the one that a person pauses, and the one of which a person wants ticks of the past
 NAMES = (TICKS, FOLLOWS, ARRIVES, HELD, PAST)
 PAUSE = 0.4  # seconds between two files
 ROWS = 3  # of a file
@@ -29,7 +36,9 @@ def specs(ran: Path, landing: Path) -> list[dict[str, Any]]:
     """Each a job of one group that appends to its dataset."""
     retry = {"max": 1000, "backoff": "1s", "max_backoff": "2s"}
 
-    def spec(name: str, inputs: dict[str, Any], function: str = "", **schedule: Any) -> dict[str, Any]:
+    def spec(
+        name: str, inputs: dict[str, Any], function: str = "", **schedule: Any
+    ) -> dict[str, Any]:
         python = f"tests.chaos.driver.steps:{function or name}"
         step = {"python": python, "params": {"ran": str(ran)}, "output": name}
         return {
@@ -42,7 +51,12 @@ def specs(ran: Path, landing: Path) -> list[dict[str, Any]]:
             "groups": [{"name": "only", "spark": False, "inputs": inputs, "steps": [step]}],
         }
 
-    stream = {"stream": str(landing), "format": "json", "schema": "id BIGINT", "on_bad_file": "skip"}
+    stream = {
+        "stream": str(landing),
+        "format": "json",
+        "schema": "id BIGINT",
+        "on_bad_file": "skip",
+    }
     return [
         spec(TICKS, {}, every="3s"),
         spec(FOLLOWS, {TICKS: TICKS}, after=[TICKS]),
@@ -109,7 +123,9 @@ class Schedules:
                 and follows.seen.get(TICKS, 0) >= came.get(TICKS, (0, 0.0))[0]
                 and not follows.retries
             ),
-            HELD: lambda: paused or (held.last_success is not None and held.last_success.at > self._over),
+            HELD: lambda: (
+                paused or (held.last_success is not None and held.last_success.at > self._over)
+            ),
             PAST: lambda: past.backfill is not None and past.backfill.over,
         }
         for name, record in records.items():

@@ -37,7 +37,12 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -66,7 +71,13 @@ class Screen:
             return
         table = Table("process", "pid", "now", "done to it", box=None, pad_edge=False)
         for name in (*fleet.names, "redis", "app"):
-            pid = fleet.server.pid if name == "redis" else None if name == "app" else fleet.child(name).pid
+            pid = (
+                fleet.server.pid
+                if name == "redis"
+                else None
+                if name == "app"
+                else fleet.child(name).pid
+            )
             injected = self._shown.get(name)
             state = "[green]up[/]" if pid or name == "app" else "[red]down[/]"
             style = "red" if injected is not None and injected.undo is not None else "dim"

@@ -58,7 +58,9 @@ class Uptime:
         if REDIS in victims or len(victims) > 1:
             return False
         return any(
-            _covers(beats, begin, end, gap) for pid, beats in self.beats.items() if self.names.get(pid) not in victims
+            _covers(beats, begin, end, gap)
+            for pid, beats in self.beats.items()
+            if self.names.get(pid) not in victims
         )
 
 
@@ -87,7 +89,12 @@ class Observer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
@@ -95,7 +102,11 @@ class Observer:
     def seen(self, past: Sequence[Dealt]) -> Uptime:
         """What was seen so far, with the faults that were dealt."""
         concerned = {ANY, *self.fleet.coordinators}
-        hits = [hit for hit in past if hit.victim in concerned or (hit.victim == REDIS and hit.fault in AWAY)]
+        hits = [
+            hit
+            for hit in past
+            if hit.victim in concerned or (hit.victim == REDIS and hit.fault in AWAY)
+        ]
         beats = {pid: list(beats) for pid, beats in self._beats.items()}
         return Uptime(beats, dict(self._names), [*hits, *self._away], list(self._waits))
 
@@ -112,7 +123,9 @@ class Observer:
 
     def _look(self, registry: ProcessRegistry) -> None:
         begin = time.time()
-        self._names |= {pid: name for name in self.fleet.coordinators if (pid := self.fleet.child(name).pid)}
+        self._names |= {
+            pid: name for name in self.fleet.coordinators if (pid := self.fleet.child(name).pid)
+        }
         try:
             found = registry.read()
         except redis.RedisError:
@@ -120,5 +133,7 @@ class Observer:
             return
         self._waits.append((begin, time.time() - begin))
         for one in found:
-            if isinstance(one, CoordinatorStatus) and one.seen > max(self._beats[one.pid][-1:], default=0.0):
+            if isinstance(one, CoordinatorStatus) and one.seen > max(
+                self._beats[one.pid][-1:], default=0.0
+            ):
                 self._beats[one.pid].append(one.seen)

@@ -24,7 +24,9 @@ class Thief:
         self.taken: list[tuple[str, str]] = []
         self._url, self._queues = url, list(queues)
         self._enough = threading.Event()
-        self._threads = [threading.Thread(target=self._steal, name="thief", daemon=True) for _ in range(THIEVES)]
+        self._threads = [
+            threading.Thread(target=self._steal, name="thief", daemon=True) for _ in range(THIEVES)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -36,7 +38,10 @@ class Thief:
 
     def _steal(self) -> None:
         with redis.Redis.from_url(
-            self._url, decode_responses=True, socket_timeout=4 * ASKS_FOR, retry=Retry(NoBackoff(), 0)
+            self._url,
+            decode_responses=True,
+            socket_timeout=4 * ASKS_FOR,
+            retry=Retry(NoBackoff(), 0),
         ) as client:
             while not self._enough.is_set():
                 try:

@@ -66,11 +66,15 @@ class Watch:
         if self._thread is not None:
             self._thread.join(10)
 
-    def add(self, fault: str, victim: str, over: Callable[[], bool] | None, since: float | None = None) -> None:
+    def add(
+        self, fault: str, victim: str, over: Callable[[], bool] | None, since: float | None = None
+    ) -> None:
         """Time this one; None: nothing was going on there."""
         if over is not None:
             with self._mutex:
-                self.open.append(Hit(fault, victim, time.monotonic() if since is None else since, over))
+                self.open.append(
+                    Hit(fault, victim, time.monotonic() if since is None else since, over)
+                )
 
     def look(self) -> None:
         """Those that go on by now."""
@@ -127,7 +131,10 @@ class Watch:
         return (lambda: not self._still_pending(mine)) if mine else None
 
     def _still_pending(self, entries: list[str]) -> bool:
-        return any(self.eye.xpending_range(self.keys.reports, REPORT_GROUP, entry, entry, 1) for entry in entries)
+        return any(
+            self.eye.xpending_range(self.keys.reports, REPORT_GROUP, entry, entry, 1)
+            for entry in entries
+        )
 
     def applying(self) -> Callable[[], bool]:
         """Over once one more report was applied than by now. (An answer from before the fault would not count.)"""
@@ -143,7 +150,9 @@ class Watch:
     def applied(self) -> int:
         """Reports that coordinators have dealt with so far, whatever they were worth."""
         counted = self.eye.hgetall(self.keys.counters)
-        return sum(int(counted.get(name, 0)) for name in ("APPLIED", "DUPLICATE", "STALE", "TERMINAL"))
+        return sum(
+            int(counted.get(name, 0)) for name in ("APPLIED", "DUPLICATE", "STALE", "TERMINAL")
+        )
 
 
 def stated(recoveries: list[Recovery]) -> dict[str, Recovery]:

@@ -10,7 +10,17 @@ from tests.chaos.driver.judging.asked import judge_backfill, judge_pauses
 from tests.chaos.driver.judging.repeated import FoundSchedule, Repeated
 from tests.chaos.driver.person import Act
 from tests.chaos.driver.schedules import HELD, PAST
-from tests.chaos.driver_tests.test_repeated import BEGAN, WANTED, Plant, again, event, in_order, record, run, without
+from tests.chaos.driver_tests.test_repeated import (
+    BEGAN,
+    WANTED,
+    Plant,
+    again,
+    event,
+    in_order,
+    record,
+    run,
+    without,
+)
 from unstuck import Status
 from unstuck.coordinator.model.schedule_record import Run
 from unstuck.coordinator.model.tick import tick_text
@@ -37,7 +47,11 @@ def test_what_a_person_asked_for_is_in_order() -> None:
 
 def test_a_tick_that_is_left_out_for_another_reason_than_a_pause_is_found() -> None:
     one = in_order()[HELD]
-    missed = event("SKIPPED", code="MISSED", text=f"1 tick skipped, {tick_text(BEGAN + 2)}: nobody could run it")
+    missed = event(
+        "SKIPPED",
+        code="MISSED",
+        text=f"1 tick skipped, {tick_text(BEGAN + 2)}: nobody could run it",
+    )
     judge_pauses(account := Repeated(), replace(one, events=[*one.events, missed]), ACTS)
     (sentence,) = account.lost
     assert tick_text(BEGAN + 2) in sentence
@@ -62,7 +76,9 @@ def gets(tick: float, submitted_at: float) -> Plant:
         without("USER_PAUSE"),
         without("USER_RESUME"),
         lambda one: replace(one, events=[*one.events, event("USER_RESUME")]),
-        lambda one: replace(one, events=[*without("USER_STOP")(one).events, event("USER_STOP", was="PAUSED")]),
+        lambda one: replace(
+            one, events=[*without("USER_STOP")(one).events, event("USER_STOP", was="PAUSED")]
+        ),
     ],
 )
 def test_a_pause_that_did_not_hold_is_found(plant: Plant) -> None:
@@ -77,7 +93,9 @@ def test_a_schedule_that_goes_on_in_the_end_though_a_person_paused_it_last_is_fo
     assert "WAITING in the end" in sentence
     ended = [*without("USER_STOP")(paused).events, event("USER_STOP", was="PAUSED")]
     assert of_pauses(replace(paused, events=ended), [*ACTS, LAST]) == []
-    (sentence,) = of_pauses(gets(BEGAN + 30, BEGAN + 30.1)(replace(paused, events=ended)), [*ACTS, LAST])
+    (sentence,) = of_pauses(
+        gets(BEGAN + 30, BEGAN + 30.1)(replace(paused, events=ended)), [*ACTS, LAST]
+    )
     assert tick_text(BEGAN + 30) in sentence
 
 
@@ -97,7 +115,9 @@ def test_a_backfill_that_is_not_as_it_was_wanted_is_found(word: str, plant: Plan
     assert getattr(account, word), account
 
 
-def test_a_backfill_that_has_not_ended_is_stuck_and_two_runs_at_once_are_found_by_how_many_were_wanted() -> None:
+def test_a_backfill_that_has_not_ended_is_stuck_and_two_runs_at_once_are_found_by_how_many_were_wanted() -> (
+    None
+):
     one = in_order()[PAST]
     assert one.record is not None
     assert one.record.backfill is not None

@@ -37,19 +37,31 @@ def listening(link: Link, client: redis.Redis, tmp_path: Path) -> Iterator[Fleet
     Without Celery's heartbeat: on a link that is stalled its sending is tried again until the link is well, and if it
     comes first, nothing is acknowledged meanwhile.
     """
-    with worker(f"redis://127.0.0.1:{link.port}/0", tmp_path, arguments=["--without-heartbeat"]) as fleet:
+    with worker(
+        f"redis://127.0.0.1:{link.port}/0", tmp_path, arguments=["--without-heartbeat"]
+    ) as fleet:
         first = make_offer(client, tmp_path / "w", "first", GROUP)
         wait_until(lambda: "outcome" in attempt(client, first), 30, "the first group to be done")
-        wait_until(lambda: said(fleet, "succeeded") == said(fleet, "received"), 10, "Celery to have its result")
+        wait_until(
+            lambda: said(fleet, "succeeded") == said(fleet, "received"),
+            10,
+            "Celery to have its result",
+        )
         so_far = asked(client)
         unacked = KEYS.queue("unacked")
-        wait_until(lambda: not client.exists(unacked) and asked(client) > so_far + 1, 10, "the worker to listen")
+        wait_until(
+            lambda: not client.exists(unacked) and asked(client) > so_far + 1,
+            10,
+            "the worker to listen",
+        )
         yield fleet
 
 
 def asked(client: redis.Redis) -> int:
     """Commands on the connection that asks for messages; a worker whose only slot is taken asks for none."""
-    return max((int(one["tot-cmds"]) for one in client.client_list() if one["cmd"] == "brpop"), default=0)
+    return max(
+        (int(one["tot-cmds"]) for one in client.client_list() if one["cmd"] == "brpop"), default=0
+    )
 
 
 def said(fleet: FleetWorker, what: str) -> int:

@@ -25,7 +25,9 @@ SECOND = BEGAN + 2  # the tick that is late, before the pause
 
 def judged(late: float, uptime: Uptime) -> Lateness:
     """The account if the run of the second tick is so late."""
-    return judge_lateness(run(submitted_at=SECOND + late)(in_order()[HELD]), [], uptime, SETTINGS, SUBMIT)
+    return judge_lateness(
+        run(submitted_at=SECOND + late)(in_order()[HELD]), [], uptime, SETTINGS, SUBMIT
+    )
 
 
 def test_the_term_follows_from_the_settings() -> None:
@@ -41,7 +43,9 @@ def test_a_run_within_the_term_is_in_time_and_one_after_it_is_late() -> None:
     assert len(judged(TERM + SUBMIT - 0.01, WELL).late) == 3
     account = judged(TERM + SUBMIT + 0.01, WELL)
     assert len(account.late) == 4
-    assert any("3.11 s after its tick, and 3.10 s were allowed" in sentence for sentence in account.late)
+    assert any(
+        "3.11 s after its tick, and 3.10 s were allowed" in sentence for sentence in account.late
+    )
 
 
 def test_a_machine_that_keeps_timers_and_reads_waiting_is_given_that_time() -> None:
@@ -66,7 +70,10 @@ def without_beats(pid: int, begin: float, end: float) -> Uptime:
         (False, Uptime(WELL.beats, PIDS, [hit("redis", -4, -3.1)], [])),
         (True, Uptime(WELL.beats, PIDS, [hit("redis", 2, 9)], [])),
         (False, Uptime(WELL.beats, PIDS, [hit("coordinator-1", 0, 1)], [])),
-        (True, Uptime(WELL.beats, PIDS, [hit("coordinator-1", 0, 1), hit("coordinator-2", 2, 3)], [])),
+        (
+            True,
+            Uptime(WELL.beats, PIDS, [hit("coordinator-1", 0, 1), hit("coordinator-2", 2, 3)], []),
+        ),
         (True, Uptime({1: BEATS}, PIDS, [hit("coordinator-1", 0, 1)], [])),
         (False, Uptime(WELL.beats, PIDS, [hit("a coordinator", 0, 3)], [])),
         (False, without_beats(1, -2, 2)),

@@ -32,14 +32,18 @@ def test_ctrl_c_ends_every_process_and_removes_the_folder(tmp_path: Path) -> Non
     started: list[psutil.Process] = []
     try:
         # Given a driver with its fleet
-        wait_until(lambda: "is ready" in log.read_text() or driver.poll() is not None, 120, "the fleet")
+        wait_until(
+            lambda: "is ready" in log.read_text() or driver.poll() is not None, 120, "the fleet"
+        )
         started = psutil.Process(driver.pid).children(recursive=True)
         assert len(started) > 8, log.read_text()
         # When it is interrupted
         driver.send_signal(signal.SIGINT)
         # Then it says so, and nothing is left
         assert driver.wait() == 130, log.read_text()
-        assert re.search(r"^Interrupted; every process of the driver was ended\.$", log.read_text(), re.MULTILINE)
+        assert re.search(
+            r"^Interrupted; every process of the driver was ended\.$", log.read_text(), re.MULTILINE
+        )
         psutil.wait_procs(started)
         assert list(tmp_path.glob("unstuck-chaos-*")) == []
     finally:

@@ -20,13 +20,23 @@ Plant = Callable[[Found], Found]
 
 def in_order() -> Found:
     """Every job ran once, and published what it made."""
-    tokens = [f"{job}/{group}/1/n{n}/c" for n, (job, one) in enumerate(JOBS.items()) for group in one.groups]
+    tokens = [
+        f"{job}/{group}/1/n{n}/c"
+        for n, (job, one) in enumerate(JOBS.items())
+        for group in one.groups
+    ]
     return Found(
         {job: (one.name, Status.FINISHED) for job, one in JOBS.items()},
-        [Entry(n, n - 1, job, "package", job, one.name, 0.0) for n, (job, one) in enumerate(JOBS.items(), 1)],
+        [
+            Entry(n, n - 1, job, "package", job, one.name, 0.0)
+            for n, (job, one) in enumerate(JOBS.items(), 1)
+        ],
         {one.dataset: list(range(one.rows)) for one in JOBS.values()},
         [f"{what} {token}" for token in tokens for what in ("begun", "done")],
-        {job: [{"kind": "SUCCEEDED", "group": group} for group in one.groups] for job, one in JOBS.items()},
+        {
+            job: [{"kind": "SUCCEEDED", "group": group} for group in one.groups]
+            for job, one in JOBS.items()
+        },
         {"APPLIED": 10},
     )
 
@@ -44,7 +54,9 @@ def status(to: Status) -> Plant:
 
 def rows(change: Callable[[list[int]], list[int]]) -> Plant:
     dataset = JOBS["job1"].dataset
-    return lambda found: replace(found, rows={**found.rows, dataset: change(list(found.rows[dataset]))})
+    return lambda found: replace(
+        found, rows={**found.rows, dataset: change(list(found.rows[dataset]))}
+    )
 
 
 FIRST = Entry(6, 5, "job1", "package", "job1", JOBS["job1"].name, 0.0)
@@ -54,19 +66,43 @@ EVENT = {"kind": "SUCCEEDED", "group": JOBS["job1"].groups[0]}
 @pytest.mark.parametrize(
     ("word", "plant"),
     [
-        ("lost", lambda found: replace(found, jobs={k: v for k, v in found.jobs.items() if k != "job1"})),
+        (
+            "lost",
+            lambda found: replace(found, jobs={k: v for k, v in found.jobs.items() if k != "job1"}),
+        ),
         ("lost", status(Status.FAILED)),
         ("lost", lambda found: replace(found, entries=found.entries[1:])),
         ("lost", rows(lambda all_of_them: all_of_them[1:])),
-        ("lost", lambda found: replace(found, ran=[line for line in found.ran if line.startswith("begun")])),
-        ("lost", lambda found: replace(found, events={**found.events, "job1": found.events["job1"][1:]})),
+        (
+            "lost",
+            lambda found: replace(
+                found, ran=[line for line in found.ran if line.startswith("begun")]
+            ),
+        ),
+        (
+            "lost",
+            lambda found: replace(found, events={**found.events, "job1": found.events["job1"][1:]}),
+        ),
         ("stuck", status(Status.RUNNING)),
         ("doubled", lambda found: replace(found, entries=[*found.entries, FIRST])),
-        ("doubled", lambda found: replace(found, entries=[*found.entries, replace(FIRST, job="stranger")])),
-        ("doubled", lambda found: replace(found, jobs={**found.jobs, "again": (JOBS["job1"].name, Status.FINISHED)})),
+        (
+            "doubled",
+            lambda found: replace(found, entries=[*found.entries, replace(FIRST, job="stranger")]),
+        ),
+        (
+            "doubled",
+            lambda found: replace(
+                found, jobs={**found.jobs, "again": (JOBS["job1"].name, Status.FINISHED)}
+            ),
+        ),
         ("doubled", rows(lambda all_of_them: [*all_of_them, all_of_them[0]])),
         ("doubled", lambda found: replace(found, ran=[*found.ran, f"{found.ran[0]}-another"])),
-        ("doubled", lambda found: replace(found, events={**found.events, "job1": [*found.events["job1"], EVENT]})),
+        (
+            "doubled",
+            lambda found: replace(
+                found, events={**found.events, "job1": [*found.events["job1"], EVENT]}
+            ),
+        ),
     ],
 )
 def test_what_is_planted_is_found(word: str, plant: Plant) -> None:
@@ -77,7 +113,9 @@ def test_what_is_planted_is_found(word: str, plant: Plant) -> None:
 
 
 def test_of_a_job_that_is_stuck_the_account_says_what_it_waits_for() -> None:
-    found = replace(status(Status.RETRYING)(in_order()), waits={"job1": "first: QUEUED, nobody listens"})
+    found = replace(
+        status(Status.RETRYING)(in_order()), waits={"job1": "first: QUEUED, nobody listens"}
+    )
     (sentence,) = judge(JOBS, found).stuck
     assert sentence.endswith("is RETRYING: first: QUEUED, nobody listens")
 

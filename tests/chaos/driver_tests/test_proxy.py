@@ -30,10 +30,17 @@ def link(proxy: Proxy, request: pytest.FixtureRequest) -> Link:
 
 def through(link: Link) -> redis.Redis:
     """A client that repeats nothing and waits for a second and a half of an idle machine."""
-    return redis.Redis(port=link.port, socket_timeout=seconds(0.5), decode_responses=True, retry=Retry(NoBackoff(), 0))
+    return redis.Redis(
+        port=link.port,
+        socket_timeout=seconds(0.5),
+        decode_responses=True,
+        retry=Retry(NoBackoff(), 0),
+    )
 
 
-def test_a_reply_that_is_dropped_was_a_request_that_arrived(client: redis.Redis, proxy: Proxy, link: Link) -> None:
+def test_a_reply_that_is_dropped_was_a_request_that_arrived(
+    client: redis.Redis, proxy: Proxy, link: Link
+) -> None:
     with through(link) as app:
         assert app.incr("n") == 1
         proxy.do(lambda: link.drop_replies(True))
@@ -64,11 +71,18 @@ def test_a_link_that_is_held_loses_nothing(client: redis.Redis, proxy: Proxy, li
             app.incr("n")
         assert client.get("n") == "1"
         proxy.do(lambda: link.hold_requests(False))
-        assert app.incr("n") in (2, 3), "the held request may arrive before it, as a late packet does"
+        assert app.incr("n") in (2, 3), (
+            "the held request may arrive before it, as a late packet does"
+        )
 
 
-def test_a_link_that_is_cut_says_so_to_who_waits_on_it(client: redis.Redis, proxy: Proxy, link: Link) -> None:
-    with redis.Redis(port=link.port, retry=Retry(NoBackoff(), 0)) as app, ThreadPoolExecutor(1) as thread:
+def test_a_link_that_is_cut_says_so_to_who_waits_on_it(
+    client: redis.Redis, proxy: Proxy, link: Link
+) -> None:
+    with (
+        redis.Redis(port=link.port, retry=Retry(NoBackoff(), 0)) as app,
+        ThreadPoolExecutor(1) as thread,
+    ):
         waiting = thread.submit(app.blpop, ["nothing"], 60)
         wait_until(lambda: client.info("clients")["blocked_clients"] == 1, 10, "the client to wait")
         assert proxy.do(link.cut) == 1

@@ -47,7 +47,9 @@ def found(
         job = run.job_id(name)
         timing = (tick + 0.1, tick + 0.2, tick + 1)
         of = {"schedule": name, "backfill": backfill}
-        runs.append(ListedJob(job, name, Status.FINISHED, *timing, {}, 1, 1, None, run.key(name), **of))
+        runs.append(
+            ListedJob(job, name, Status.FINISHED, *timing, {}, 1, 1, None, run.key(name), **of)
+        )
         events += [event("RUN_SUBMITTED", job=job, tick=tick_text(tick)), event(end, job=job)]
     record = ScheduleRecord(
         name,
@@ -67,8 +69,15 @@ def in_order() -> dict[str, FoundSchedule]:
     """Four ticks, one of them skipped; two versions followed; three files, one of them broken; a pause; a backfill."""
     at = [BEGAN, BEGAN + 3, BEGAN + 9]
     ticks = found(TICKS, at, BEGAN + 9, [{"tick": tick_text(one)} for one in at])
-    skipped = event("SKIPPED", code="OVERLAP", text=f"1 tick skipped, {tick_text(BEGAN + 6)}: the run was not over")
-    follows = [{"tick": tick_text(BEGAN + 2.125), "seen": 1}, {"tick": tick_text(BEGAN + 10.25), "seen": 3}]
+    skipped = event(
+        "SKIPPED",
+        code="OVERLAP",
+        text=f"1 tick skipped, {tick_text(BEGAN + 6)}: the run was not over",
+    )
+    follows = [
+        {"tick": tick_text(BEGAN + 2.125), "seen": 1},
+        {"tick": tick_text(BEGAN + 10.25), "seen": 3},
+    ]
     arrives = found(ARRIVES, [BEGAN, BEGAN + 4], BEGAN + 8, [{"id": n} for n in range(4)])
     assert arrives.record is not None
     quiet = event(
@@ -86,8 +95,12 @@ def in_order() -> dict[str, FoundSchedule]:
         event("SKIPPED", code="PAUSED", text=f"3 ticks skipped, {span}: paused"),
         event("USER_STOP", was="WAITING", at=BEGAN + 29),
     ]
-    past = found(PAST, WANTED, BEGAN, [{"tick": tick_text(one)} for one in WANTED], tick_text(BEGAN))
-    backfill = Backfill(WANTED[0], WANTED[-1], 2, BEGAN, "anna", None, POLICIES[PAST], passed=2, ended_at=BEGAN + 9)
+    past = found(
+        PAST, WANTED, BEGAN, [{"tick": tick_text(one)} for one in WANTED], tick_text(BEGAN)
+    )
+    backfill = Backfill(
+        WANTED[0], WANTED[-1], 2, BEGAN, "anna", None, POLICIES[PAST], passed=2, ended_at=BEGAN + 9
+    )
     return {
         TICKS: replace(ticks, events=[*ticks.events, skipped]),
         FOLLOWS: found(FOLLOWS, [BEGAN + 2.125, BEGAN + 10.25], 0.0, follows),
@@ -114,7 +127,9 @@ def record(**changed: Any) -> Plant:
 
 def run(**changed: Any) -> Plant:
     """The second run is otherwise."""
-    return lambda one: replace(one, runs=[one.runs[0], replace(one.runs[1], **changed), *one.runs[2:]])
+    return lambda one: replace(
+        one, runs=[one.runs[0], replace(one.runs[1], **changed), *one.runs[2:]]
+    )
 
 
 def without(kind: str) -> Plant:
@@ -131,7 +146,12 @@ def again(one: FoundSchedule) -> FoundSchedule:
     """The second run is there twice, as two jobs."""
     twin = replace(one.runs[1], id="twin", submitted_at=BEGAN + 20, ended_at=BEGAN + 21)
     told = [event("RUN_SUBMITTED", job="twin"), event("RUN_FINISHED", job="twin")]
-    return replace(one, runs=[*one.runs, twin], events=[*one.events, *told], packages={**one.packages, "twin": 1})
+    return replace(
+        one,
+        runs=[*one.runs, twin],
+        events=[*one.events, *told],
+        packages={**one.packages, "twin": 1},
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +170,11 @@ def again(one: FoundSchedule) -> FoundSchedule:
         ("lost", ARRIVES, lambda one: replace(one, rows=one.rows[:3])),
         ("doubled", TICKS, again),
         ("doubled", TICKS, lambda one: replace(one, rows=[*one.rows, one.rows[0]])),
-        ("doubled", TICKS, lambda one: replace(one, rows=[*one.rows, {"tick": tick_text(BEGAN + 6)}])),
+        (
+            "doubled",
+            TICKS,
+            lambda one: replace(one, rows=[*one.rows, {"tick": tick_text(BEGAN + 6)}]),
+        ),
         ("doubled", TICKS, lambda one: replace(one, packages=dict.fromkeys(one.packages, 2))),
         ("doubled", TICKS, lambda one: replace(one, events=[*one.events, one.events[0]])),
         ("doubled", TICKS, run(submitted_at=BEGAN + 0.5)),
@@ -176,7 +200,9 @@ def test_what_is_planted_is_found(word: str, name: str, plant: Plant) -> None:
 def test_a_stop_may_let_go_of_the_tick_whose_run_was_not_submitted_and_of_no_other() -> None:
     stopped = in_order()
     stop = event("USER_STOP")
-    stopped[TICKS] = record(cursor=BEGAN + 12)(replace(stopped[TICKS], events=[*stopped[TICKS].events, stop]))
+    stopped[TICKS] = record(cursor=BEGAN + 12)(
+        replace(stopped[TICKS], events=[*stopped[TICKS].events, stop])
+    )
     assert judge_schedules([*stopped.values()], FED, ["/in/broken.json"]).lost == []
     stopped[TICKS] = record(cursor=BEGAN + 15)(stopped[TICKS])
     (sentence,) = judge_schedules([*stopped.values()], FED, ["/in/broken.json"]).lost
@@ -185,7 +211,11 @@ def test_a_stop_may_let_go_of_the_tick_whose_run_was_not_submitted_and_of_no_oth
 
 @pytest.mark.parametrize(
     ("word", "aside"),
-    [("lost", []), ("doubled", ["/in/broken.json"] * 2), ("doubled", ["/in/broken.json", "/in/a.json"])],
+    [
+        ("lost", []),
+        ("doubled", ["/in/broken.json"] * 2),
+        ("doubled", ["/in/broken.json", "/in/a.json"]),
+    ],
 )
 def test_a_file_that_is_lost_or_put_aside_twice_is_found(word: str, aside: list[str]) -> None:
     (sentence,) = getattr(judge_schedules([*in_order().values()], FED, aside), word)

@@ -24,7 +24,11 @@ def words(*said: object) -> list[bytes]:
 
 
 def came(entry: int, one: Sent) -> Transaction:
-    return [words("XADD", KEYS.reports, entry, "kind", one.kind, "token", f"{one.job}/{one.group}/1/n/c")]
+    return [
+        words(
+            "XADD", KEYS.reports, entry, "kind", one.kind, "token", f"{one.job}/{one.group}/1/n/c"
+        )
+    ]
 
 
 def ack(entry: int) -> list[bytes]:
@@ -44,7 +48,11 @@ def in_order() -> Written:
     """Every report came, and then each was applied; entry 0 is a wake-up."""
     wake: Written = [[words("XADD", KEYS.reports, 0, "kind", "due", "job", "job")], [ack(0)]]
     arrivals = [came(entry, one) for entry, one in enumerate(SENT, 1)]
-    return wake + arrivals + [[event(one), ack(entry), count("APPLIED")] for entry, one in enumerate(SENT, 1)]
+    return (
+        wake
+        + arrivals
+        + [[event(one), ack(entry), count("APPLIED")] for entry, one in enumerate(SENT, 1)]
+    )
 
 
 def test_an_account_in_order_is_kept() -> None:
@@ -71,10 +79,15 @@ LAST = SENT[-1]
         ({"doubled": 1}, lambda written: [*written, [count("DUPLICATE")]]),
         ({"doubled": 1}, lambda written: [*written, [event(LAST)]]),
         ({"doubled": 1}, lambda written: [*written, came(7, LAST), [ack(7), count("DUPLICATE")]]),
-        ({"doubled": 1}, lambda written: [*written, came(7, Sent("job", "w[9]", ReportKind.CLAIMED))]),
+        (
+            {"doubled": 1},
+            lambda written: [*written, came(7, Sent("job", "w[9]", ReportKind.CLAIMED))],
+        ),
     ],
 )
-def test_what_is_planted_is_found(found: dict[str, int], plant: Callable[[Written], Written]) -> None:
+def test_what_is_planted_is_found(
+    found: dict[str, int], plant: Callable[[Written], Written]
+) -> None:
     account = judge(set(SENT), plant(in_order()), KEYS)
     assert account.to_dict() == {"sent": 6, "lost": 0, "doubled": 0, "aside": 0, **found}, account
     assert not account.kept
@@ -97,14 +110,20 @@ def test_the_file_of_a_real_server_tells_what_became_of_each_report(tmp_path: Pa
         assert account() == {"sent": 4, "lost": 4, "doubled": 0, "aside": 0}, "nobody has read them"
         coordinator.read()
         assert account() == {"sent": 4, "lost": 0, "doubled": 0, "aside": 0}
-        (again, *_) = [fields for _, fields in coordinator.redis.xrange(coordinator.keys.reports) if "token" in fields]
+        (again, *_) = [
+            fields
+            for _, fields in coordinator.redis.xrange(coordinator.keys.reports)
+            if "token" in fields
+        ]
         coordinator.redis.xadd(coordinator.keys.reports, again)
         coordinator.read()
         assert account() == {"sent": 4, "lost": 0, "doubled": 1, "aside": 0}
         coordinator.redis.xadd(coordinator.keys.reports, {**again, "token": "gone/a/1/n/c"})
         coordinator.read()
         assert coordinator.client.counters()["UNKNOWN_JOB"] == 1
-        assert account() == {"sent": 4, "lost": 0, "doubled": 2, "aside": 1}, "a dead letter, and nobody sent it"
+        assert account() == {"sent": 4, "lost": 0, "doubled": 2, "aside": 1}, (
+            "a dead letter, and nobody sent it"
+        )
         coordinator.redis.close()
     finally:
         server.stop()

@@ -10,7 +10,9 @@ from tests.support.servers import RedisServer, wait_until
 QUEUES = ["one", "two"]
 
 
-def test_what_is_taken_is_gone_and_comes_back_late_and_twice(client: redis.Redis, redis_server: RedisServer) -> None:
+def test_what_is_taken_is_gone_and_comes_back_late_and_twice(
+    client: redis.Redis, redis_server: RedisServer
+) -> None:
     client.lpush("one", "lay there already")
     thief = Thief(redis_server.url, QUEUES)
     for number in range(20):

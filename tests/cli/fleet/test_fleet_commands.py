@@ -85,7 +85,12 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
     alone.env["JAVA_HOME"] = "/nowhere"  # a fleet without Spark workers needs none
     with running(alone, "up", "--workers", "0", "--light", "1") as (process, out):
         says(process, out, r"^Ready: ", 100)
-        page = says(process, out, r"^  page +(http://127\.0\.0\.1:\d+/) +\(this file logs you in: file://(.*)\)$", 10)
+        page = says(
+            process,
+            out,
+            r"^  page +(http://127\.0\.0\.1:\d+/) +\(this file logs you in: file://(.*)\)$",
+            10,
+        )
         token = alone.folder / ".unstuck" / "web.token"
         for private in (token, Path(page[2])):
             assert private.stat().st_mode & 0o077 == 0, "any account of this host reaches the page"
@@ -101,11 +106,17 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
         assert re.search(r"^wide \S+ FINISHED after", done.stdout, re.MULTILINE)
         fleet = alone.json("fleet")
         assert [runner["queues"] for runner in fleet["runners"]] == [["light"], ["light"]]
-        wait_until(lambda: any(one["claimed_at"] for one in alone.json("fleet")["runners"]), 10, "a claim to be shown")
+        wait_until(
+            lambda: any(one["claimed_at"] for one in alone.json("fleet")["runners"]),
+            10,
+            "a claim to be shown",
+        )
         (coordinator,) = fleet["coordinators"]
         assert coordinator["read_at"]
         assert not coordinator["silent"]
-        assert {"name": "light", "length": 0, "listeners": 2, "oldest_since": None} in fleet["queues"]
+        assert {"name": "light", "length": 0, "listeners": 2, "oldest_since": None} in fleet[
+            "queues"
+        ]
         second = alone("up", "--workers", "0")
         assert second.returncode == 4
         assert str(process.pid) in second.stderr
@@ -130,7 +141,9 @@ def test_up_with_a_redis_that_is_not_there_is_5_and_starts_nothing(alone: Cli) -
 
 
 @pytest.mark.parametrize("banner", ["", 'openjdk version "11.0.2"'], ids=["none", "old"])
-def test_the_demo_names_all_that_is_missing_and_how_to_get_it(alone: Cli, tmp_path: Path, banner: str) -> None:
+def test_the_demo_names_all_that_is_missing_and_how_to_get_it(
+    alone: Cli, tmp_path: Path, banner: str
+) -> None:
     java = tmp_path / "java" / "bin" / "java"
     if banner:
         java.parent.mkdir(parents=True)
@@ -139,7 +152,9 @@ def test_the_demo_names_all_that_is_missing_and_how_to_get_it(alone: Cli, tmp_pa
     done = alone("demo", JAVA_HOME=str(tmp_path / "java"))
     assert done.returncode == 2
     where = f" in JAVA_HOME, {tmp_path}/java"
-    assert (f"Java 11{where} is too old" if banner else f"Java is not installed{where}") in done.stderr
+    assert (
+        f"Java 11{where} is too old" if banner else f"Java is not installed{where}"
+    ) in done.stderr
     assert "17" in done.stderr
     assert not (tmp_path / ".unstuck").exists()
     assert any("examples/flights.yaml" in what for what in missing(tmp_path))
@@ -147,7 +162,9 @@ def test_the_demo_names_all_that_is_missing_and_how_to_get_it(alone: Cli, tmp_pa
 
 @pytest.mark.variant
 @pytest.mark.timeout(400)
-def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_killed(alone: Cli) -> None:
+def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_killed(
+    alone: Cli,
+) -> None:
     if java_version() < 17:
         pytest.skip("no Java 17 here")
     with running(alone, "demo", "--home", "d") as (process, out):
@@ -157,7 +174,11 @@ def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_kill
         assert jvms
         os.kill(pid, signal.SIGKILL)
         says(process, out, r"LEASE_LAPSED|BACKOFF", 60)
-        wait_until(lambda: not [jvm for jvm in jvms if lives(jvm)], 10, "the killed worker's JVM to be gone")
+        wait_until(
+            lambda: not [jvm for jvm in jvms if lives(jvm)],
+            10,
+            "the killed worker's JVM to be gone",
+        )
         assert process.wait() == 0, out.read_text()
     text = out.read_text()
     assert "spark-1" in text
@@ -168,7 +189,9 @@ def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_kill
     assert (report["rows"], report["version"]) == (18, 1)
     true = truth()
     for name in ("report", "flights_by_carrier", "flights_by_origin", "monthly", "weather_delays"):
-        rows = pyarrow.parquet.read_table(published_files(f"{alone.folder}/d/warehouse", name)).to_pylist()
+        rows = pyarrow.parquet.read_table(
+            published_files(f"{alone.folder}/d/warehouse", name)
+        ).to_pylist()
         assert disagreements(name, rows, true[name]) == []
 
 
@@ -191,7 +214,9 @@ def test_the_demo_of_a_stream_publishes_each_flight_once_although_files_are_brok
     files = published_files(f"{home}/warehouse", "departures")
     found = pd.concat(pyarrow.parquet.read_table(path, columns=keys).to_pandas() for path in files)
     found["time_hour"] = found.time_hour.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert sorted(found.to_records(index=False).tolist()) == sorted(true.to_records(index=False).tolist())
+    assert sorted(found.to_records(index=False).tolist()) == sorted(
+        true.to_records(index=False).tolist()
+    )
     assert f"Each of the {len(true):,} flights was published once." in text
 
     (home / "arriving" / "more.csv").write_text("time_hour\n2013-01-01 10:00:00Z\n")

@@ -44,7 +44,12 @@ def test_runners_say_what_they_run_since_when_and_when_they_last_took_a_wake_up(
     assert "2h00m ago" in second
     assert "never" in next(line for line in lines if "host-9:79" in line)
     told = cli.json("fleet")["runners"][0]
-    assert (told["job"], told["group"], told["attempt"], told["silent"]) == ("j1", "month[3]", 2, False)
+    assert (told["job"], told["group"], told["attempt"], told["silent"]) == (
+        "j1",
+        "month[3]",
+        2,
+        False,
+    )
     assert told["since"] == told["claimed_at"]
 
 
@@ -53,7 +58,9 @@ def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, coordinator: Coo
     coordinator.note_runner("here", host="host-2", pid=22)
     out = cli("fleet").stdout
     assert out.index("host-2:22") < out.index("host-1:11")
-    assert "not heard of for 2h00m" in next(line for line in out.splitlines() if "host-1:11" in line)
+    assert "not heard of for 2h00m" in next(
+        line for line in out.splitlines() if "host-1:11" in line
+    )
     fleet = cli.json("fleet")
     assert [one["silent"] for one in fleet["runners"]] == [False, True]
     assert {"name": "light", "length": 0, "listeners": 1, "oldest_since": None} in fleet[
@@ -61,7 +68,9 @@ def test_who_has_fallen_silent_is_said_and_comes_last(cli: Cli, coordinator: Coo
     ]  # the silent one does not listen
 
 
-def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, coordinator: Coordinator) -> None:
+def test_a_coordinator_notes_what_it_last_read_and_swept(
+    cli: Cli, coordinator: Coordinator
+) -> None:
     coordinator.consumer.step()
     (one,) = cli.json("fleet")["coordinators"]
     assert (one["read_at"], one["silent"], one["queues"]) == (None, False, ["control"])
@@ -81,15 +90,27 @@ def test_a_coordinator_notes_what_it_last_read_and_swept(cli: Cli, coordinator: 
     (line,) = [line for line in cli("fleet").stdout.splitlines() if "host:1" in line]
     assert line.count(" ago") == 3
     coordinator.heartbeat.leave()
-    ProcessRegistry(coordinator.redis, coordinator.keys).note(lambda now: replace(one, seen=now - 3610))
+    ProcessRegistry(coordinator.redis, coordinator.keys).note(
+        lambda now: replace(one, seen=now - 3610)
+    )
     done = cli("fleet")
     assert "not heard of for 1h00m" in done.stdout
     assert "No coordinator is heard of" in done.stderr
 
 
-def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(coordinator: Coordinator) -> None:
-    heartbeat = Heartbeat(connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), coordinator.keys, "host:1:word")
-    consumer = Consumer(coordinator.stream, coordinator.reconciler, coordinator.sweep, coordinator.settings, heartbeat)
+def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(
+    coordinator: Coordinator,
+) -> None:
+    heartbeat = Heartbeat(
+        connect("redis://127.0.0.1:1/0", timeout=0.2, repeats=0), coordinator.keys, "host:1:word"
+    )
+    consumer = Consumer(
+        coordinator.stream,
+        coordinator.reconciler,
+        coordinator.sweep,
+        coordinator.settings,
+        heartbeat,
+    )
     job = coordinator.submit(group("a"))
     consumer.step()
     coordinator.work(coordinator.offers(job)[0])
@@ -101,7 +122,9 @@ def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(coordinator: 
 
 
 @pytest.mark.parametrize("round_of", ["a sweep nobody did", "reports"])
-def test_a_coordinator_at_work_is_never_called_silent(coordinator: Coordinator, round_of: str) -> None:
+def test_a_coordinator_at_work_is_never_called_silent(
+    coordinator: Coordinator, round_of: str
+) -> None:
     """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
     clock = [0.0]
     consumer = Consumer(
@@ -137,14 +160,18 @@ def test_a_coordinator_that_ends_in_good_order_leaves_the_list(coordinator: Coor
     thread = threading.Thread(target=coordinator.consumer.run)
     thread.start()
     try:
-        wait_until(lambda: coordinator.client.fleet().coordinators, 10, "the coordinator to note itself")
+        wait_until(
+            lambda: coordinator.client.fleet().coordinators, 10, "the coordinator to note itself"
+        )
     finally:
         coordinator.consumer.stopping.set()
         thread.join()
     assert coordinator.client.fleet().coordinators == ()
 
 
-def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(coordinator: Coordinator) -> None:
+def test_runners_and_coordinators_are_forgotten_after_an_hour_of_silence(
+    coordinator: Coordinator,
+) -> None:
     coordinator.heartbeat.note(None, None)
     for name, heard in (("long", FORGOTTEN + 60), ("short", FORGOTTEN - 60)):
         coordinator.note_runner(name, heard)
@@ -178,7 +205,12 @@ def test_a_message_has_lain_since_it_was_first_seen_by_any_coordinator_that_is_h
 ) -> None:
     registry = ProcessRegistry(coordinator.redis, coordinator.keys)
     at = now(coordinator)
-    for name, heard, since in (("late", 0.0, 30.0), ("early", 0.0, 90.0), ("later", 0.0, 20.0), ("gone", 60.0, 500.0)):
+    for name, heard, since in (
+        ("late", 0.0, 30.0),
+        ("early", 0.0, 90.0),
+        ("later", 0.0, 20.0),
+        ("gone", 60.0, 500.0),
+    ):
         seen = {"seen": at - heard, "oldest_since": {"light": at - since}}
         one = CoordinatorStatus(id=name, host=name, pid=1, queues=("control",), **seen)  # type: ignore[arg-type]
         registry.note(lambda _, one=one: one)
@@ -191,7 +223,9 @@ def test_a_message_has_lain_since_it_was_first_seen_by_any_coordinator_that_is_h
         assert light.oldest_since == since
 
 
-def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: redis.Redis) -> None:
+def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(
+    cli: Cli, client: redis.Redis
+) -> None:
     done = cli("fleet")
     assert (done.returncode, done.stdout) == (0, "")
     assert "celery -A unstuck.tasks worker" in done.stderr
@@ -201,10 +235,13 @@ def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: 
     assert (fleet["runners"], fleet["coordinators"], fleet["queues"]) == ([], [], [])
 
 
-def test_a_worker_that_stalled_is_named_although_it_is_gone(cli: Cli, coordinator: Coordinator) -> None:
+def test_a_worker_that_stalled_is_named_although_it_is_gone(
+    cli: Cli, coordinator: Coordinator
+) -> None:
     coordinator.note_runner("here", host="host-2", pid=22)
     coordinator.redis.zadd(
-        coordinator.keys.stalled, {"host-1:11": now(coordinator) - 7210, "host-1:12": now(coordinator) - 130}
+        coordinator.keys.stalled,
+        {"host-1:11": now(coordinator) - 7210, "host-1:12": now(coordinator) - 130},
     )
     said = " ".join(cli("fleet").stderr.split())
     assert "worker or coordinator host-1:12 stalled and ended itself 2m" in said
@@ -212,20 +249,30 @@ def test_a_worker_that_stalled_is_named_although_it_is_gone(cli: Cli, coordinato
     assert [one["worker"] for one in cli.json("fleet")["stalled"]] == ["host-1:12", "host-1:11"]
 
 
-def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(cli: Cli, coordinator: Coordinator) -> None:
+def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(
+    cli: Cli, coordinator: Coordinator
+) -> None:
     old, new = "91bc000011112222", "3f2a000011112222"
-    job = coordinator.submit({"name": "a", "spark": False, "steps": [{"python": "flights.steps:load"}]})
+    job = coordinator.submit(
+        {"name": "a", "spark": False, "steps": [{"python": "flights.steps:load"}]}
+    )
     coordinator.note_runner("one", pid=11, code={"flights": new})
     coordinator.note_runner("two", pid=12, code={"flights": new, "other": old})
     coordinator.note_runner("elsewhere", pid=14, queues=("heavy",), code={"flights": old})
     coordinator.note_runner("gone", pid=15, heard=7200, code={"flights": old})
     coordinator.note_runner("silent about it", pid=16)
-    assert "different code" not in cli.json("why", job)[0]["what"], "the group runs on queue light alone"
+    assert "different code" not in cli.json("why", job)[0]["what"], (
+        "the group runs on queue light alone"
+    )
 
     coordinator.note_runner("three", pid=13, code={"flights": old, "other": old})
     done = cli("fleet", COLUMNS="300")
-    assert "flights:3f2a0000" in next(line for line in done.stdout.splitlines() if "host-9:11" in line)
-    assert "flights:91bc0000 other:91bc0000" in next(line for line in done.stdout.splitlines() if "host-9:13" in line)
+    assert "flights:3f2a0000" in next(
+        line for line in done.stdout.splitlines() if "host-9:11" in line
+    )
+    assert "flights:91bc0000 other:91bc0000" in next(
+        line for line in done.stdout.splitlines() if "host-9:13" in line
+    )
     said = (
         'runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on host-9:13; '
         "deploy the same code everywhere; a runner that has not worked since a deploy takes it in before it works again"
@@ -237,7 +284,9 @@ def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(cli: Cli,
     assert cli.json("fleet")["runners"][0]["code"] == {"flights": new}
 
 
-def test_a_fleet_on_two_versions_of_spark_is_named_with_who_has_which(cli: Cli, coordinator: Coordinator) -> None:
+def test_a_fleet_on_two_versions_of_spark_is_named_with_who_has_which(
+    cli: Cli, coordinator: Coordinator
+) -> None:
     old = RunsOn("0.1.0", "3.11.7", "3.5.9", "2.3.3", "26.0.1", "17")
     for number in range(1, 5):
         version = "3.5.9" if number == 1 else "4.3.0"

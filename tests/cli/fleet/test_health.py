@@ -34,7 +34,9 @@ def test_a_worker_is_well_while_a_step_is_long_and_not_once_it_is_frozen(
     ask = ("health", "worker", "--max-age", "2s")
 
     def ailing() -> tuple[str, ...]:
-        return health_of(client, settings, "worker", HOST, 2.0).ailing  # the limit that the command is given
+        return health_of(
+            client, settings, "worker", HOST, 2.0
+        ).ailing  # the limit that the command is given
 
     assert cli(*ask).returncode == 1, "nobody has been heard of"
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ) as worker:
@@ -45,14 +47,19 @@ def test_a_worker_is_well_while_a_step_is_long_and_not_once_it_is_frozen(
         group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [gate]}
         offer = make_offer(client, tmp_path / "warehouse", "job", group)
         since = float(fleet.claimed(client, offer)["claimed_at"])
-        wait_until(lambda: client.time()[0] - since > 4, 60, "the step to run longer than the limit")
+        wait_until(
+            lambda: client.time()[0] - since > 4, 60, "the step to run longer than the limit"
+        )
         assert not ailing()
         done = cli(*ask)
         assert (done.returncode, done.stdout) == (0, "1 runner of this host at work\n"), done.stderr
         # When: the runner is frozen; then: it is named. Once it goes on, it is well.
         runner.send_signal(signal.SIGSTOP)
         wait_until(ailing, 60, "the frozen runner to be named")
-        assert f"runner {runner.pid} of worker {worker.process.pid} has done nothing for" in ailing()[0]
+        assert (
+            f"runner {runner.pid} of worker {worker.process.pid} has done nothing for"
+            in ailing()[0]
+        )
         runner.send_signal(signal.SIGCONT)
         wait_until(lambda: not ailing(), 60, "the runner to be well again")
         # When: the main process is frozen, and its runner has nothing to do.
@@ -77,7 +84,11 @@ def test_a_frozen_coordinator_is_named_and_one_that_was_killed_is_not(
         processes.tend(awake=2)
         wait_until(lambda: well() >= 2, 60, "two coordinators to be at work")
         assert cli("health", "coordinator").returncode == 0
-        listed = [one for one in fleet.ProcessRegistry(client, fleet.KEYS).read() if isinstance(one, CoordinatorStatus)]
+        listed = [
+            one
+            for one in fleet.ProcessRegistry(client, fleet.KEYS).read()
+            if isinstance(one, CoordinatorStatus)
+        ]
         frozen, killed = (psutil.Process(one.pid) for one in listed[:2])
         frozen.send_signal(signal.SIGSTOP)
         killed.kill()
@@ -86,7 +97,9 @@ def test_a_frozen_coordinator_is_named_and_one_that_was_killed_is_not(
             return health_of(client, settings, "coordinator", HOST, 2.0).ailing
 
         wait_until(
-            lambda: any(f"coordinator {frozen.pid} " in one for one in ailing()), 60, "the frozen one to be named"
+            lambda: any(f"coordinator {frozen.pid} " in one for one in ailing()),
+            60,
+            "the frozen one to be named",
         )
         assert not any(f"coordinator {killed.pid} " in one for one in ailing())
         frozen.send_signal(signal.SIGCONT)
@@ -106,14 +119,18 @@ def runner(pid: int, seen: float, name: str = "") -> RunnerStatus:
         ({7: 500.0, 8: 3.0}, 1, 1),
     ],
 )
-def test_a_silent_process_is_judged_only_while_it_is_there(ages: dict[int, float], well: int, ailing: int) -> None:
+def test_a_silent_process_is_judged_only_while_it_is_there(
+    ages: dict[int, float], well: int, ailing: int
+) -> None:
     health = judged([runner(7, 940.0), runner(8, 999.0)], 1000.0, 30.0, ages.get)
     assert (health.well, len(health.ailing)) == (well, ailing)
 
 
 def test_of_two_records_of_one_pid_the_newer_counts() -> None:
     # A container that was started again has the same host name, and often the same pids.
-    health = judged([runner(7, 999.0, "new"), runner(7, 900.0, "old")], 1000.0, 30.0, {7: 500.0}.get)
+    health = judged(
+        [runner(7, 999.0, "new"), runner(7, 900.0, "old")], 1000.0, 30.0, {7: 500.0}.get
+    )
     assert (health.well, health.ailing) == (1, ())
 
 
@@ -132,9 +149,14 @@ def test_coordinators_that_are_heard_of_are_not_well_where_no_sweep_moves(
         lambda now: CoordinatorStatus(id="c", host=HOST, pid=os.getpid(), queues=(), seen=now)
     )
     client.hset(keys.alive, mapping={"at": client.time()[0] - 100, "period": "1"})
-    assert "no sweep has moved for 1m4" in health_of(client, settings, "coordinator", HOST, 30.0).ailing[0]
+    assert (
+        "no sweep has moved for 1m4"
+        in health_of(client, settings, "coordinator", HOST, 30.0).ailing[0]
+    )
     client.hset(keys.alive, "period", "60")
-    assert health_of(client, settings, "coordinator", HOST, 30.0).well == 1, "a fleet that sweeps seldom is not silent"
+    assert health_of(client, settings, "coordinator", HOST, 30.0).well == 1, (
+        "a fleet that sweeps seldom is not silent"
+    )
 
 
 @pytest.mark.parametrize("arguments", [("nobody",), ("worker", "--max-age", "soon")])

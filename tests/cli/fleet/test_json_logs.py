@@ -58,7 +58,9 @@ class JsonFleet:
         self.job = ""
 
     def run(self, *arguments: str) -> str:
-        done = subprocess.run([*CLI, *arguments], cwd=self.folder, env=self.env, check=True, capture_output=True)
+        done = subprocess.run(
+            [*CLI, *arguments], cwd=self.folder, env=self.env, check=True, capture_output=True
+        )
         return done.stdout.decode()
 
     def ended(self) -> bool:
@@ -71,7 +73,9 @@ class JsonFleet:
         return (self.folder / ".unstuck" / "log" / f"{name}.log").read_text().splitlines()
 
     def attempt(self, group: str) -> list[str]:
-        (log,) = (self.folder / "warehouse" / "_staging" / self.job / "job.logs").glob(f"{group}.*.log")
+        (log,) = (self.folder / "warehouse" / "_staging" / self.job / "job.logs").glob(
+            f"{group}.*.log"
+        )
         return log.read_text().splitlines()
 
 
@@ -82,7 +86,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> JsonFleet:
     (folder / "nightly.yaml").write_text(SPEC)
     fleet = JsonFleet(folder)
     command = [*CLI, "up", "--workers", "0"]
-    with subprocess.Popen(command, cwd=folder, env=fleet.env, stdout=subprocess.PIPE, text=True) as up:
+    with subprocess.Popen(
+        command, cwd=folder, env=fleet.env, stdout=subprocess.PIPE, text=True
+    ) as up:
         try:
             assert up.stdout is not None
             assert any("Ready" in line for line in up.stdout)
@@ -109,20 +115,32 @@ def test_each_line_of_each_process_is_one_json_object(fleet: JsonFleet, name: st
     """From the first line to the last: warnings at the start, Celery's own, and what a signal brings."""
     lines = read(fleet.log(name))
     messages = " ".join(one["message"] for one in lines)
-    last = {"coordinator-1": "Warm shutdown", "beat": "Releasing lock", "light-1": "was told to stop", "up": "Stopped."}
+    last = {
+        "coordinator-1": "Warm shutdown",
+        "beat": "Releasing lock",
+        "light-1": "was told to stop",
+        "up": "Stopped.",
+    }
     assert last[name] in messages
     assert len(lines) > 1
 
 
 def test_each_line_of_an_attempt_names_job_group_attempt_and_schedule(fleet: JsonFleet) -> None:
     work = {"job": fleet.job, "group": "tells", "attempt": 1, "schedule": "nightly"}
-    lines = [one for one in read(fleet.attempt("tells")) if one["message"] in ("counted", "printed", "from a thread")]
+    lines = [
+        one
+        for one in read(fleet.attempt("tells"))
+        if one["message"] in ("counted", "printed", "from a thread")
+    ]
     assert [(one["logger"], one["level"]) for one in lines] == [
         ("step", "INFO"),
         ("step.stdout", "INFO"),
         ("a_library", "WARNING"),
     ]
-    for one in (*lines, *(one for one in read(fleet.log("light-1")) if one["message"] in ("counted", "printed"))):
+    for one in (
+        *lines,
+        *(one for one in read(fleet.log("light-1")) if one["message"] in ("counted", "printed")),
+    ):
         assert one | work == one
     assert lines[0]["rows"] == 3
     assert "share" not in lines[0]
@@ -132,7 +150,11 @@ def test_each_line_of_an_attempt_names_job_group_attempt_and_schedule(fleet: Jso
 
 def test_an_error_is_in_a_field_of_its_own(fleet: JsonFleet) -> None:
     for lines in (fleet.attempt("fails"), fleet.log("light-1")):
-        failed = next(one for one in read(lines) if one["message"].endswith(" failed") and one["group"] == "fails")
+        failed = next(
+            one
+            for one in read(lines)
+            if one["message"].endswith(" failed") and one["group"] == "fails"
+        )
         assert failed["level"] == "ERROR"
         assert failed["exception"].startswith("Traceback")
         assert failed["exception"].endswith("ValueError: boom")
@@ -141,7 +163,9 @@ def test_an_error_is_in_a_field_of_its_own(fleet: JsonFleet) -> None:
 def test_why_a_watchdog_killed_a_runner_is_a_line_of_the_attempt(fleet: JsonFleet) -> None:
     (killed,) = [one for one in read(fleet.attempt("stays")) if one["logger"] == "watchdog"]
     assert (killed["level"], killed["group"], killed["job"]) == ("ERROR", "stays", fleet.job)
-    (said,) = [one for one in read(fleet.log("light-1")) if one["logger"] == "unstuck.tasks.watchdog"]
+    (said,) = [
+        one for one in read(fleet.log("light-1")) if one["logger"] == "unstuck.tasks.watchdog"
+    ]
     assert killed["message"] in said["message"]
     assert said["group"] == "stays"
 

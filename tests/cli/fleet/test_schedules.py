@@ -15,7 +15,11 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, published_files
 from unstuck.tasks.warehouse.log import Warehouse
 
-LOAD = {"python": "tests.support.steps.frame_steps.columns:made", "output": "out", "params": {"columns": {"n": [1]}}}
+LOAD = {
+    "python": "tests.support.steps.frame_steps.columns:made",
+    "output": "out",
+    "params": {"columns": {"n": [1]}},
+}
 
 
 def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_its_commands(
@@ -29,9 +33,14 @@ def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_i
     }
     (tmp_path / "load.json").write_text(json.dumps(spec))
     (tmp_path / "hand.json").write_text(json.dumps({**spec, "name": "hand", "schedule": {}}))
-    environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse")}
+    environ = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse"),
+    }
     with (
-        fleet.worker(redis_server.url, tmp_path, environ={**environ, "UNSTUCK_SPARK_MASTER": "none"}),
+        fleet.worker(
+            redis_server.url, tmp_path, environ={**environ, "UNSTUCK_SPARK_MASTER": "none"}
+        ),
         coordinator_processes(tmp_path, environ) as coordinators,
     ):
         coordinators.tend(2)
@@ -60,20 +69,29 @@ def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_i
         assert "PAUSED" in shown
         assert "USER_PAUSE" in shown
         assert "the source is away" in shown
-        wait_until(lambda: not cli.json("schedule", "show", "load")["runs_now"], 30, "its run to end")
+        wait_until(
+            lambda: not cli.json("schedule", "show", "load")["runs_now"], 30, "its run to end"
+        )
         keys = ended_well()
         assert len(keys) == len(set(keys)), "no tick twice"
-        rows = sum(file.rows for file in Warehouse(str(tmp_path / "warehouse")).dataset("out").files)
+        rows = sum(
+            file.rows for file in Warehouse(str(tmp_path / "warehouse")).dataset("out").files
+        )
         assert rows == len(keys), "each run is published once"
         assert published_files(str(tmp_path / "warehouse"), "out")
 
         assert cli("schedule", "run", "hand").returncode == 0
-        wait_until(lambda: cli.json("schedule", "show", "hand")["last_success"], 30, "the run by hand")
+        wait_until(
+            lambda: cli.json("schedule", "show", "hand")["last_success"], 30, "the run by hand"
+        )
         why = cli("schedule", "why", "load").stdout
         assert "paused by" in why
         assert "unstuck schedule resume load" in why
         assert cli("schedule", "export", "--to", "out").returncode == 0
-        assert "schedule load is unchanged" in cli("schedule", "set", "out/load.yaml", "out/hand.yaml").stdout
+        assert (
+            "schedule load is unchanged"
+            in cli("schedule", "set", "out/load.yaml", "out/hand.yaml").stdout
+        )
         assert cli("schedule", "resume", "load", "--json").returncode == 0
         wait_until(lambda: len(ended_well()) > len(keys), 30, "a run after the pause")
         assert cli("schedule", "stop", "load", "hand").returncode == 0

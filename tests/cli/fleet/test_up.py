@@ -49,7 +49,9 @@ def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., 
 
 
 @pytest.mark.variant
-def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callable[..., Up]) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(
+    up: Callable[..., Up],
+) -> None:
     fleet = up(programs={"stays": IGNORES_SIGTERM})
     fleet.says("Ready")
     wait_until(lambda: len(fleet.family()) == 4, 10, "the process and its two children")
@@ -61,7 +63,9 @@ def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callab
 
 
 @pytest.mark.variant
-def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(up: Callable[..., Up]) -> None:
+def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(
+    up: Callable[..., Up],
+) -> None:
     fleet = up(programs={"stays": IGNORES_SIGTERM}, grace=600.0)
     fleet.says("Ready")
     wait_until(lambda: len(fleet.family()) == 4, 10, "the process and its two children")
@@ -77,8 +81,15 @@ def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(u
 
 
 @pytest.mark.variant
-def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Callable[..., Up]) -> None:
-    fleet = up(programs={"plain": PLAIN, "ignores": "import signal; signal.signal(15, signal.SIG_IGN)\n" + PLAIN})
+def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(
+    up: Callable[..., Up],
+) -> None:
+    fleet = up(
+        programs={
+            "plain": PLAIN,
+            "ignores": "import signal; signal.signal(15, signal.SIG_IGN)\n" + PLAIN,
+        }
+    )
     fleet.says("Ready")
     assert len(fleet.family()) == 3, "Valkey and the two"
 
@@ -86,7 +97,9 @@ def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Call
     fleet.process.wait()
 
     fleet.is_gone()
-    assert Home(fleet.home).address == fleet.address(), "what was started here is not forgotten: see the next test"
+    assert Home(fleet.home).address == fleet.address(), (
+        "what was started here is not forgotten: see the next test"
+    )
 
 
 @pytest.mark.variant
@@ -98,7 +111,9 @@ def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., 
 
     first.kill()
 
-    fleet.says(f"plain (pid {first.pid}) was killed by signal SIGKILL; it is started again in 0.5 s")
+    fleet.says(
+        f"plain (pid {first.pid}) was killed by signal SIGKILL; it is started again in 0.5 s"
+    )
     fleet.is_back(PLAIN, first.pid)
 
 
@@ -114,7 +129,10 @@ def test_a_killed_valkey_comes_back_at_its_address_with_its_data(up: Callable[..
 
         def kept() -> bool:
             try:
-                return bool(client.get("kept") == "yes" and client.info("server")["process_id"] != server.pid)
+                return bool(
+                    client.get("kept") == "yes"
+                    and client.info("server")["process_id"] != server.pid
+                )
             except redis.RedisError:
                 return False
 
@@ -132,7 +150,9 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.variant
-def test_another_account_of_the_host_reaches_no_local_fleet(up: Callable[..., Up], open_folder: Path) -> None:
+def test_another_account_of_the_host_reaches_no_local_fleet(
+    up: Callable[..., Up], open_folder: Path
+) -> None:
     """It can connect to the loopback address; the password is shown to nobody, and lies in files of the owner alone."""
     # Given a fleet in a folder in which an older one has left an address that everybody may read
     home = open_folder / "home of the fleet"
@@ -149,18 +169,28 @@ def test_another_account_of_the_host_reaches_no_local_fleet(up: Callable[..., Up
         pytest.raises(redis.AuthenticationError),
     ):
         stranger.ping()
-    holding = [path for path in home.rglob("*") if path.is_file() and password.encode() in path.read_bytes()]
+    holding = [
+        path
+        for path in home.rglob("*")
+        if path.is_file() and password.encode() in path.read_bytes()
+    ]
     assert {path.name for path in holding} == {"redis.url", "password.conf"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
     assert stat.S_IMODE((home / "valkey").stat().st_mode) == 0o700
     # And neither the terminal nor a command line shows it; a line that its owner can paste is shown
     shown = [" ".join(process.cmdline()) for process in fleet.family().values()]
     assert not [text for text in (fleet.text, *shown) if password in text]
-    line = next(one for one in fleet.text.splitlines() if " reach " in one).split(" reach ")[1].partition("   (")[0]
+    line = (
+        next(one for one in fleet.text.splitlines() if " reach " in one)
+        .split(" reach ")[1]
+        .partition("   (")[0]
+    )
     pasted = ["sh", "-c", f'{line.strip()}; printf %s "$UNSTUCK_REDIS_URL"']
     assert subprocess.run(pasted, capture_output=True, text=True, check=True).stdout == address
     if os.getuid() == 0:  # then this test can be another account as well
-        assert subprocess.run(["cat", home / "up.lock"], user=65534, capture_output=True, check=True).stdout
+        assert subprocess.run(
+            ["cat", home / "up.lock"], user=65534, capture_output=True, check=True
+        ).stdout
         for path in holding:
             assert subprocess.run(["cat", path], user=65534, capture_output=True).returncode != 0
 
@@ -199,7 +229,9 @@ def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..
 
 
 @pytest.mark.variant
-def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(up: Callable[..., Up]) -> None:
+def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(
+    up: Callable[..., Up],
+) -> None:
     fleet = up(programs={"broken": "raise SystemExit('no such module: nowhere')", "plain": PLAIN})
 
     assert fleet.code() == 1
@@ -226,7 +258,9 @@ def test_other_commands_find_the_fleet_of_this_folder(
     ready = fleet.says("Ready")
     assert "submit     unstuck submit SPEC" in ready
     app = "from unstuck import Client; print(Client().settings.redis_url)"
-    assert subprocess.check_output([sys.executable, "-c", app], text=True).strip() == fleet.address()
+    assert (
+        subprocess.check_output([sys.executable, "-c", app], text=True).strip() == fleet.address()
+    )
 
     monkeypatch.setenv("UNSTUCK_REDIS_URL", "redis://elsewhere:1/0")
     assert with_local_fleet(Settings()).redis_url == "redis://elsewhere:1/0"
@@ -251,7 +285,10 @@ def test_the_line_to_submit_with_names_all_that_another_terminal_would_not_know(
 
 def test_the_demo_ends_with_commands_that_can_be_copied_and_name_its_warehouse() -> None:
     lines = further(Path("/w/.unstuck/demo"), "/w/.unstuck/demo/ware house", "J", ".venv/bin/u")
-    assert "  UNSTUCK_WAREHOUSE='/w/.unstuck/demo/ware house' .venv/bin/u up --home /w/.unstuck/demo" in lines
+    assert (
+        "  UNSTUCK_WAREHOUSE='/w/.unstuck/demo/ware house' .venv/bin/u up --home /w/.unstuck/demo"
+        in lines
+    )
     assert '  UNSTUCK_REDIS_URL="$(cat /w/.unstuck/demo/redis.url)" .venv/bin/u events J' in lines
 
 
@@ -271,7 +308,9 @@ def test_a_program_that_no_shell_would_find_is_named_by_where_it_lies(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("command", ["list", "doctor", "cancel"])
-def test_a_command_in_the_folder_of_a_fleet_that_is_silent_reaches_no_other_fleet(tmp_path: Path, command: str) -> None:
+def test_a_command_in_the_folder_of_a_fleet_that_is_silent_reaches_no_other_fleet(
+    tmp_path: Path, command: str
+) -> None:
     """It went to the default address before, where another fleet may answer."""
     cli = Cli(None, tmp_path)
     home = Home(cli.folder / ".unstuck")
@@ -289,7 +328,9 @@ def test_a_command_in_the_folder_of_a_fleet_that_is_silent_reaches_no_other_flee
 
 def test_workers_that_share_a_machine_share_its_cores() -> None:
     def masters(workers: int, master: str) -> set[str | None]:
-        programs = program_list(Size(workers=workers), "redis://x", Settings(spark_master=master), cores=8)
+        programs = program_list(
+            Size(workers=workers), "redis://x", Settings(spark_master=master), cores=8
+        )
         return {c.env.get("UNSTUCK_SPARK_MASTER") for c in programs if c.name.startswith("spark")}
 
     assert masters(1, "local[*]") == {None}
@@ -303,7 +344,9 @@ def test_the_delay_before_a_restart_grows_to_a_limit() -> None:
     assert delays == [FIRST_DELAY, FIRST_DELAY * 2, FIRST_DELAY * 4, LONGEST_DELAY]
 
 
-def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up: Callable[..., Up]) -> None:
+def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(
+    up: Callable[..., Up],
+) -> None:
     """Given the real programs; when each is killed with SIGKILL; then each comes back, and Ctrl-C leaves nothing."""
     fleet = up(programs=None, grace=10.0)
     fleet.says("Ready: 1 Spark worker, 1 light worker, 1 coordinator", 90)
@@ -341,7 +384,9 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
     fleet.says("Ready", 90)
     stage = tmp_path / "stage"
     step = {"python": "fleet_steps:slow_stage", "params": {"started": str(stage)}}
-    with Client(Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))) as client:
+    with Client(
+        Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))
+    ) as client:
         client.submit({"name": "at-work", "groups": [{"name": "stage", "steps": [step]}]})
         wait_until(stage.exists, 90, "the stage to run")
     family = [process.name() for process in fleet.family().values()]
@@ -350,7 +395,11 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
     fleet.process.kill()
     fleet.process.wait()
 
-    wait_until(lambda: all("unstuck.tasks.watchdog" in line for line in fleet.left()), 15, "all but watchdogs to end")
+    wait_until(
+        lambda: all("unstuck.tasks.watchdog" in line for line in fleet.left()),
+        15,
+        "all but watchdogs to end",
+    )
     # The watchdog of the attempt goes on trying to report its loss to the Valkey that was killed as well.
     again = up(programs={})
     again.says("Ready")
@@ -359,7 +408,9 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
 
 @pytest.mark.variant
 @pytest.mark.timeout(240)
-def test_with_reload_the_next_job_runs_the_code_that_was_changed(up: Callable[..., Up], tmp_path: Path) -> None:
+def test_with_reload_the_next_job_runs_the_code_that_was_changed(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
     """Given `up --reload` and a job that ran; when its step is changed on disk; then the next job runs the new code."""
     module = tmp_path / "mine.py"
     module.write_text("def say(spark, ctx):\n    ctx.result('word', 'old')\n")
@@ -368,7 +419,9 @@ def test_with_reload_the_next_job_runs_the_code_that_was_changed(up: Callable[..
     first = fleet.find("light-1@")
     assert first is not None
     group = {"name": "say", "spark": False, "steps": [{"python": "mine:say"}]}
-    with Client(Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))) as client:
+    with Client(
+        Settings(redis_url=fleet.address(), prefix="up", warehouse=str(tmp_path / "warehouse"))
+    ) as client:
 
         def word() -> object:
             job = client.submit({"name": "say", "groups": [group]}).id
@@ -381,11 +434,17 @@ def test_with_reload_the_next_job_runs_the_code_that_was_changed(up: Callable[..
         assert word() == "old"
         before = wait_until(code, 10, "the runner to say which code it runs")
         # Whole at once: on a busy machine, two looks may fall between the emptying of a file and its new content.
-        tmp_path.joinpath("mine.new").write_text("def say(spark, ctx):\n    ctx.result('word', 'another')\n")
+        tmp_path.joinpath("mine.new").write_text(
+            "def say(spark, ctx):\n    ctx.result('word', 'another')\n"
+        )
         tmp_path.joinpath("mine.new").replace(module)
         fleet.says("mine.py changed: restarting spark-1, light-1. What runs has 20 s to end")
         fleet.is_back("light-1@", first.pid)
         assert word() == "another"
-        wait_until(lambda: (now := code()) and not now & before, 10, "the new runners to say which code they run")
+        wait_until(
+            lambda: (now := code()) and not now & before,
+            10,
+            "the new runners to say which code they run",
+        )
     assert "started again" not in fleet.text, "a restart that was asked for is no death"
     assert fleet.text.count("changed: restarting") == 1

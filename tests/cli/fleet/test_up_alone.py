@@ -72,7 +72,9 @@ def test_a_fleet_whose_terminal_is_closed_is_asked_to_end_and_not_killed(
     assert "Stopped" in fleet.own_log
 
 
-@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP], ids=["in the background of a script", "nohup"])
+@pytest.mark.parametrize(
+    "ignored", [signal.SIGINT, signal.SIGHUP], ids=["in the background of a script", "nohup"]
+)
 def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_and_ends_by_sigterm(
     up: Callable[..., Up], ignored: signal.Signals
 ) -> None:
@@ -94,7 +96,9 @@ def test_a_fleet_that_was_started_with_a_signal_ignored_goes_on_when_it_comes_an
     assert fleet.code() == 0
 
 
-def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Callable[..., Up]) -> None:
+def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(
+    up: Callable[..., Up],
+) -> None:
     """As in ``unstuck up | grep -m1 Ready``."""
     fleet = up("pipe", programs={"plain": PLAIN})
     fleet.says("Ready")
@@ -105,14 +109,19 @@ def test_a_fleet_whose_reader_has_gone_goes_on_and_starts_again_what_dies(up: Ca
     first.kill()
 
     fleet.is_back(PLAIN, first.pid, 10)
-    assert f"plain (pid {first.pid}) was killed by signal SIGKILL; it is started again in 0.5 s" in fleet.own_log
+    assert (
+        f"plain (pid {first.pid}) was killed by signal SIGKILL; it is started again in 0.5 s"
+        in fleet.own_log
+    )
     fleet.family()
     fleet.signal(signal.SIGTERM)
     assert fleet.code() == 0
     assert fleet.left() == []
 
 
-def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_fleet(up: Callable[..., Up]) -> None:
+def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_fleet(
+    up: Callable[..., Up],
+) -> None:
     """As it does now and then; a wait of the main thread is not interrupted then."""
     fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
@@ -122,7 +131,9 @@ def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_fleet(up: Cal
     assert fleet.code() == 0
 
 
-def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(up: Callable[..., Up]) -> None:
+def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(
+    up: Callable[..., Up],
+) -> None:
     """A terminal held with ^S, or a pager: the pipe is full, and a write to it would wait for ever."""
     fleet = up("pipe", programs={"plain": PLAIN})
     fleet.says("Ready")
@@ -250,9 +261,16 @@ def test_ctrl_c_is_heard_while_a_redis_is_loading(up: Callable[..., Up]) -> None
 
 def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
     with loading(lambda: LOADING) as url:
-        env = {**os.environ, "UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+        env = {
+            **os.environ,
+            "UNSTUCK_REDIS_URL": url,
+            "UNSTUCK_WAREHOUSE": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+        }
         command = (sys.executable, "-m", "unstuck.cli", "up", "--home", str(tmp_path / "home"))
-        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        with subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")
             assert any("is loading its data" in line for line in lines)
@@ -288,7 +306,9 @@ def test_the_logs_of_a_chatty_process_stay_bounded_while_it_lives(up: Callable[.
 
     wait_until(much, 60, "five times the limit to be printed")
 
-    assert largest < 4 * limit  # the log, and the older part: each at most as much as the log may hold
+    assert (
+        largest < 4 * limit
+    )  # the log, and the older part: each at most as much as the log may hold
     wait_until(log.with_name("chatty.log.1").exists, 10, "the older part")
     text = log.read_bytes()
     assert b"\0" not in text  # it appends: a file that was cut short has no hole

@@ -25,30 +25,50 @@ def retrying(hand: ByHand) -> str:
     return job
 
 
-def test_what_was_altered_and_which_group_ran_with_what_is_shown(cli: Cli, hand: ByHand, retrying: str) -> None:
+def test_what_was_altered_and_which_group_ran_with_what_is_shown(
+    cli: Cli, hand: ByHand, retrying: str
+) -> None:
     assert "was never altered" in cli("show", retrying, "--diff").stdout
-    done = cli("alter", retrying, "--set", "params.table=planes", "--set", "groups.bad.timeout=2h", "--reason", "typo")
+    done = cli(
+        "alter",
+        retrying,
+        "--set",
+        "params.table=planes",
+        "--set",
+        "groups.bad.timeout=2h",
+        "--reason",
+        "typo",
+    )
     assert done.returncode == 0, done.stderr
     assert "params.table" in done.stdout
     hand.succeed(retrying, "good")
     shown = cli("show", retrying, "--diff").stdout
     assert 'params.table  "flights" → "planes"' in shown
     assert "groups.bad.timeout  none → 7200s" in shown
-    event = next(line for line in cli("events", retrying).stdout.splitlines() if "USER_ALTER" in line)
+    event = next(
+        line for line in cli("events", retrying).stdout.splitlines() if "USER_ALTER" in line
+    )
     assert 'groups.bad.timeout: none → 7200s, params.table: "flights" → "planes"' in event
     assert "typo" in event
     assert "typo" in shown
     assert "bad BACKOFF  ran with the spec as submitted" in shown
     assert "good SUCCEEDED  ran with the spec as it is now" in shown
     told = cli.json("show", retrying, "--diff")
-    assert [change["path"] for change in told["alterations"][0]["changes"]] == ["groups.bad.timeout", "params.table"]
+    assert [change["path"] for change in told["alterations"][0]["changes"]] == [
+        "groups.bad.timeout",
+        "params.table",
+    ]
     assert {group["group"]: group["revision"] for group in told["groups"]} == {"good": 1, "bad": 0}
     assert "altered" in cli("show", retrying).stdout
 
 
-def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(cli: Cli, hand: ByHand) -> None:
+def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(
+    cli: Cli, hand: ByHand
+) -> None:
     """It was said to run "with the spec as submitted", though its watchdog went by the new timeout."""
-    job = hand.submit({"name": "over"}, {"name": "runs"}, {"name": "other"}, {"name": "f", "for_each": {"n": [1]}})
+    job = hand.submit(
+        {"name": "over"}, {"name": "runs"}, {"name": "other"}, {"name": "f", "for_each": {"n": [1]}}
+    )
     hand.decide(job)
     hand.succeed(job, "over")
     for group in ("runs", "other", "f[0]"):
@@ -58,8 +78,14 @@ def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(cli: Cli
     hand.client.alter(job, {"groups.other.retry.max": 5})
     shown = cli("show", job, "--diff").stdout
     assert "over SUCCEEDED  ran with the spec as submitted\n" in shown
-    assert "runs RUNNING  ran with the spec as submitted, and since then the timeout of revision 2\n" in shown
-    assert "f[0] RUNNING  ran with the spec as submitted, and since then the timeout of revision 3\n" in shown
+    assert (
+        "runs RUNNING  ran with the spec as submitted, and since then the timeout of revision 2\n"
+        in shown
+    )
+    assert (
+        "f[0] RUNNING  ran with the spec as submitted, and since then the timeout of revision 3\n"
+        in shown
+    )
     assert "other RUNNING  ran with the spec as submitted\n" in shown
 
 
@@ -72,7 +98,11 @@ def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(cli: Cli
         ("groups.bad.timeuot=1h", "timeuot", 2),
         ("params", "is not PATH=VALUE", 2),
         ("groups.end.needs=[good]", "never changes", 4),
-        ("groups.end.needs=[godo]", "groups.end.needs is part of the job's shape, which never changes", 4),
+        (
+            "groups.end.needs=[godo]",
+            "groups.end.needs is part of the job's shape, which never changes",
+            4,
+        ),
     ],
 )
 def test_an_alter_that_makes_no_sense_says_what_was_expected(
@@ -95,7 +125,9 @@ def test_skip_rerun_and_their_refusals(cli: Cli, hand: ByHand, retrying: str) ->
     assert "unstuck pause" in refused.stderr, "the job runs again"
 
 
-def test_a_retry_makes_no_warehouse_where_the_old_one_is_not(cli: Cli, hand: ByHand, tmp_path: Path) -> None:
+def test_a_retry_makes_no_warehouse_where_the_old_one_is_not(
+    cli: Cli, hand: ByHand, tmp_path: Path
+) -> None:
     job = hand.submit({"name": "a"})
     hand.decide(job)
     hand.fail(job, "a", "no")
@@ -128,9 +160,15 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
     assert "RETRIED" in cli("events", job).stdout
 
 
-def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(cli: Cli, hand: ByHand, tmp_path: Path) -> None:
+def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(
+    cli: Cli, hand: ByHand, tmp_path: Path
+) -> None:
     """After a wrong query, a retry ran the stored text again."""
-    groups = [{"name": "good"}, {"name": "bad", "needs": ["good"]}, {"name": "end", "needs": ["bad"]}]
+    groups = [
+        {"name": "good"},
+        {"name": "bad", "needs": ["good"]},
+        {"name": "end", "needs": ["bad"]},
+    ]
     job = hand.submit(*groups, name="flights")
     hand.decide(job)
     hand.succeed(job, "good")
@@ -169,15 +207,23 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(cli: Cli, hand
         ),
     ],
 )
-def test_a_retry_says_what_runs_and_what_may_be_taken_over(cli: Cli, hand: ByHand, more: list[str], said: str) -> None:
-    job = hand.submit({"name": "good"}, {"name": "other"}, {"name": "bad"}, {"name": "end", "needs": ["good", "bad"]})
+def test_a_retry_says_what_runs_and_what_may_be_taken_over(
+    cli: Cli, hand: ByHand, more: list[str], said: str
+) -> None:
+    job = hand.submit(
+        {"name": "good"},
+        {"name": "other"},
+        {"name": "bad"},
+        {"name": "end", "needs": ["good", "bad"]},
+    )
     hand.decide(job)
     for name in ("good", "other"):
         hand.succeed(job, name)
     hand.fail(job, "bad", "no")
     answer = cli.json("retry", job, *more)[0]
     assert (
-        f"job {job} is retried as job {answer['id']}. {said}. `unstuck show {answer['id']}` says of " in answer["text"]
+        f"job {job} is retried as job {answer['id']}. {said}. `unstuck show {answer['id']}` says of "
+        in answer["text"]
     )
 
 
@@ -194,7 +240,12 @@ def test_a_retry_says_what_runs_and_what_may_be_taken_over(cli: Cli, hand: ByHan
 def test_a_retry_runs_again_what_it_is_told_to(
     cli: Cli, hand: ByHand, more: list[str], again: set[str], adopts: bool
 ) -> None:
-    job = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]}, {"name": "c"}, {"name": "end", "needs": ["b", "c"]})
+    job = hand.submit(
+        {"name": "a"},
+        {"name": "b", "needs": ["a"]},
+        {"name": "c"},
+        {"name": "end", "needs": ["b", "c"]},
+    )
     hand.decide(job)
     for name in ("a", "b", "c"):
         hand.succeed(job, name)
@@ -206,13 +257,16 @@ def test_a_retry_runs_again_what_it_is_told_to(
     (same,) = cli.json("retry", job, *more)
     assert (same["id"], same["answer"]) == (new["id"], "ALREADY")
     (also,) = cli.json("retry", job, *more, "--rerun", "a", "--adopt-all")
-    assert (also["answer"], also["id"] == new["id"]) == ("DONE", False), "what was asked for is another retry"
+    assert (also["answer"], also["id"] == new["id"]) == ("DONE", False), (
+        "what was asked for is another retry"
+    )
     (other,) = cli.json("retry", job)
     assert other["answer"] == "DONE", "a retry without it is another one"
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [(["--from", "b"], "has no group b"), (["--param", "b=1"], "no such parameter")]
+    ("more", "said"),
+    [(["--from", "b"], "has no group b"), (["--param", "b=1"], "no such parameter")],
 )
 def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(
     cli: Cli, hand: ByHand, more: list[str], said: str
@@ -232,7 +286,10 @@ def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(
 @pytest.mark.parametrize(
     ("command", "before"),
     [
-        *((word, None) for word in ("pause", "stop", "cancel", "force-stop", "alter", "skip", "rerun")),
+        *(
+            (word, None)
+            for word in ("pause", "stop", "cancel", "force-stop", "alter", "skip", "rerun")
+        ),
         ("resume", Command.PAUSE),
         ("retry", Command.FORCE_STOP),
     ],
@@ -245,14 +302,18 @@ def test_who_asked_is_the_name_that_was_given(
         hand.decide(retrying)
     if command == "rerun":
         hand.succeed(retrying, "good")
-    more = {"alter": ["--set", "groups.bad.timeout=2h"], "skip": ["bad"], "rerun": ["good"]}.get(command, [])
+    more = {"alter": ["--set", "groups.bad.timeout=2h"], "skip": ["bad"], "rerun": ["good"]}.get(
+        command, []
+    )
     done = cli(command, retrying, *more, "--by", "ada", "--reason", "it is late")
     assert done.returncode == 0, done.stderr
     last = cli("events", retrying).stdout.splitlines()[-1]
     assert "by ada" in last, last
 
 
-def test_a_job_is_submitted_by_the_name_that_was_given(cli: Cli, hand: ByHand, retrying: str) -> None:
+def test_a_job_is_submitted_by_the_name_that_was_given(
+    cli: Cli, hand: ByHand, retrying: str
+) -> None:
     (cli.folder / "job.json").write_text(json.dumps(hand.client.written(retrying)))
     job = cli.json("submit", "job.json", "--by", "ada")["id"]
     assert cli.json("show", job)["submitted_by"] == "ada"

@@ -15,14 +15,20 @@ def test_the_graph_of_a_job_shows_how_its_groups_stand(cli: Cli, hand: ByHand) -
     done = cli("show", job, "--graph", "job.svg")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "The graph is in job.svg.\n")
     drawn = (cli.folder / "job.svg").read_text()
-    titles = [one.text for one in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}title")]
+    titles = [
+        one.text for one in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}title")
+    ]
     assert titles[1:] == ["a: succeeded", "f: 3 queued; after a (all_succeeded)"]
     assert cli("show", job, "--graph", "-").stdout == drawn
 
 
-def test_the_graph_of_a_spec_is_drawn_without_submitting_it(cli: Cli, hand: ByHand, tmp_path: Path) -> None:
+def test_the_graph_of_a_spec_is_drawn_without_submitting_it(
+    cli: Cli, hand: ByHand, tmp_path: Path
+) -> None:
     spec = tmp_path / "job.yaml"
-    spec.write_text("{name: j, groups: [{name: a, steps: [{python: 'm:f'}]}, {name: b, needs: [a]}]}")
+    spec.write_text(
+        "{name: j, groups: [{name: a, steps: [{python: 'm:f'}]}, {name: b, needs: [a]}]}"
+    )
     done = cli("validate", spec, "--graph", tmp_path / "j.svg")
     assert done.stdout.startswith("OK: ")
     assert "<title>b" in (tmp_path / "j.svg").read_text()

@@ -28,8 +28,13 @@ def halt(store: Store, job: str) -> None:
 
 
 @pytest.mark.variant
-def test_a_halted_job_and_a_paused_one_differ_in_every_command(cli: Cli, hand: ByHand, store: Store) -> None:
-    halted, paused = hand.submit({"name": "a"}, name="broken"), hand.submit({"name": "a"}, name="held")
+def test_a_halted_job_and_a_paused_one_differ_in_every_command(
+    cli: Cli, hand: ByHand, store: Store
+) -> None:
+    halted, paused = (
+        hand.submit({"name": "a"}, name="broken"),
+        hand.submit({"name": "a"}, name="held"),
+    )
     hand.client.pause(paused, by="anna", reason="night")
     for job in (halted, paused):
         hand.decide(job)
@@ -67,7 +72,9 @@ def test_a_wait_for_a_halted_job_ends_with_1_and_says_what_helps(
 ) -> None:
     """A cron job that waited for it waited until somebody looked."""
     spec = tmp_path / "waited.yaml"
-    spec.write_text("name: waited\ngroups: [{name: a, spark: false, steps: [{python: 'some.where:step'}]}]\n")
+    spec.write_text(
+        "name: waited\ngroups: [{name: a, spark: false, steps: [{python: 'some.where:step'}]}]\n"
+    )
     waiting = cli.start("submit", spec, "--wait")
     job = wait_until(lambda: hand.client.jobs(), 20, "the job to be submitted")[0].id
     hand.decide(job)
@@ -83,7 +90,9 @@ def test_a_wait_for_a_halted_job_ends_with_1_and_says_what_helps(
     assert hand.client.wait(job).job.halted is not None
 
 
-def test_a_halted_job_refuses_a_pause_and_takes_a_resume_and_a_cancel(cli: Cli, hand: ByHand, store: Store) -> None:
+def test_a_halted_job_refuses_a_pause_and_takes_a_resume_and_a_cancel(
+    cli: Cli, hand: ByHand, store: Store
+) -> None:
     job, other = hand.submit({"name": "a"}), hand.submit({"name": "a"})
     for each in (job, other):
         hand.decide(each)

@@ -79,7 +79,9 @@ def test_a_key_follows_its_retries(cli: Cli, hand: ByHand, spec: Path) -> None:
 
 
 @pytest.mark.variant
-def test_submit_with_retry_retries_the_last_job_of_the_key_once(cli: Cli, hand: ByHand, spec: Path) -> None:
+def test_submit_with_retry_retries_the_last_job_of_the_key_once(
+    cli: Cli, hand: ByHand, spec: Path
+) -> None:
     assert cli("submit", spec, "--retry").returncode == 2, "of no key"
     first = failed(cli, hand, spec)
     new = cli.json("submit", spec, "--key", "k", "--retry")
@@ -94,7 +96,9 @@ def test_submit_with_retry_retries_the_last_job_of_the_key_once(cli: Cli, hand: 
 
 
 @pytest.mark.variant
-def test_submit_with_retry_and_another_spec_retries_with_that(cli: Cli, hand: ByHand, spec: Path) -> None:
+def test_submit_with_retry_and_another_spec_retries_with_that(
+    cli: Cli, hand: ByHand, spec: Path
+) -> None:
     first = failed(cli, hand, spec)
     mended = spec.with_name("mended.yaml")
     mended.write_text(SPEC.replace("some.where:step", "some.where:other", 1))
@@ -103,11 +107,15 @@ def test_submit_with_retry_and_another_spec_retries_with_that(cli: Cli, hand: By
     assert f"job {first}, which is FAILED, with another spec" in " ".join(refused.stderr.split())
     new = cli.json("submit", mended, "--key", "k", "--retry")
     assert (new["new"], new["retried"]) == (True, first)
-    assert cli.json("submit", mended, "--key", "k")["id"] == new["id"], "the mended spec is the key's from now on"
+    assert cli.json("submit", mended, "--key", "k")["id"] == new["id"], (
+        "the mended spec is the key's from now on"
+    )
     assert cli.json("submit", spec, "--key", "k")["id"] == new["id"], "and so is the first"
     other = mended.with_name("other.yaml")
     other.write_text(SPEC.replace("2014-01-01", "2014-01-02"))
-    assert cli("submit", other, "--key", "k", "--retry").returncode == 2, "what runs is no night to be retried"
+    assert cli("submit", other, "--key", "k", "--retry").returncode == 2, (
+        "what runs is no night to be retried"
+    )
 
 
 @pytest.mark.variant
@@ -124,18 +132,28 @@ def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_o
     third = cli.json("submit", spec, "--key", "k", "--retry")
 
     assert (third["new"], third["retried"]) == (True, second)
-    steps = [step["python"] for group in hand.client.written(third["id"])["groups"] for step in group["steps"]]
+    steps = [
+        step["python"]
+        for group in hand.client.written(third["id"])["groups"]
+        for step in group["steps"]
+    ]
     assert steps == ["some.where:step"] * 2, "what is given runs"
 
 
-def test_a_halted_job_of_a_key_is_said_and_not_retried(cli: Cli, hand: ByHand, spec: Path, client: redis.Redis) -> None:
+def test_a_halted_job_of_a_key_is_said_and_not_retried(
+    cli: Cli, hand: ByHand, spec: Path, client: redis.Redis
+) -> None:
     job = cli.json("submit", spec, "--key", "k")["id"]
     hand.decide(job)
-    Store(hand.settings, client).halt(job, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time())
+    Store(hand.settings, client).halt(
+        job, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time()
+    )
     for more in ([], ["--retry"]):
         again = cli("submit", spec, "--key", "k", *more)
         assert again.returncode == 1
-        assert f"and cannot go on by itself, and `unstuck why {job}`" in " ".join(again.stdout.split())
+        assert f"and cannot go on by itself, and `unstuck why {job}`" in " ".join(
+            again.stdout.split()
+        )
     assert len(hand.client.jobs()) == 1
 
 

@@ -40,7 +40,9 @@ from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
 from unstuck.views.jobs.job_logs import shown_line
 
-SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
+SCHEMA = json.dumps(
+    {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]}
+)
 
 
 # -- list -----------------------------------------------------------------------------------------------------
@@ -53,19 +55,39 @@ def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) 
     assert (first["id"], second["id"]) == (new, old)
     assert set(second) == {
         *("id", "name", "status", "submitted_at", "started_at", "ended_at"),
-        *("done", "total", "groups", "version", "why", "reason", "key", "schedule", "tick", "backfill"),
+        *(
+            "done",
+            "total",
+            "groups",
+            "version",
+            "why",
+            "reason",
+            "key",
+            "schedule",
+            "tick",
+            "backfill",
+        ),
     }
-    assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
+    assert (second["status"], second["done"], second["total"], second["groups"]) == (
+        "FINISHED",
+        1,
+        1,
+        {"SUCCEEDED": 1},
+    )
     assert second["ended_at"].endswith("Z")
     assert (first["status"], first["started_at"], first["total"]) == ("PENDING", None, 2)
 
 
-def test_list_late_has_the_names_that_are_expected_and_late(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+def test_list_late_has_the_names_that_are_expected_and_late(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
     assert (cli("list", "--late").stderr, cli.json("list", "--late")) == ("No job is late.\n", [])
     why = "no run has ended well by 06:00"
     late = Expected(told={"late: 06:00": Told(5.0, 6.0, ("ops",))}, texts={"late: 06:00": why})
     ExpectedJobsStore(client, Keys()).note("export", "", late.to_json(), ())
-    assert cli.json("list", "--late") == [{"name": "export", "since": "1970-01-01T00:00:05.000Z", "text": why}]
+    assert cli.json("list", "--late") == [
+        {"name": "export", "since": "1970-01-01T00:00:05.000Z", "text": why}
+    ]
     assert re.search(rf"export +\d+d.* {why}", cli("list", "--late").stdout)
     refused = cli("list", "--late", "--name", "e*")
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -73,7 +95,9 @@ def test_list_late_has_the_names_that_are_expected_and_late(cli: Cli, hand: ByHa
 
 
 def test_what_was_canceled_before_it_ran_is_not_counted_as_done(cli: Cli, hand: ByHand) -> None:
-    job = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]}, {"name": "f", "for_each": {"m": [1, 2]}})
+    job = hand.submit(
+        {"name": "a"}, {"name": "b", "needs": ["a"]}, {"name": "f", "for_each": {"m": [1, 2]}}
+    )
     hand.decide(job)
     hand.succeed(job, "a")
     hand.client.force_stop(job)
@@ -104,13 +128,20 @@ def test_an_error_of_many_lines_is_one_line_in_lists_trees_and_events_and_whole_
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize(("text", "end"), [("E: first\nsecond", "second"), (f"{'x' * 990}{CUT}{'y' * 990}", "y" * 990)])
+@pytest.mark.parametrize(
+    ("text", "end"), [("E: first\nsecond", "second"), (f"{'x' * 990}{CUT}{'y' * 990}", "y" * 990)]
+)
 def test_a_traceback_that_ends_with_the_error_is_the_whole_error_once(
     cli: Cli, hand: ByHand, text: str, end: str
 ) -> None:
     job = hand.submit({"name": "only"})
     hand.decide(job)
-    hand.fail(job, "only", text, traceback=f'Frames first:\n  File "a.py", line 1\n{text.replace(CUT, "z" * 9)}')
+    hand.fail(
+        job,
+        "only",
+        text,
+        traceback=f'Frames first:\n  File "a.py", line 1\n{text.replace(CUT, "z" * 9)}',
+    )
     shown = cli("show", job).stdout
     assert "Frames first" in shown
     assert shown.count(end) == 1
@@ -154,7 +185,9 @@ def test_list_for_people_shows_where_each_job_stands_and_why(cli: Cli, hand: ByH
     assert "the file is gone" in line
 
 
-def test_list_says_what_a_job_waits_for_in_the_words_of_why(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+def test_list_says_what_a_job_waits_for_in_the_words_of_why(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
     retrying = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(retrying)
     hand.fail(retrying, "flaky", "no network", recoverable=True)
@@ -164,7 +197,9 @@ def test_list_says_what_a_job_waits_for_in_the_words_of_why(cli: Cli, hand: ByHa
         hand.decide(job)
     groups = Keys(hand.settings.prefix).of(stuck).groups
     record = json.loads(client.hget(groups, "heavy") or "")
-    client.hset(groups, "heavy", json.dumps({**record, "since": record["since"] - 60}))  # long enough to be stuck
+    client.hset(
+        groups, "heavy", json.dumps({**record, "since": record["since"] - 60})
+    )  # long enough to be stuck
     listed = {job["id"]: (job["status"], job["why"]) for job in cli.json("list")}
     assert listed == {
         retrying: ("RETRYING", "flaky is tried again (backoff, attempt 1) after: no network"),
@@ -190,7 +225,9 @@ def test_an_empty_list_is_an_empty_list(cli: Cli) -> None:
 # -- the name of a job ----------------------------------------------------------------------------------------
 
 
-def test_a_job_may_be_named_last_or_by_the_beginning_of_either_part_of_its_id(cli: Cli, hand: ByHand) -> None:
+def test_a_job_may_be_named_last_or_by_the_beginning_of_either_part_of_its_id(
+    cli: Cli, hand: ByHand
+) -> None:
     hand.submit({"name": "a"}, name="first")
     job = hand.submit({"name": "a"}, name="second")
     for word in ("last", job, job[:-1], job.partition("-")[2][:5]):
@@ -204,7 +241,11 @@ def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand
     assert cli.json("show", "flights")["id"] == newest
     assert cli.json("show", older)["id"] == older
     assert cli("cancel", "flights").returncode == 0
-    assert [hand.view(job).job.intent for job in (older, newest, named_so)] == ["run", "cancel", "run"]
+    assert [hand.view(job).job.intent for job in (older, newest, named_so)] == [
+        "run",
+        "cancel",
+        "run",
+    ]
     done = cli("show", "fligths")
     assert (done.returncode, done.stdout) == (3, "")
     assert "no job fligths is in the store" in done.stderr
@@ -218,7 +259,9 @@ def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand
 def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"}, {"name": "other", "needs": ["only"]})
     hand.decide(job)
-    hand.fail(job, "only", "no such column", traceback="Frames:\n  File x, line 1\n    f()\nKeyError: 'x'")
+    hand.fail(
+        job, "only", "no such column", traceback="Frames:\n  File x, line 1\n    f()\nKeyError: 'x'"
+    )
     for command in (("show", job), ("list",), ("events", job), ("why", job), ("fleet",)):
         lines = cli(*command).stdout.splitlines()
         assert [line for line in lines if line != line.rstrip()] == [], command
@@ -229,20 +272,31 @@ def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand)
 
 
 @pytest.mark.variant
-def test_people_read_local_times_with_the_offset_and_programs_read_utc(cli: Cli, hand: ByHand) -> None:
+def test_people_read_local_times_with_the_offset_and_programs_read_utc(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
     hand.fail(job, "flaky", "no network", recoverable=True)
     view = hand.view(job)
-    write_log(hand, Token(job, "flaky", 1, "n", "c"), "2013-12-31T23:30:00.250Z INFO step: one", "two 23:30:00")
-    cli.env["TZ"] = "Somewhere-05:30"  # POSIX counts westwards: this is five and a half hours ahead of UTC
+    write_log(
+        hand,
+        Token(job, "flaky", 1, "n", "c"),
+        "2013-12-31T23:30:00.250Z INFO step: one",
+        "two 23:30:00",
+    )
+    cli.env["TZ"] = (
+        "Somewhere-05:30"  # POSIX counts westwards: this is five and a half hours ahead of UTC
+    )
 
     def said(*arguments: str) -> str:
         with cli.start(*arguments) as process:
             return process.communicate()[0]
 
     ahead = datetime.timezone(datetime.timedelta(hours=5.5))
-    local = datetime.datetime.fromtimestamp(view.job.submitted_at, ahead).isoformat(sep=" ", timespec="seconds")
+    local = datetime.datetime.fromtimestamp(view.job.submitted_at, ahead).isoformat(
+        sep=" ", timespec="seconds"
+    )
     stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
     assert said("events", job).startswith(f"{local}  SUBMITTED")
     for command in ("show", "why", "events"):
@@ -251,22 +305,36 @@ def test_people_read_local_times_with_the_offset_and_programs_read_utc(cli: Cli,
         assert len(re.findall(stamp, out)) == len(re.findall(stamp + r"\+05:30", out)), out
         times = re.findall(r'"(\d{4}-\d\d-\d\dT[^"]*)"', said(command, job, "--json"))
         assert times
-        assert [time for time in times if not re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{3}Z", time)] == []
-    assert said("logs", job, "flaky").splitlines() == ["2014-01-01 05:00:00.250+05:30 INFO step: one", "two 23:30:00"]
-    assert json.loads(said("logs", job, "--json").splitlines()[0])["line"].startswith("2013-12-31T23:30:00.250Z ")
+        assert [
+            time for time in times if not re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{3}Z", time)
+        ] == []
+    assert said("logs", job, "flaky").splitlines() == [
+        "2014-01-01 05:00:00.250+05:30 INFO step: one",
+        "two 23:30:00",
+    ]
+    assert json.loads(said("logs", job, "--json").splitlines()[0])["line"].startswith(
+        "2013-12-31T23:30:00.250Z "
+    )
 
 
 # -- more of show ---------------------------------------------------------------------------------------------
 
 
 def test_show_in_json_tells_everything_of_a_fork_and_its_members(cli: Cli, hand: ByHand) -> None:
-    job = hand.submit({"name": "start"}, {"name": "month", "needs": ["start"], "for_each": {"m": [7, 8, 9]}})
+    job = hand.submit(
+        {"name": "start"}, {"name": "month", "needs": ["start"], "for_each": {"m": [7, 8, 9]}}
+    )
     hand.decide(job)
     hand.succeed(job, "start", rows={"start": 12})
     token = hand.claim(job, "month[1]", "host-9:77")
     hand.progress(token, step=1, steps=2, label="counting", done=3, total=10)
     shown = cli.json("show", job)
-    assert (shown["status"], shown["intent"], shown["done"], shown["total"]) == ("RUNNING", "run", 1, 4)
+    assert (shown["status"], shown["intent"], shown["done"], shown["total"]) == (
+        "RUNNING",
+        "run",
+        1,
+        4,
+    )
     assert shown["submitted_by"] == "tester"
     start, month = shown["groups"]
     assert start["members"][0]["rows"] == {"start": 12}
@@ -285,7 +353,13 @@ def test_show_draws_forks_running_members_and_what_waits(cli: Cli, hand: ByHand)
     hand.decide(job)
     hand.succeed(job, "month[0]", rows={"month": 5})
     hand.progress(
-        hand.claim(job, "month[1]", "host-9:77"), step=1, steps=2, label="counting", rows=1234, done=3, total=10
+        hand.claim(job, "month[1]", "host-9:77"),
+        step=1,
+        steps=2,
+        label="counting",
+        rows=1234,
+        done=3,
+        total=10,
     )
     lines = cli("show", job).stdout.splitlines()
     fork = next(line for line in lines if "month" in line and "1/4" in line)
@@ -303,8 +377,17 @@ def test_show_gives_the_first_and_the_last_error_and_no_markup_or_control_charac
 ) -> None:
     job = hand.submit({"name": "only", "retry": {"max": 1, "backoff": "0s"}})
     hand.decide(job)
-    hand.fail(job, "only", "[red]first[/red] \x1b[31mtrouble", recoverable=True, traceback="first.py line 1")
-    wait_until(lambda: hand.decide(job) or hand.view(job).groups[0].members[0].state == "QUEUED", what="the retry")
+    hand.fail(
+        job,
+        "only",
+        "[red]first[/red] \x1b[31mtrouble",
+        recoverable=True,
+        traceback="first.py line 1",
+    )
+    wait_until(
+        lambda: hand.decide(job) or hand.view(job).groups[0].members[0].state == "QUEUED",
+        what="the retry",
+    )
     hand.fail(job, "only", "second trouble", traceback="second.py line 2")
     out = cli("show", job).stdout  # Cli looks for escapes
     assert "first error: USER_ERROR [red]first[/red]" in out
@@ -316,7 +399,9 @@ def test_show_gives_the_first_and_the_last_error_and_no_markup_or_control_charac
     assert member["last_error"]["traceback"] == "second.py line 2"
 
 
-def test_show_writes_out_the_errors_of_five_groups_and_counts_the_others(cli: Cli, hand: ByHand) -> None:
+def test_show_writes_out_the_errors_of_five_groups_and_counts_the_others(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.submit({"name": "g", "for_each": {"n": list(range(7))}}, on_failure="finish_others")
     hand.decide(job)
     for n in range(7):
@@ -338,16 +423,26 @@ def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
     assert "only is tried again (backoff, attempt 1) after: flaky network" in out
 
 
-def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(cli: Cli, hand: ByHand) -> None:
+def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.submit(
-        {"name": "clean"}, {"name": "heavy", "queue": "heavy"}, {"name": "report", "needs": ["clean", "heavy"]}
+        {"name": "clean"},
+        {"name": "heavy", "queue": "heavy"},
+        {"name": "report", "needs": ["clean", "heavy"]},
     )
     hand.decide(job)
     hand.claim(job, "clean", "host-9:77")
     lines = cli("show", job).stdout.splitlines()
-    assert "queue heavy: no worker listens on it" in next(line for line in lines if "◌ heavy" in line)
-    assert "waits for clean (RUNNING), heavy (QUEUED)" in next(line for line in lines if "○ report" in line)
-    assert "worker host-9:77 runs attempt 1; last heard of" in next(line for line in lines if "● clean" in line)
+    assert "queue heavy: no worker listens on it" in next(
+        line for line in lines if "◌ heavy" in line
+    )
+    assert "waits for clean (RUNNING), heavy (QUEUED)" in next(
+        line for line in lines if "○ report" in line
+    )
+    assert "worker host-9:77 runs attempt 1; last heard of" in next(
+        line for line in lines if "● clean" in line
+    )
     shown = cli.json("show", job)
     assert shown["why"] == "waits for clean (RUNNING), heavy (QUEUED)"
     assert [group["why"] for group in shown["groups"][1:]] == [
@@ -355,7 +450,11 @@ def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(cli: Cli, h
     ]
     assert shown["groups"][1]["members"][0]["why"] == shown["groups"][1]["why"]
     done = cli.json("show", hand.finished())
-    assert (done["why"], done["groups"][0]["why"], done["groups"][0]["members"][0]["why"]) == (None, None, None)
+    assert (done["why"], done["groups"][0]["why"], done["groups"][0]["members"][0]["why"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
@@ -365,13 +464,18 @@ def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redi
     client.hset(key, "submitted_at", submitted_at + 60)
     assert "unstuck up" not in cli("show", job).stdout
     client.hset(key, "submitted_at", submitted_at - 60)
-    assert "no coordinator has looked at this job yet; start a fleet with `unstuck up`" in cli("show", job).stdout
+    assert (
+        "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
+        in cli("show", job).stdout
+    )
 
 
 # -- events ---------------------------------------------------------------------------------------------------
 
 
-def test_events_are_in_order_one_line_each_and_one_object_each_in_json(cli: Cli, hand: ByHand) -> None:
+def test_events_are_in_order_one_line_each_and_one_object_each_in_json(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.finished()
     kinds = [line.split()[2] for line in cli("events", job).stdout.splitlines()]
     assert kinds[0] == "SUBMITTED"
@@ -385,7 +489,9 @@ def test_events_are_in_order_one_line_each_and_one_object_each_in_json(cli: Cli,
 
 
 @pytest.mark.variant
-def test_following_events_shows_each_as_it_comes_and_ends_with_the_job(cli: Cli, hand: ByHand) -> None:
+def test_following_events_shows_each_as_it_comes_and_ends_with_the_job(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.submit({"name": "only"})
     with cli.start("events", job, "-f", "--json") as process:
         assert process.stdout is not None
@@ -435,7 +541,9 @@ def logged(hand: ByHand) -> str:
     return job
 
 
-def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(cli: Cli, logged: str) -> None:
+def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(
+    cli: Cli, logged: str
+) -> None:
     assert cli("logs", logged).stdout.splitlines() == [
         *("clean#10 | tenth try", "month[0]#1 | july", "month[1]#1 | august"),
     ]
@@ -443,14 +551,19 @@ def test_logs_show_the_newest_attempt_of_each_group_and_all_when_asked(cli: Cli,
     assert cli("logs", logged, "clean", "--all").stdout.splitlines() == [
         *("clean#1 | first try", "clean#2 | second try", "clean#10 | tenth try"),
     ]
-    assert cli("logs", logged, "month").stdout.splitlines() == ["month[0]#1 | july", "month[1]#1 | august"]
+    assert cli("logs", logged, "month").stdout.splitlines() == [
+        "month[0]#1 | july",
+        "month[1]#1 | august",
+    ]
     assert cli("logs", logged, "month[1]").stdout == "august\n"
     entry = json.loads(cli("logs", logged, "month[1]", "--json").stdout)
     assert (entry["group"], entry["attempt"], entry["line"]) == ("month[1]", 1, "august")
     assert Path(entry["file"]).read_text() == "august\n"
 
 
-def test_logs_come_in_the_order_in_which_groups_started_and_obey_no_escape(cli: Cli, hand: ByHand) -> None:
+def test_logs_come_in_the_order_in_which_groups_started_and_obey_no_escape(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.submit({"name": "zebra"}, {"name": "apple", "needs": ["zebra"]})
     hand.decide(job)
     for group in ("zebra", "apple"):
@@ -463,7 +576,9 @@ def test_logs_come_in_the_order_in_which_groups_started_and_obey_no_escape(cli: 
     ]
 
 
-def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(cli: Cli, hand: ByHand, logged: str) -> None:
+def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(
+    cli: Cli, hand: ByHand, logged: str
+) -> None:
     staging = Path(hand.settings.warehouse) / "_staging" / logged
     (staging / ".DS_Store").write_bytes(b"of a file manager")
     (staging / "lost+found").mkdir()
@@ -474,7 +589,9 @@ def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(cli: Cli,
     assert cli("logs", logged, "clean").stdout == "tenth try\n"
 
 
-def test_logs_of_a_group_that_the_job_does_not_have_are_2_and_name_those_it_has(cli: Cli, logged: str) -> None:
+def test_logs_of_a_group_that_the_job_does_not_have_are_2_and_name_those_it_has(
+    cli: Cli, logged: str
+) -> None:
     done = cli("logs", logged, "claen")
     assert done.returncode == 2
     assert "clean, month" in done.stderr
@@ -545,9 +662,17 @@ def published(cli: Cli) -> Warehouse:
     one, two = (DataFile(f"_staging/j/{n}.parquet", n, 1000 * n) for n in (1, 2))
     for n, datasets in (
         (1, {"monthly": Change("replace", [one], [], 1, SCHEMA)}),
-        (2, {"monthly": Change("append", [two], [], 2, SCHEMA), "report": Change("replace", [one], [], 1, SCHEMA)}),
+        (
+            2,
+            {
+                "monthly": Change("append", [two], [], 2, SCHEMA),
+                "report": Change("replace", [one], [], 1, SCHEMA),
+            },
+        ),
     ):
-        assert warehouse.create_entry(n, Entry(n, n - 1, f"job{n}", "package", f"job{n}", "flights", 1e9, {}, datasets))
+        assert warehouse.create_entry(
+            n, Entry(n, n - 1, f"job{n}", "package", f"job{n}", "flights", 1e9, {}, datasets)
+        )
     return warehouse
 
 
@@ -558,12 +683,27 @@ def test_views_for_bi_tools_are_printed_written_or_kept_in_the_warehouse(
     printed = cli("datasets", "--export-views", "duckdb").stdout
     assert printed.startswith(f"-- unstuck: version 2 of {cli.env['UNSTUCK_WAREHOUSE']}")
     assert ('VIEW "monthly" AS' in printed, 'VIEW "report" AS' in printed) == (True, True)
-    one = cli("datasets", "monthly", "--version", "1", "--export-views", "spark", "--to", tmp_path / "views.sql")
+    one = cli(
+        "datasets",
+        "monthly",
+        "--version",
+        "1",
+        "--export-views",
+        "spark",
+        "--to",
+        tmp_path / "views.sql",
+    )
     assert (one.returncode, one.stdout) == (0, "")
     text = (tmp_path / "views.sql").read_text()
-    assert ("VIEW `monthly` (`n` bigint)" in text, "`report`" in text, "version 1 of" in text) == (True, False, True)
+    assert ("VIEW `monthly` (`n` bigint)" in text, "`report`" in text, "version 1 of" in text) == (
+        True,
+        False,
+        True,
+    )
     assert [path.name for path in tmp_path.glob(".views*")] == []
-    assert "Each publish rewrites it" in cli("datasets", "--export-views", "duckdb", "--keep").stdout
+    assert (
+        "Each publish rewrites it" in cli("datasets", "--export-views", "duckdb", "--keep").stdout
+    )
     assert Path(published.storage.uri("_views/duckdb.sql")).read_text() == printed
     for wrong in (
         ("--version", "0", "--export-views", "spark", "--keep"),
@@ -577,8 +717,17 @@ def test_views_for_bi_tools_are_printed_written_or_kept_in_the_warehouse(
 def test_datasets_are_shown_without_redis(cli: Cli, published: Warehouse) -> None:
     cli.env["UNSTUCK_REDIS_URL"] = "redis://127.0.0.1:1/0"
     monthly, report = cli.json("datasets")
-    assert (monthly["dataset"], monthly["version"], monthly["rows"], monthly["files"]) == ("monthly", 2, 3, 2)
-    assert (monthly["bytes"], monthly["job"], monthly["columns"]) == (3000, "job2", [{"name": "n", "type": "long"}])
+    assert (monthly["dataset"], monthly["version"], monthly["rows"], monthly["files"]) == (
+        "monthly",
+        2,
+        3,
+        2,
+    )
+    assert (monthly["bytes"], monthly["job"], monthly["columns"]) == (
+        3000,
+        "job2",
+        [{"name": "n", "type": "long"}],
+    )
     assert report["dataset"] == "report"
     out = cli("datasets").stdout
     assert "job2 (flights)" in next(line for line in out.splitlines() if line.startswith("monthly"))
@@ -591,7 +740,9 @@ def test_a_dataset_at_an_older_version_with_its_files(cli: Cli, published: Wareh
     assert published.storage.uri("_staging/j/2.parquet") in out.splitlines()
 
 
-def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(cli: Cli, published: Warehouse) -> None:
+def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(
+    cli: Cli, published: Warehouse
+) -> None:
     change = {
         name: Change("append", [DataFile(f"_staging/k/{name}.parquet", 3, 1000)], [], 3, SCHEMA)
         for name in ("monthly", "report")
@@ -601,11 +752,16 @@ def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(c
     assert published.create_entry(
         3, Entry(3, 2, "job3", "package", "job3", "flights", 1e9, {}, change, made_on=made_on)
     )
-    said = [(one["version"], one["made_on"]) for one in cli.json("datasets", "monthly", "--history")]
+    said = [
+        (one["version"], one["made_on"]) for one in cli.json("datasets", "monthly", "--history")
+    ]
     assert said == [(3, mixed), (2, []), (1, [])], "the newest first; the other two noted none"
     header, *rows = cli("datasets", "monthly", "--history", COLUMNS="300").stdout.splitlines()
     assert [row[header.index("MADE ON") :].strip() for row in rows] == ["; ".join(mixed), "", ""]
-    assert "Python 3.12.1" in cli("datasets", "report", "--history", "--limit", "1", COLUMNS="300").stdout
+    assert (
+        "Python 3.12.1"
+        in cli("datasets", "report", "--history", "--limit", "1", COLUMNS="300").stdout
+    )
 
 
 def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_skipped(
@@ -619,27 +775,47 @@ def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_ski
     size = write_position(published.storage, path, position)
     checkpoint = Checkpoint(path, size, str(landing), 1, "", "files", {"looked": 1, "files": 1})
     change = {"monthly": Change("append", [], [], 0, SCHEMA, checkpoint=checkpoint)}
-    assert published.create_entry(3, Entry(3, 2, "job3", "package", "job3", "flights", 1e9, {}, change))
+    assert published.create_entry(
+        3, Entry(3, 2, "job3", "package", "job3", "flights", 1e9, {}, change)
+    )
     read = {"version": 3, "source": str(file), "rows": 5, "bytes": 2, "put_aside": ""}
     assert cli.json("datasets", "monthly", "--sources") == [read]
     assert cli.json("datasets", "monthly", "--sources", "--version", "2") == []
-    assert cli.json("datasets", "monthly", "--history")[0]["stream"]["counts"] == {"looked": 1, "files": 1}
+    assert cli.json("datasets", "monthly", "--history")[0]["stream"]["counts"] == {
+        "looked": 1,
+        "files": 1,
+    }
     (landing / "b.json").write_text("{{")
     done = cli.json("stream", "skip", "monthly", "b.json", "--reason", "cut short", "--by", "anna")
-    assert done == {"path": str(landing / "b.json"), "version": 4, "new": True, "dataset": "monthly"}
+    assert done == {
+        "path": str(landing / "b.json"),
+        "version": 4,
+        "new": True,
+        "dataset": "monthly",
+    }
     assert "nothing to skip" in cli("stream", "skip", "monthly", "b.json").stdout
     out = cli("datasets", "monthly", "--sources", COLUMNS="300").stdout
-    assert "skipped by anna: cut short" in next(line for line in out.splitlines() if str(landing / "b.json") in line)
+    assert "skipped by anna: cut short" in next(
+        line for line in out.splitlines() if str(landing / "b.json") in line
+    )
     assert cli("stream", "skip", "monthly", "c.json").returncode == 4
 
 
-@pytest.mark.parametrize("edited", ['["_staging/../../etc"]', "[" * 100_000 + "]" * 100_000], ids=["..", "deep"])
+@pytest.mark.parametrize(
+    "edited", ['["_staging/../../etc"]', "[" * 100_000 + "]" * 100_000], ids=["..", "deep"]
+)
 def test_a_log_edited_by_hand_is_told_with_its_entry_and_is_no_bug(
     cli: Cli, published: Warehouse, tmp_path: Path, edited: str
 ) -> None:
     entry = Path(published.storage.uri("_log/000000000002.json"))
-    entry.write_text(re.sub(r'"removed": \[.*?\]', lambda _: f'"removed": {edited}', entry.read_text()))
-    for command in (["datasets"], ["datasets", "monthly", "--history"], ["vacuum", "--keep", "1", "--dry-run"]):
+    entry.write_text(
+        re.sub(r'"removed": \[.*?\]', lambda _: f'"removed": {edited}', entry.read_text())
+    )
+    for command in (
+        ["datasets"],
+        ["datasets", "monthly", "--history"],
+        ["vacuum", "--keep", "1", "--dry-run"],
+    ):
         done = cli(*command)
         assert done.returncode not in (0, 70), done.stderr
         assert f"the log entry {entry} cannot be read" in done.stderr
@@ -665,7 +841,9 @@ def test_a_warehouse_without_datasets_is_said_and_named(cli: Cli, tmp_path: Path
 # -- dead -----------------------------------------------------------------------------------------------------
 
 
-def test_dead_reports_are_listed_with_their_reason_and_what_they_said(cli: Cli, client: redis.Redis) -> None:
+def test_dead_reports_are_listed_with_their_reason_and_what_they_said(
+    cli: Cli, client: redis.Redis
+) -> None:
     assert cli.json("dead", "list") == []
     keys = Keys()
     stream = ReportStream(client, keys, "tester")
@@ -677,7 +855,9 @@ def test_dead_reports_are_listed_with_their_reason_and_what_they_said(cli: Cli, 
     assert "no such job: gone" in cli("dead", "list").stdout
 
 
-def test_colours_are_for_terminals_only_and_json_has_none_even_when_they_are_forced(cli: Cli, hand: ByHand) -> None:
+def test_colours_are_for_terminals_only_and_json_has_none_even_when_they_are_forced(
+    cli: Cli, hand: ByHand
+) -> None:
     hand.finished()
     done = cli("list", "--json", FORCE_COLOR="1")
     assert json.loads(done.stdout)[0]["status"] == "FINISHED"
@@ -685,7 +865,8 @@ def test_colours_are_for_terminals_only_and_json_has_none_even_when_they_are_for
 
 
 @pytest.mark.parametrize(
-    "line", ["0000-00-00T00:00:00.000Z x", "9999-12-31T23:59:59.999Z x", "0001-01-01T00:00:00.000Z x"]
+    "line",
+    ["0000-00-00T00:00:00.000Z x", "9999-12-31T23:59:59.999Z x", "0001-01-01T00:00:00.000Z x"],
 )
 def test_a_line_that_looks_like_a_time_and_is_none_is_shown_as_it_is(
     line: str, monkeypatch: pytest.MonkeyPatch
@@ -704,7 +885,9 @@ def test_text_keeps_its_spaces_and_its_emoji_and_loses_what_a_terminal_would_obe
     )
 
 
-def test_a_job_of_a_newer_release_keeps_no_other_out_of_the_list(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+def test_a_job_of_a_newer_release_keeps_no_other_out_of_the_list(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
     newer = hand.submit({"name": "a"})
     other = hand.submit({"name": "a"})
     client.hset(Keys().of(newer).job, "schema", 99)
@@ -718,7 +901,9 @@ def test_a_dataset_of_many_small_files_is_named_with_the_command_that_mends_it(
 ) -> None:
     many = [DataFile(f"_staging/k/{n}.parquet", 1, 1000) for n in range(600)]
     change = {"events": Change("replace", many, [], 600, SCHEMA)}
-    assert published.create_entry(3, Entry(3, 2, "job3", "package", "job3", "load", 1e9, {}, change))
+    assert published.create_entry(
+        3, Entry(3, 2, "job3", "package", "job3", "load", 1e9, {}, change)
+    )
     hint = "events has 600 small files, which slows its readers: unstuck compact events"
     assert hint in cli("datasets").stdout
     job = hand.submit({"name": "a", "inputs": {"mine": "events", "monthly": "monthly"}})
@@ -738,7 +923,11 @@ def test_a_job_is_listed_with_its_key_and_parameters_and_its_key_stands_for_it_w
     key = other[:8]  # a date, with which ids begin, too
     params = {"day": "2013-01-01", "some": "x" * 300}
     step = {"python": "some.where:step"}
-    spec = {"name": "night", "params": params, "groups": [{"name": "a", "spark": False, "steps": [step]}]}
+    spec = {
+        "name": "night",
+        "params": params,
+        "groups": [{"name": "a", "spark": False, "steps": [step]}],
+    }
     job = hand.client.submit(spec, key=key).id
     assert [(one["id"], one["key"]) for one in cli.json("list")] == [(job, key), (other, None)]
     told = cli("list", COLUMNS="200").stdout
@@ -771,7 +960,9 @@ LONG_REASON = (
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 1000])
-def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_line_without_end(width: int) -> None:
+def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_line_without_end(
+    width: int,
+) -> None:
     job = ListedJob(
         id="20261127T074024-fa8esaga",
         name="sales_of_all_regions_nightly",

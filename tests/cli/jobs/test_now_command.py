@@ -17,7 +17,9 @@ def coordinator_lives(client: redis.Redis) -> None:
     ProcessRegistry(client, Keys()).note(lambda now: replace(one, seen=now))
 
 
-def test_where_all_is_well_it_says_so_and_exits_0(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+def test_where_all_is_well_it_says_so_and_exits_0(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
     coordinator_lives(client)
     done = cli("now")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "All is well.")
@@ -28,7 +30,9 @@ def test_where_all_is_well_it_says_so_and_exits_0(cli: Cli, hand: ByHand, client
     assert "1 FINISHED" in done.stdout
 
 
-def test_what_is_not_well_comes_first_with_its_reason_and_exits_1(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+def test_what_is_not_well_comes_first_with_its_reason_and_exits_1(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
     job = hand.submit({"name": "load", "retry": {"max": 0}}, name="night")
     hand.decide(job)
     hand.fail(job, "load", "no such column: price")
@@ -48,7 +52,15 @@ def test_what_is_not_well_comes_first_with_its_reason_and_exits_1(cli: Cli, hand
     assert done.returncode == 1
     told = json.loads(done.stdout)
     (trouble,), (going_on,), (ended,) = told["not_well"], told["goes_on"], told["ended"]
-    assert (trouble["kind"], trouble["name"], trouble["status"], trouble["job"]) == ("job", "night", "FAILED", job)
-    assert trouble["text"].startswith("group load has FAILED") or "no such column: price" in trouble["text"]
+    assert (trouble["kind"], trouble["name"], trouble["status"], trouble["job"]) == (
+        "job",
+        "night",
+        "FAILED",
+        job,
+    )
+    assert (
+        trouble["text"].startswith("group load has FAILED")
+        or "no such column: price" in trouble["text"]
+    )
     assert (going_on["id"], bool(going_on["why"])) == (other, True)
     assert (ended["job"], ended["counts"]) == (job, {"FAILED": 1})

@@ -27,7 +27,10 @@ def test_a_filter_commands_all_that_fit_and_nothing_else(cli: Cli, hand: ByHand)
     hand.client.cancel(already)
     done = cli("cancel", "--name", "nightly-*", "--yes")
     assert done.returncode == 0
-    assert done.stdout == "cancel: 3 on record, 1 already, 1 skipped, since cancel is not legal in their state\n"
+    assert (
+        done.stdout
+        == "cancel: 3 on record, 1 already, 1 skipped, since cancel is not legal in their state\n"
+    )
     assert all(job in done.stderr for job in (*meant, already))
     assert ended not in done.stderr
     assert intents(hand, *meant, other) == ["cancel"] * 3 + ["run"]
@@ -37,8 +40,12 @@ def test_status_and_since_choose_as_they_do_in_list(cli: Cli, hand: ByHand) -> N
     running, pending = jobs(hand, 2)
     hand.decide(running)
     hand.claim(running, "a")
-    answers = json.loads(cli("pause", "--status", "running", "--since", "1h", "--yes", "--json").stdout)
-    assert [(one["id"], one["answer"], one["intent"]) for one in answers] == [(running, "DONE", "pause")]
+    answers = json.loads(
+        cli("pause", "--status", "running", "--since", "1h", "--yes", "--json").stdout
+    )
+    assert [(one["id"], one["answer"], one["intent"]) for one in answers] == [
+        (running, "DONE", "pause")
+    ]
     assert intents(hand, pending) == ["run"]
     done = cli("pause", "--since", "2999-01-01T00:00:00Z", "--yes")
     assert (done.returncode, done.stdout) == (0, "pause: no job fits\n")
@@ -54,7 +61,9 @@ def test_a_filter_that_nobody_can_agree_to_is_2_and_changes_nothing(cli: Cli, ha
     assert intents(hand, *meant) == ["run", "run"]
 
 
-def test_more_jobs_than_a_listing_shows_are_all_commanded_and_counted(cli: Cli, hand: ByHand) -> None:
+def test_more_jobs_than_a_listing_shows_are_all_commanded_and_counted(
+    cli: Cli, hand: ByHand
+) -> None:
     meant = jobs(hand, 60)
     done = cli("force-stop", "--status", "PENDING", "--yes")
     assert done.stdout == "force-stop: 60 on record\n"
@@ -64,7 +73,9 @@ def test_more_jobs_than_a_listing_shows_are_all_commanded_and_counted(cli: Cli, 
 
 
 @pytest.mark.variant
-def test_a_person_who_says_no_changes_nothing_and_one_who_says_yes_does(cli: Cli, hand: ByHand) -> None:
+def test_a_person_who_says_no_changes_nothing_and_one_who_says_yes_does(
+    cli: Cli, hand: ByHand
+) -> None:
     meant = jobs(hand, 25)
     for answer, code, intent in (("n", 1, "run"), ("y", 0, "stop")):
         terminal = Terminal(cli, "stop", "--name", "nightly-*", rows=60)
@@ -106,7 +117,11 @@ def test_one_that_refuses_is_4_and_the_others_are_done_all_the_same(cli: Cli, ha
 def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand) -> None:
     """Whoever cancels twice, or after the deadline of a script, has what was asked for."""
     canceled, stopped, paused, running = jobs(hand, 4)
-    for job, command in ((canceled, hand.client.cancel), (stopped, hand.client.stop), (paused, hand.client.pause)):
+    for job, command in (
+        (canceled, hand.client.cancel),
+        (stopped, hand.client.stop),
+        (paused, hand.client.pause),
+    ):
         command(job)
         hand.decide(job)
     hand.decide(running)
@@ -124,7 +139,9 @@ def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand)
             assert (answer["answer"], answer["status"]) == ("ALREADY", status)
             assert status in answer["text"]
         assert hand.view(job).job == before
-    assert cli("stop", canceled).returncode == cli("cancel", stopped).returncode == 4, "these are other states"
+    assert cli("stop", canceled).returncode == cli("cancel", stopped).returncode == 4, (
+        "these are other states"
+    )
 
 
 def test_a_look_takes_last_and_a_command_does_not(cli: Cli, hand: ByHand) -> None:
@@ -137,7 +154,9 @@ def test_a_look_takes_last_and_a_command_does_not(cli: Cli, hand: ByHand) -> Non
 
 
 @pytest.mark.parametrize("arguments", [(), ("last", "--name", "x")], ids=["neither", "both"])
-def test_ids_or_a_filter_but_not_both_and_not_neither(cli: Cli, hand: ByHand, arguments: tuple[str, ...]) -> None:
+def test_ids_or_a_filter_but_not_both_and_not_neither(
+    cli: Cli, hand: ByHand, arguments: tuple[str, ...]
+) -> None:
     (job,) = jobs(hand, 1)
     done = cli("cancel", *arguments, "--yes")
     assert done.returncode == 2

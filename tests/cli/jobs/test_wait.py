@@ -67,7 +67,9 @@ def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec:
 
 
 @pytest.mark.variant
-def test_submit_says_that_it_made_a_new_warehouse(cli: Cli, hand: ByHand, spec: Path, tmp_path: Path) -> None:
+def test_submit_says_that_it_made_a_new_warehouse(
+    cli: Cli, hand: ByHand, spec: Path, tmp_path: Path
+) -> None:
     """As it does while the mount is missing: nobody else would say so before the jobs that were there are missed."""
     first, again = cli("submit", spec, "--json"), cli("submit", spec)
     made = f"  warehouse  {tmp_path / 'warehouse'}, which was not there, and was made"
@@ -98,7 +100,9 @@ def test_params_reach_the_job(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_waiting_in_a_pipe_prints_one_line_per_change_and_ends_with_the_job(cli: Cli, hand: ByHand, spec: Path) -> None:
+def test_waiting_in_a_pipe_prints_one_line_per_change_and_ends_with_the_job(
+    cli: Cli, hand: ByHand, spec: Path
+) -> None:
     with cli.start("submit", spec, "--wait") as process:
         job = the_job(hand)
         hand.decide(job)
@@ -114,7 +118,9 @@ def test_waiting_in_a_pipe_prints_one_line_per_change_and_ends_with_the_job(cli:
     assert f"waited {job} FINISHED after" in lines[-1]
 
 
-def test_waiting_for_a_job_that_fails_is_1_with_its_reason(cli: Cli, hand: ByHand, spec: Path) -> None:
+def test_waiting_for_a_job_that_fails_is_1_with_its_reason(
+    cli: Cli, hand: ByHand, spec: Path
+) -> None:
     with cli.start("submit", spec, "--wait", "--json") as process:
         job = the_job(hand)
         hand.decide(job)
@@ -137,7 +143,9 @@ def test_ctrl_c_while_waiting_leaves_the_job_running_and_says_how_to_come_back(
         hand.decide(job)
         token = hand.claim(job, "first")
         assert process.stdout is not None
-        wait_until(lambda: "RUNNING" in process.stdout.readline(), 20, "the command to show RUNNING")
+        wait_until(
+            lambda: "RUNNING" in process.stdout.readline(), 20, "the command to show RUNNING"
+        )
         process.send_signal(signal.SIGINT)
         said = process.stdout.read()
         assert process.stderr is not None
@@ -177,7 +185,9 @@ def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None
         server.stop()
 
 
-def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(hand: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
+    hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A log of a CI that ends in SUBMITTED or QUEUED helps nobody."""
     monkeypatch.setattr(watch, "QUIET", 0.3)
     monkeypatch.setattr(watch, "EVERY", 0.05)
@@ -193,19 +203,29 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(hand: ByHand, monk
     monkeypatch.setattr(watch, "waiting", noted)
     drawn = io.StringIO()
     console = Console(file=drawn, width=1000)
-    waiting = threading.Thread(target=watch.await_end, args=(hand.client, job, console), daemon=True)
+    waiting = threading.Thread(
+        target=watch.await_end, args=(hand.client, job, console), daemon=True
+    )
     waiting.start()
 
     def stood(word: str) -> list[str]:
-        return [line for line in drawn.getvalue().splitlines() if "  waiting  " in line and word in line]
+        return [
+            line for line in drawn.getvalue().splitlines() if "  waiting  " in line and word in line
+        ]
 
     # Given: no coordinator. Then: it says so; and with one, that nobody listens to the queue.
-    wait_until(lambda: stood("no coordinator has looked at this job"), 5, "a word about coordinators")
+    wait_until(
+        lambda: stood("no coordinator has looked at this job"), 5, "a word about coordinators"
+    )
     hand.decide(job)
     wait_until(lambda: stood("queue gpu: no worker listens on it"), 5, "a word about the queue")
     # When it runs, a line would be noise.
     token = hand.claim(job, "only")
-    wait_until(lambda: not answers[-1], 5, "the command to look what the job waits for, and to find nothing")
+    wait_until(
+        lambda: not answers[-1],
+        5,
+        "the command to look what the job waits for, and to find nothing",
+    )
     hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
     waiting.join()
     assert "FINISHED after" in drawn.getvalue()
@@ -268,8 +288,12 @@ class Terminal:
         os.close(self._master)
 
 
-def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(cli: Cli, hand: ByHand) -> None:
-    job = hand.submit({"name": "month", "for_each": {"m": [7, 8]}}, {"name": "report", "needs": ["month"]})
+def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(
+    cli: Cli, hand: ByHand
+) -> None:
+    job = hand.submit(
+        {"name": "month", "for_each": {"m": [7, 8]}}, {"name": "report", "needs": ["month"]}
+    )
     hand.decide(job)
     terminal = Terminal(cli, "watch", job)
     try:
@@ -294,7 +318,9 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(cli: 
 
 
 @pytest.mark.variant
-def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(cli: Cli, tmp_path: Path) -> None:
+def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(
+    cli: Cli, tmp_path: Path
+) -> None:
     """The pause between two reads grows with the time that a read takes; an outage counted as such."""
     server = RedisServer(tmp_path)
     server.start()
@@ -340,7 +366,9 @@ def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> N
 
 
 @pytest.mark.variant
-def test_a_job_wider_than_the_terminal_is_cut_to_it_and_what_needs_a_look_stays(cli: Cli, hand: ByHand) -> None:
+def test_a_job_wider_than_the_terminal_is_cut_to_it_and_what_needs_a_look_stays(
+    cli: Cli, hand: ByHand
+) -> None:
     names = [f"g{n:02d}" for n in range(40)]
     job = hand.submit(*({"name": name} for name in names))
     hand.decide(job)

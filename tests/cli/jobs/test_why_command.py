@@ -53,7 +53,10 @@ def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
         ("state", "QUEUED"),
         ("why", "queue heavy: no worker listens on it"),
         ("since", clock(heavy.since)),
-        ("next", f"{clock(view.due or 0)}: the job is looked at again; each sweep wakes idle runners"),
+        (
+            "next",
+            f"{clock(view.due or 0)}: the job is looked at again; each sweep wakes idle runners",
+        ),
         ("ends", f"FAILED by its queue_timeout of 2h00m, at {clock(heavy.since + 7200)}"),
         ("try", "celery -A unstuck.tasks worker -Q heavy"),
     ]
@@ -69,7 +72,9 @@ def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:
     assert told[job][2] == ("since", clock(view.job.started_at))
 
 
-def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(cli: Cli, hand: ByHand) -> None:
+def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
     hand.fail(job, "flaky", "no network", recoverable=True)
@@ -84,10 +89,14 @@ def test_of_a_paused_job_no_attempt_is_promised_and_the_resume_is_offered(cli: C
     assert "attempt 2 in" not in cli("show", job).stdout
 
 
-def test_an_error_of_several_lines_is_indented_and_its_escapes_are_not_obeyed(cli: Cli, hand: ByHand) -> None:
+def test_an_error_of_several_lines_is_indented_and_its_escapes_are_not_obeyed(
+    cli: Cli, hand: ByHand
+) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
-    hand.fail(job, "flaky", "\x1b[31mno\x1b[0m network\n\x1b]0;mine\x07on two\rlines\n", recoverable=True)
+    hand.fail(
+        job, "flaky", "\x1b[31mno\x1b[0m network\n\x1b]0;mine\x07on two\rlines\n", recoverable=True
+    )
     out = cli("why", job).stdout  # Cli looks for escapes
     assert "  why     no network\n          on two\N{REPLACEMENT CHARACTER}lines" in out
     assert "first error: USER_ERROR: no network\n          on two" in out
@@ -117,10 +126,14 @@ def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(cli: Cli, ha
 
 def test_groups_that_wait_for_the_same_share_one_explanation(cli: Cli, hand: ByHand) -> None:
     groups = [{"name": name, "queue": "heavy"} for name in ("clean", "load", "send")]
-    job = hand.submit(*groups, {"name": "month", "queue": "heavy", "for_each": {"m": [1, 2]}}, {"name": "other"})
+    job = hand.submit(
+        *groups, {"name": "month", "queue": "heavy", "for_each": {"m": [1, 2]}}, {"name": "other"}
+    )
     hand.decide(job)
     said = cli("why", job).stdout.splitlines()
     assert "clean, load, send, month[0], month[1]  QUEUED" in said
     assert "other  QUEUED" in said
-    assert [line for line in said if "queue heavy" in line] == ["  why     queue heavy: no worker listens on it"]
+    assert [line for line in said if "queue heavy" in line] == [
+        "  why     queue heavy: no worker listens on it"
+    ]
     assert len(cli.json("why", job)) == 7  # a program finds each group by its name

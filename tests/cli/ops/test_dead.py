@@ -21,11 +21,22 @@ def make_dead_letter(client: redis.Redis, job: str, **fields: str) -> str:
     """A dead letter of ``job``, without the ``fields`` that are empty; its id on the dead stream."""
     stream = ReportStream(client, KEYS, "tester")
     stream.open()
-    said = {"v": "1", "id": "e", "token": f"{job}/a/1/n/c", "kind": "succeeded", "at": "1388534400", **fields}
+    said = {
+        "v": "1",
+        "id": "e",
+        "token": f"{job}/a/1/n/c",
+        "kind": "succeeded",
+        "at": "1388534400",
+        **fields,
+    }
     said = {name: value for name, value in said.items() if value}
     client.xadd(KEYS.reports, said)  # type: ignore[arg-type]
     assert (
-        stream.dead_letter([entry for entry in stream.read(10, 1.0) if entry.fields == said], "UNKNOWN_JOB: it", "X")
+        stream.dead_letter(
+            [entry for entry in stream.read(10, 1.0) if entry.fields == said],
+            "UNKNOWN_JOB: it",
+            "X",
+        )
         == 1
     )
     return dead_letters(client)[0].id
@@ -35,27 +46,44 @@ def dead_letters(client: redis.Redis) -> list[DeadLetter]:
     return DeadLetters(client, KEYS).newest()
 
 
-def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cli, client: redis.Redis) -> None:
+def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(
+    cli: Cli, client: redis.Redis
+) -> None:
     report = make_dead_letter(client, "gone", **{"strange\x1b[31m": "pay\x1bload"})
     shown = cli("dead", "show", report)
     assert shown.returncode == 0
-    for word in ("UNKNOWN_JOB: it", "gone/a/1/n/c", "deliveries", "pay�load", f"unstuck dead replay {report}"):
+    for word in (
+        "UNKNOWN_JOB: it",
+        "gone/a/1/n/c",
+        "deliveries",
+        "pay�load",
+        f"unstuck dead replay {report}",
+    ):
         assert word in shown.stdout
     answer = cli.json("dead", "show", report)
     assert (answer["deliveries"], answer["unreadable"]) == (1, None)
     assert json.loads(answer["raw"]["report"])["kind"] == "succeeded"
 
 
-def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(cli: Cli, client: redis.Redis) -> None:
+def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(
+    cli: Cli, client: redis.Redis
+) -> None:
     reason = "SPEC_INVALID: groups[0].neds: unknown field\nparams.day: a value is required"
-    DeadLetters(client, KEYS).add_refused("unstuck.submit", reason, {"spec": "{…}", "by": "a Celery task"})
+    DeadLetters(client, KEYS).add_refused(
+        "unstuck.submit", reason, {"spec": "{…}", "by": "a Celery task"}
+    )
     (letter,) = dead_letters(client)
     shown = cli("dead", "show", letter.id).stdout
-    assert re.search(r"reason +SPEC_INVALID: groups\[0\].neds: unknown field *\n +params.day: a value is", shown)
+    assert re.search(
+        r"reason +SPEC_INVALID: groups\[0\].neds: unknown field *\n +params.day: a value is", shown
+    )
     assert all(word in shown for word in ("unstuck.submit", "says by", "mended and sent again"))
     assert "unstuck.submit" in cli("dead", "list").stdout
     refused = cli("dead", "replay", letter.id)
-    assert (refused.returncode, "stays a dead letter, a refused task" in refused.stdout + refused.stderr) == (4, True)
+    assert (
+        refused.returncode,
+        "stays a dead letter, a refused task" in refused.stdout + refused.stderr,
+    ) == (4, True)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +100,9 @@ def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(c
 def test_a_report_whose_version_cannot_be_read_says_so_in_words(
     cli: Cli, client: redis.Redis, version: str, why: str
 ) -> None:
-    assert cli.json("dead", "show", make_dead_letter(client, "gone", v=version))["unreadable"] == why
+    assert (
+        cli.json("dead", "show", make_dead_letter(client, "gone", v=version))["unreadable"] == why
+    )
 
 
 def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> None:
@@ -101,7 +131,9 @@ def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_jso
     assert len(refused.stderr) < 2000
 
 
-def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+def test_replay_does_what_it_can_and_says_of_the_rest_why_not(
+    cli: Cli, hand: ByHand, client: redis.Redis
+) -> None:
     job = hand.submit({"name": "a"})
     good, unknown, broken = (
         make_dead_letter(client, job),

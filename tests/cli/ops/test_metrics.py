@@ -24,9 +24,13 @@ def test_metrics_are_printed_in_the_text_format(cli: Cli, client: redis.Redis) -
 
 
 @pytest.mark.variant
-def test_metrics_are_served_until_a_signal_ends_the_exporter_in_good_order(cli: Cli, client: redis.Redis) -> None:
+def test_metrics_are_served_until_a_signal_ends_the_exporter_in_good_order(
+    cli: Cli, client: redis.Redis
+) -> None:
     command = [*COMMAND, "metrics", "--serve", "127.0.0.1:0"]
-    with subprocess.Popen(command, cwd=cli.folder, env=cli.env, stderr=subprocess.PIPE, text=True) as exporter:
+    with subprocess.Popen(
+        command, cwd=cli.folder, env=cli.env, stderr=subprocess.PIPE, text=True
+    ) as exporter:
         assert exporter.stderr is not None
         said = exporter.stderr.readline()
         address = re.search(r"http://\S+", said)

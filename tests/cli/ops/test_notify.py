@@ -28,14 +28,22 @@ def test_a_target_is_tried_without_redis_and_what_came_back_is_shown(cli: Cli) -
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("ops: not sent: it answered 403 Forbidden: not for")
         assert "hush" not in done.stderr
-        assert json.loads(cli("notify", "test", "ops", "--json", UNSTUCK_NOTIFY=setting).stdout)["sent"] is False
+        assert (
+            json.loads(cli("notify", "test", "ops", "--json", UNSTUCK_NOTIFY=setting).stdout)[
+                "sent"
+            ]
+            is False
+        )
 
 
 def test_the_test_of_a_target_where_incidents_stay_open_leaves_none_open(cli: Cli) -> None:
     with receiver() as ops:
         setting = json.dumps({"targets": {"oncall": {"pagerduty": "R0UT1NGKEY", "url": ops.url}}})
         done = cli("notify", "test", "oncall", UNSTUCK_NOTIFY=setting)
-        assert (done.returncode, done.stdout) == (0, "oncall: 200 OK: thanks; its end: 200 OK: thanks\n")
+        assert (done.returncode, done.stdout) == (
+            0,
+            "oncall: 200 OK: thanks; its end: 200 OK: thanks\n",
+        )
         began, ended = (one.text for one in ops.received)
         assert [began["event_action"], ended["event_action"]] == ["trigger", "resolve"]
         assert began["dedup_key"] == ended["dedup_key"]
@@ -46,17 +54,25 @@ def test_the_test_of_a_target_where_incidents_stay_open_leaves_none_open(cli: Cl
         ops.answer = takes_no_end
         done = cli("notify", "test", "oncall", UNSTUCK_NOTIFY=setting)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("oncall: 200 OK; its end could not be sent, so it is open there: it answered 500")
+        assert done.stderr.startswith(
+            "oncall: 200 OK; its end could not be sent, so it is open there: it answered 500"
+        )
 
 
-def test_a_target_that_is_not_known_here_or_a_setting_that_is_wrong_is_a_usage_error(cli: Cli) -> None:
+def test_a_target_that_is_not_known_here_or_a_setting_that_is_wrong_is_a_usage_error(
+    cli: Cli,
+) -> None:
     done = cli("notify", "test", "ops")
     assert done.returncode == 2
     assert "UNSTUCK_NOTIFY is not set here" in done.stderr
-    done = cli("notify", "test", "ops", UNSTUCK_NOTIFY='{"targets": {"opps": {"slack": "https://h/x"}}}')
+    done = cli(
+        "notify", "test", "ops", UNSTUCK_NOTIFY='{"targets": {"opps": {"slack": "https://h/x"}}}'
+    )
     assert done.returncode == 2
     assert "did you mean 'opps'?" in done.stderr
-    done = cli("notify", "test", "ops", UNSTUCK_NOTIFY='{"targets": {"ops": {"slack": "hush-hush"}}}')
+    done = cli(
+        "notify", "test", "ops", UNSTUCK_NOTIFY='{"targets": {"ops": {"slack": "hush-hush"}}}'
+    )
     assert done.returncode == 2
     assert "UNSTUCK_NOTIFY:1:31: targets.ops.slack: expected an address" in done.stderr
     assert "hush" not in done.stderr

@@ -17,12 +17,18 @@ def rows(spark, ctx):
 
 def job(cli: Cli, name: str, **more: Any) -> str:
     """The spec of a job of this name that publishes ``flights``."""
-    load = {"name": "load", "spark": False, "steps": [{"python": "steps:rows", "output": "flights"}]}
+    load = {
+        "name": "load",
+        "spark": False,
+        "steps": [{"python": "steps:rows", "output": "flights"}],
+    }
     (cli.folder / f"{name}.json").write_text(json.dumps({"name": name, "groups": [load], **more}))
     return f"{name}.json"
 
 
-def test_each_command_that_makes_a_job_names_the_owner_and_has_the_option_to_take_over(cli: Cli) -> None:
+def test_each_command_that_makes_a_job_names_the_owner_and_has_the_option_to_take_over(
+    cli: Cli,
+) -> None:
     (cli.folder / "steps.py").write_text(STEPS)
     shared = {"outputs": {"flights": {"shared_with": ["night_*"]}}}
     assert cli("run", job(cli, "daily", **shared)).returncode == 0
@@ -32,12 +38,18 @@ def test_each_command_that_makes_a_job_names_the_owner_and_has_the_option_to_tak
     for command in (("run", other), ("submit", other), ("schedule", "set", other)):
         done = cli(*command)
         assert done.returncode == 4, (command, done.stdout)
-        assert "job hourly may not publish flights, which job daily owns" in " ".join(done.stderr.split())
+        assert "job hourly may not publish flights, which job daily owns" in " ".join(
+            done.stderr.split()
+        )
     assert cli("submit", other, "--take-over").returncode == 0
     assert cli("schedule", "set", other, "--take-over").returncode == 0
 
     (shown,) = cli.json("datasets", "flights")
-    assert (shown["owner"], shown["shared_with"], shown["job_name"]) == ("daily", ["night_*"], "night_1")
+    assert (shown["owner"], shown["shared_with"], shown["job_name"]) == (
+        "daily",
+        ["night_*"],
+        "night_1",
+    )
     assert cli("run", other, "--take-over").returncode == 0
     assert cli.json("datasets", "flights")[0]["owner"] == "hourly"
     told = " ".join(cli("datasets", "flights", "--history").stdout.split())

@@ -70,7 +70,9 @@ def group(name: str, *needs: str, output: str = "", **more: Any) -> dict[str, An
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], cwd=folder, text=True, capture_output=True, check=False)
+    return subprocess.run(
+        [*RUN, *arguments], cwd=folder, text=True, capture_output=True, check=False
+    )
 
 
 def test_one_command_runs_a_spec_and_publishes(folder: Path) -> None:
@@ -80,11 +82,15 @@ def test_one_command_runs_a_spec_and_publishes(folder: Path) -> None:
     assert "loading friday" in done.stdout
     assert "published days: 1 row" in done.stdout
     assert "for friday" in done.stderr
-    assert read_arrow(Warehouse(str(folder / "warehouse")), "days").to_pylist() == [{"day": "friday"}]
+    assert read_arrow(Warehouse(str(folder / "warehouse")), "days").to_pylist() == [
+        {"day": "friday"}
+    ]
 
 
 def test_a_failed_job_is_1_with_the_traceback_of_its_step(folder: Path) -> None:
-    done = run(folder, spec(folder, group("rows", output="days"), group("fails", "rows", retry={"max": 0})))
+    done = run(
+        folder, spec(folder, group("rows", output="days"), group("fails", "rows", retry={"max": 0}))
+    )
     assert done.returncode == 1
     assert 'steps.py", line' in done.stderr
     assert "ValueError: no such day" in done.stdout
@@ -121,7 +127,9 @@ def test_with_json_standard_output_holds_the_answer_alone(folder: Path) -> None:
 
 
 @pytest.mark.variant
-def test_a_thread_that_a_step_leaves_behind_shows_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_a_step_leaves_behind_shows_no_secret(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KEY", "hunter-2000")
     done = run(folder, spec(folder, group("leaves", params={"key": "${secret:KEY}"})))
     assert done.returncode == 0, done.stderr
@@ -143,7 +151,10 @@ def test_a_parameter_without_its_value_is_told_with_the_option(folder: Path) -> 
     needs = {"params": {"year": {"type": "integer", "required": True}}}
     done = run(folder, spec(folder, group("rows"), **needs))
     assert done.returncode == 2
-    assert "params.year: a value is required, and none is given; give one as --param year=VALUE" in done.stderr
+    assert (
+        "params.year: a value is required, and none is given; give one as --param year=VALUE"
+        in done.stderr
+    )
 
 
 @pytest.mark.variant
@@ -152,7 +163,10 @@ def test_a_file_where_the_warehouse_should_be_is_2_with_what_to_do(folder: Path)
     for place in ("report.csv", "report.csv/below"):
         done = run(folder, spec(folder, group("rows")), "--warehouse", place)
         assert (done.returncode, done.stdout) == (2, "")
-        assert f"there can be no warehouse at {place}: {folder}/report.csv is a file, not a folder" in done.stderr
+        assert (
+            f"there can be no warehouse at {place}: {folder}/report.csv is a file, not a folder"
+            in done.stderr
+        )
         assert "Name a folder with --warehouse" in done.stderr
 
 
@@ -204,7 +218,9 @@ def test_a_terminal_that_goes_away_ends_the_run_and_leaves_no_staging(folder: Pa
 @pytest.mark.variant
 def test_a_signal_that_whoever_started_it_ignores_stays_ignored(folder: Path) -> None:
     job = spec(folder, group("hangs", timeout="3s", retry={"max": 0}))
-    with subprocess.Popen(["nohup", *RUN, job], cwd=folder, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(
+        ["nohup", *RUN, job], cwd=folder, stdout=subprocess.PIPE, text=True
+    ) as started:
         assert started.stdout is not None
         assert any("hanging" in line for line in started.stdout)
         started.send_signal(signal.SIGHUP)
@@ -224,7 +240,9 @@ def test_the_traceback_of_a_step_is_shown_once_however_often_it_is_tried(folder:
 @pytest.mark.variant
 def test_a_killed_run_leaves_nothing_published_and_the_next_publishes_whole(folder: Path) -> None:
     killed = spec(folder, group("rows", output="days"), group("hangs", "rows", output="never"))
-    started = subprocess.Popen([*RUN, killed], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    started = subprocess.Popen(
+        [*RUN, killed], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     with started as process:
         assert process.stdout is not None
         assert any("hanging" in line for line in process.stdout)

@@ -35,21 +35,33 @@ def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_sho
     assert "params.day: has the tick of its schedule" in refused.stderr
 
 
-def test_a_set_tells_what_a_submit_would_warn_of_and_stores_the_spec(cli: Cli, tmp_path: Path) -> None:
+def test_a_set_tells_what_a_submit_would_warn_of_and_stores_the_spec(
+    cli: Cli, tmp_path: Path
+) -> None:
     spec = tmp_path / "nightly.yaml"
-    spec.write_text(SPEC.replace('python: "m:f"', "sql: \"SELECT * FROM default.raw WHERE day = ':day'\", output: out"))
+    spec.write_text(
+        SPEC.replace(
+            'python: "m:f"', "sql: \"SELECT * FROM default.raw WHERE day = ':day'\", output: out"
+        )
+    )
     submitted = cli("submit", spec, "--param", "day=2026-01-01")
     done = cli("schedule", "set", spec)
     assert done.returncode == 0
     assert "schedule nightly is set" in done.stdout
-    told = [line.partition("Warning: ")[2] for line in submitted.stderr.splitlines() if line.startswith("Warning: ")]
+    told = [
+        line.partition("Warning: ")[2]
+        for line in submitted.stderr.splitlines()
+        if line.startswith("Warning: ")
+    ]
     assert any("':day'" in warning for warning in told)
     assert done.stderr.splitlines() == [f"Warning: nightly: {warning}" for warning in told]
     (answer,) = cli.json("schedule", "set", spec)
     assert (answer["answer"], answer["warnings"]) == ("ALREADY", told)
 
 
-def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_shown(cli: Cli, tmp_path: Path) -> None:
+def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_shown(
+    cli: Cli, tmp_path: Path
+) -> None:
     spec = tmp_path / "nightly.yaml"
     spec.write_text(SPEC)
     cli("schedule", "set", spec)

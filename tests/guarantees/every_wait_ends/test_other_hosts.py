@@ -42,11 +42,15 @@ class Hosts:
         while token := self.take(host):
             self.coordinator.finish(token, outcome)
         self.coordinator.read()
-        wait_until(lambda: self.coordinator.sweep.run() or self.coordinator.sent, 10, "the next attempts")
+        wait_until(
+            lambda: self.coordinator.sweep.run() or self.coordinator.sent, 10, "the next attempts"
+        )
 
 
 @pytest.mark.parametrize("outcome", [failed(), LOST])
-def test_a_retry_is_left_to_another_host_first(make_coordinator: Callable[..., Coordinator], outcome: Outcome) -> None:
+def test_a_retry_is_left_to_another_host_first(
+    make_coordinator: Callable[..., Coordinator], outcome: Outcome
+) -> None:
     coordinator = make_coordinator(sweep_every=10.0)
     hosts = Hosts(coordinator, "bad", "good")
     job = coordinator.submit(group("g", retry=QUICK))
@@ -54,7 +58,10 @@ def test_a_retry_is_left_to_another_host_first(make_coordinator: Callable[..., C
     hosts.fail_all("bad", outcome)
     standing = coordinator.redis.zrange(coordinator.keys.ready("light"), 0, -1, withscores=True)
     assert hosts.take("bad") is None
-    assert coordinator.redis.zrange(coordinator.keys.ready("light"), 0, -1, withscores=True) == standing
+    assert (
+        coordinator.redis.zrange(coordinator.keys.ready("light"), 0, -1, withscores=True)
+        == standing
+    )
     why = {one.subject: one for one in coordinator.client.explain(job)}["g"]
     assert "it was tried on host bad, so first it is left to good" in why.what
     assert why.next.what == "host bad may take it too"
@@ -68,7 +75,9 @@ def test_a_retry_is_left_to_another_host_first(make_coordinator: Callable[..., C
     assert (again.job, again.epoch) == (job, 2)
 
 
-def test_after_three_sweeps_the_same_host_takes_it_too(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_after_three_sweeps_the_same_host_takes_it_too(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     coordinator = make_coordinator(sweep_every=0.1)
     hosts = Hosts(coordinator, "bad", "busy")
     coordinator.submit(group("g", retry=QUICK))
@@ -103,7 +112,9 @@ def test_a_host_looks_past_a_bounded_number_of_retries_that_are_left_to_others(
     coordinator = make_coordinator(sweep_every=10.0, dispatch_window=100)
     hosts, calls = Hosts(coordinator, "bad", "good"), []
     for members in (25, 50):
-        coordinator.submit(group("f", for_each={"n": list(range(members))}, retry=QUICK), name=f"f{members}")
+        coordinator.submit(
+            group("f", for_each={"n": list(range(members))}, retry=QUICK), name=f"f{members}"
+        )
         coordinator.read()
         hosts.fail_all("bad", failed())
         coordinator.redis.config_resetstat()
@@ -125,13 +136,20 @@ def test_of_a_fork_on_a_bad_and_a_good_host_each_retry_goes_to_the_good_one(
     bad = {**environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), PYTHONPATH))}
     jobs = Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w")))
     steps = [{"python": "fleet_steps:fails_on", "params": {"host": "bad"}}]
-    fork = {**group("f", for_each={"n": list(range(12))}, retry={"max": 1, "backoff": 0}), "steps": steps}
+    fork = {
+        **group("f", for_each={"n": list(range(12))}, retry={"max": 1, "backoff": 0}),
+        "steps": steps,
+    }
     with (
         fleet.worker(redis_server.url, tmp_path, environ=bad, python=sys.executable) as worse,
         fleet.worker(redis_server.url, tmp_path, environ=environ),
         coordinator_processes(tmp_path, environ) as coordinators,
     ):
-        wait_until(lambda: {one.host for one in jobs.fleet().runners} >= {"bad", HERE}, 60, "both hosts to listen")
+        wait_until(
+            lambda: {one.host for one in jobs.fleet().runners} >= {"bad", HERE},
+            60,
+            "both hosts to listen",
+        )
         coordinators.tend(1)
         view = jobs.wait(jobs.submit({"name": "job", "groups": [fork]}).id)
         assert view.job.status is Status.FINISHED, worse.text()

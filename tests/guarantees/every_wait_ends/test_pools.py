@@ -30,7 +30,9 @@ class Runners:
         """Take what is next, by a runner that has taken nothing yet."""
         self._taken += 1
         name = f"runner{self._taken}"
-        claim: Claim | None = self.coordinator.lease_of(name).take(["light"], name, "w", f"event-{name}")
+        claim: Claim | None = self.coordinator.lease_of(name).take(
+            ["light"], name, "w", f"event-{name}"
+        )
         return None if claim is None else claim.token
 
     def take_all(self) -> list[Token]:
@@ -62,7 +64,9 @@ def test_no_more_attempts_run_at_once_than_their_pool_has_slots_whatever_job_the
     assert [coordinator.status(job) for job in jobs] == [Status.FINISHED] * 2
 
 
-def test_what_waits_for_a_slot_keeps_nothing_else_from_its_turn(coordinator: Coordinator, runners: Runners) -> None:
+def test_what_waits_for_a_slot_keeps_nothing_else_from_its_turn(
+    coordinator: Coordinator, runners: Runners
+) -> None:
     coordinator.client.pools.set("jdbc", 1)
     narrow = coordinator.submit(members(200, pool="jdbc"), group("free"), name="narrow")
     coordinator.read()
@@ -73,7 +77,9 @@ def test_what_waits_for_a_slot_keeps_nothing_else_from_its_turn(coordinator: Coo
     )
 
 
-def test_a_pool_that_nobody_has_set_has_one_slot(coordinator: Coordinator, runners: Runners) -> None:
+def test_a_pool_that_nobody_has_set_has_one_slot(
+    coordinator: Coordinator, runners: Runners
+) -> None:
     coordinator.submit(members(3, pool="new"))
     coordinator.read()
     assert len(runners.take_all()) == 1
@@ -310,13 +316,20 @@ def calls_of_a_take(coordinator: Coordinator, runners: Runners, stale: int = 0) 
     return sum(each["calls"] for each in coordinator.redis.info("commandstats").values())
 
 
-def test_a_take_looks_at_no_pool_for_which_nothing_stands_ready(coordinator: Coordinator, runners: Runners) -> None:
+def test_a_take_looks_at_no_pool_for_which_nothing_stands_ready(
+    coordinator: Coordinator, runners: Runners
+) -> None:
     calls_of_a_take(coordinator, runners)
-    before = [calls_of_a_take(coordinator, runners), calls_of_a_take(coordinator, runners, stale=50)]
+    before = [
+        calls_of_a_take(coordinator, runners),
+        calls_of_a_take(coordinator, runners, stale=50),
+    ]
     for number in range(300):
         coordinator.client.pools.set(f"set{number}", 1)
     for pool in ("ended", "canceled"):
-        job = coordinator.submit(*(group(f"g{number}", pool=f"{pool}{number}") for number in range(20)), name=pool)
+        job = coordinator.submit(
+            *(group(f"g{number}", pool=f"{pool}{number}") for number in range(20)), name=pool
+        )
         coordinator.read()
         if pool == "canceled":
             coordinator.client.cancel(job)
@@ -325,8 +338,13 @@ def test_a_take_looks_at_no_pool_for_which_nothing_stands_ready(coordinator: Coo
             coordinator.finish(token)
         coordinator.read()
         assert coordinator.status(job).terminal
-    assert {one.name for one in coordinator.client.pools.all()} == {f"set{number}" for number in range(300)}
-    assert [calls_of_a_take(coordinator, runners), calls_of_a_take(coordinator, runners, stale=50)] == before
+    assert {one.name for one in coordinator.client.pools.all()} == {
+        f"set{number}" for number in range(300)
+    }
+    assert [
+        calls_of_a_take(coordinator, runners),
+        calls_of_a_take(coordinator, runners, stale=50),
+    ] == before
 
 
 def test_each_offer_that_is_dropped_costs_the_same_however_many_pools_are_full(
@@ -337,7 +355,9 @@ def test_each_offer_that_is_dropped_costs_the_same_however_many_pools_are_full(
         return (many - few) / 50
 
     before = each()
-    coordinator.submit(*(members(2, pool=f"full{number}") | {"name": f"g{number}"} for number in range(30)))
+    coordinator.submit(
+        *(members(2, pool=f"full{number}") | {"name": f"g{number}"} for number in range(30))
+    )
     coordinator.read()
     assert len(runners.take_all()) == 30
     assert each() == before
@@ -399,7 +419,13 @@ def test_real_runners_share_a_pool_and_all_that_waited_is_done(
     coordinator.client.pools.set("p", 1)
     steps = [{"python": "fleet_steps:slots_in_use", "params": {"pool": "p"}}]
     job = coordinator.submit(
-        {"name": "pooled", "spark": False, "pool": "p", "steps": steps, "for_each": {"n": list(range(12))}},
+        {
+            "name": "pooled",
+            "spark": False,
+            "pool": "p",
+            "steps": steps,
+            "for_each": {"n": list(range(12))},
+        },
         {"name": "free", "spark": False, "steps": steps, "for_each": {"n": list(range(12))}},
     )
 

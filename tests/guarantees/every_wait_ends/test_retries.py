@@ -40,7 +40,10 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
             "TypeError: slow_in_the_jvm() missing 1 required positional argument: 'started' (retry 1 ",
         ),
         "plain": (S.BACKOFF, "ValueError: as asked (retry 1 of 3 in "),
-        "never": (S.FAILED, "ValueError: as asked (not tried again: never_retry_on names ValueError)"),
+        "never": (
+            S.FAILED,
+            "ValueError: as asked (not tried again: never_retry_on names ValueError)",
+        ),
         "base": (S.BACKOFF, "Flaky: as asked (retry 1 of 3 in "),
         "qualified": (S.BACKOFF, "Flaky: as asked (retry 1 of 3 in "),
         "others": (S.FAILED, "Flaky: as asked (not tried again: retry_on does not name it)"),
@@ -70,7 +73,9 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
         assert member.failures == 1
 
 
-def test_an_alter_says_which_errors_the_next_attempts_are_tried_again_for(coordinator: Coordinator) -> None:
+def test_an_alter_says_which_errors_the_next_attempts_are_tried_again_for(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(raising("a", "flaky"))
     said = coordinator.client.alter(job, {"groups.a.retry.never_retry_on": ["ConnectionError"]})
     assert said.answer == "DONE", said.text

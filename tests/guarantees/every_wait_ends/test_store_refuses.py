@@ -48,13 +48,26 @@ class Place:
     keyless: dict[str, str]
 
     def environ(self, user: tuple[str, str] | None) -> dict[str, str]:
-        keys = {} if user is None else dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), user, strict=True))
+        keys = (
+            {}
+            if user is None
+            else dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), user, strict=True))
+        )
         return {**self.keyless, **keys}
 
     def submit(self, uri: str, queue: str = "light", **of_group: Any) -> str:
         step = {"python": "lake:rows", "output": "numbers"}
-        group = {"name": "load", "spark": False, "queue": queue, "retry": RETRY, "steps": [step], **of_group}
-        with Client(Settings(redis_url=self.redis_url, warehouse=uri), redis_client=self.store) as client:
+        group = {
+            "name": "load",
+            "spark": False,
+            "queue": queue,
+            "retry": RETRY,
+            "steps": [step],
+            **of_group,
+        }
+        with Client(
+            Settings(redis_url=self.redis_url, warehouse=uri), redis_client=self.store
+        ) as client:
             return client.submit({"name": "lake", "groups": [group]}).id
 
     def wait(self, job: str) -> Any:
@@ -65,10 +78,17 @@ class Place:
         with Client(Settings(redis_url=self.redis_url), redis_client=self.store) as client:
             return "\n".join(str(one) for one in client.explain(job))
 
-    def command(self, uri: str, user: tuple[str, str] | None, *arguments: str, **more: str) -> tuple[int, str]:
+    def command(
+        self, uri: str, user: tuple[str, str] | None, *arguments: str, **more: str
+    ) -> tuple[int, str]:
         """A command of a person, in a process of its own: its exit code and all that it says."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        environ |= {**self.environ(user), "UNSTUCK_REDIS_URL": self.redis_url, "UNSTUCK_WAREHOUSE": uri, **more}
+        environ |= {
+            **self.environ(user),
+            "UNSTUCK_REDIS_URL": self.redis_url,
+            "UNSTUCK_WAREHOUSE": uri,
+            **more,
+        }
         run = [sys.executable, "-m", "unstuck.cli", *arguments]
         done = subprocess.run(run, env=environ, capture_output=True, text=True, check=False)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
@@ -87,14 +107,25 @@ def place(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
             del os.environ[name]
         keyless = {name: value for name, value in server.environ.items() if "KEY" not in name}
         # Nobody answers there, as on a machine that is not of AWS.
-        keyless |= {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{free_port()}", "NO_PROXY": "127.0.0.1"}
+        keyless |= {
+            "AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{free_port()}",
+            "NO_PROXY": "127.0.0.1",
+        }
         with connect(redis_server.url) as store:
             store.flushall()
             made = Place(server, redis_server.url, store, keyless)
-            common = {"PYTHONPATH": str(folder), "UNSTUCK_SPARK_MASTER": "none", "UNSTUCK_SWEEP_EVERY": "300ms"}
+            common = {
+                "PYTHONPATH": str(folder),
+                "UNSTUCK_SPARK_MASTER": "none",
+                "UNSTUCK_SWEEP_EVERY": "300ms",
+            }
             reader = {**common, **made.environ(worker)}
             without = {**common, **made.environ(None)}
-            publishing = {**common, **made.environ(publisher), "UNSTUCK_REDIS_URL": redis_server.url}
+            publishing = {
+                **common,
+                **made.environ(publisher),
+                "UNSTUCK_REDIS_URL": redis_server.url,
+            }
             with (
                 fleet.worker(redis_server.url, folder, environ=reader),
                 fleet.worker(redis_server.url, folder, queues="keyless", environ=without),
@@ -147,9 +178,17 @@ def removed_bucket(place: Place, uri: str) -> str:
 @pytest.mark.parametrize(
     ("begin", "code", "says"),
     [
-        (denies, "WAREHOUSE_TROUBLE", "access denied (AccessDenied: Access Denied). The credentials of this process"),
+        (
+            denies,
+            "WAREHOUSE_TROUBLE",
+            "access denied (AccessDenied: Access Denied). The credentials of this process",
+        ),
         (denies_writing, "STEP_FAILED", "to read, write and remove objects below"),
-        (has_no_keys, "WAREHOUSE_TROUBLE", "no credentials: none in the environment, and this machine has no role"),
+        (
+            has_no_keys,
+            "WAREHOUSE_TROUBLE",
+            "no credentials: none in the environment, and this machine has no role",
+        ),
         (removed_bucket, "WAREHOUSE_TROUBLE", "does not exist. Make it, or correct the address"),
     ],
     ids=["no access", "no writing", "no credentials", "no bucket"],
@@ -168,7 +207,9 @@ def test_a_job_whose_worker_is_refused_by_the_store_fails_by_its_retries_and_say
     assert (record.attempt, record.losses) == (2, 0), "no worker is to blame"
 
 
-def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(place: Place, uri: str) -> None:
+def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(
+    place: Place, uri: str
+) -> None:
     place.server.allow("publisher", READS)
     job = place.submit(uri)
     wait_until(lambda: "access denied" in place.why(job), 30, "the publisher to be refused")
@@ -181,19 +222,39 @@ def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(place: Plac
 
 
 @pytest.mark.variant
-def test_submit_and_doctor_say_what_the_client_lacks(place: Place, uri: str, tmp_path: Path) -> None:
+def test_submit_and_doctor_say_what_the_client_lacks(
+    place: Place, uri: str, tmp_path: Path
+) -> None:
     spec = tmp_path / "job.yaml"
-    spec.write_text("{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: o}]}]}")
+    spec.write_text(
+        "{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: o}]}]}"
+    )
     Warehouse(uri).ensure_id()
     everybody = place.server.make_user("everybody", ALL)
     stranger, reader = place.server.make_user("stranger"), place.server.make_user("reader", READS)
     jobs = place.store.zcard(fleet.KEYS.due)
     cases = [
-        (uri, stranger, "access denied (AccessDenied: Access Denied). The credentials of this process must allow it"),
-        (uri, ("unknown", "hidden"), "(InvalidAccessKeyId: The AWS Access Key Id you provided does not exist"),
+        (
+            uri,
+            stranger,
+            "access denied (AccessDenied: Access Denied). The credentials of this process must allow it",
+        ),
+        (
+            uri,
+            ("unknown", "hidden"),
+            "(InvalidAccessKeyId: The AWS Access Key Id you provided does not exist",
+        ),
         (uri, (everybody[0], "hidden"), "access denied (SignatureDoesNotMatch: "),
-        (uri, None, "no credentials: none in the environment, and this machine has no role that gives any. Set AWS_A"),
-        ("s3://no-such-bucket/w", everybody, "the bucket of s3://no-such-bucket/w does not exist. Make it"),
+        (
+            uri,
+            None,
+            "no credentials: none in the environment, and this machine has no role that gives any. Set AWS_A",
+        ),
+        (
+            "s3://no-such-bucket/w",
+            everybody,
+            "the bucket of s3://no-such-bucket/w does not exist. Make it",
+        ),
     ]
     for where, user, says in cases:
         code, said = place.command(where, user, "submit", str(spec))
@@ -206,12 +267,17 @@ def test_submit_and_doctor_say_what_the_client_lacks(place: Place, uri: str, tmp
     assert place.store.zcard(fleet.KEYS.due) == jobs, "nothing was stored"
     code, said = place.command(uri, reader, "doctor")
     assert f"{uri}/_doctor-" in said
-    assert "access denied (AccessDenied: Access Denied). The credentials of this process must allow" in said
+    assert (
+        "access denied (AccessDenied: Access Denied). The credentials of this process must allow"
+        in said
+    )
     assert "Delete" not in said, "what went wrong first is told"
 
 
 @pytest.mark.variant
-def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for(place: Place, uri: str) -> None:
+def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for(
+    place: Place, uri: str
+) -> None:
     """As on most machines that are not of AWS: the address of the role is a black hole."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -220,25 +286,40 @@ def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for
         code, said = place.command(uri, None, "doctor", AWS_METADATA_ENDPOINT=role)
     assert code == 1
     assert f"the warehouse {uri} has not answered within" in said
-    assert "no credentials in its environment, and its machine may have no role. Set AWS_ACCESS_KEY_ID" in said
+    assert (
+        "no credentials in its environment, and its machine may have no role. Set AWS_ACCESS_KEY_ID"
+        in said
+    )
     assert "its server up" in said, "the machine may have a role, and the store be away"
 
 
 @pytest.mark.variant
-def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(place: Place, uri: str, tmp_path: Path) -> None:
+def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(
+    place: Place, uri: str, tmp_path: Path
+) -> None:
     """Worker, publisher, submit and doctor: none has a key in its environment."""
     (tmp_path / "lake.py").write_text(STEPS)
     spec = tmp_path / "job.yaml"
-    spec.write_text("{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: numbers}]}]}")
+    spec.write_text(
+        "{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: numbers}]}]}"
+    )
     keys = place.server.assume_role("machine", ALL)
     server = RedisServer(tmp_path)
     server.start()
     try:
         with instance_metadata(keys) as machine, connect(server.url) as store:
             role = {"AWS_METADATA_ENDPOINT": machine.endpoint, "UNSTUCK_REDIS_URL": server.url}
-            environ = {**place.environ(None), **role, "PYTHONPATH": str(tmp_path), "UNSTUCK_SPARK_MASTER": "none"}
+            environ = {
+                **place.environ(None),
+                **role,
+                "PYTHONPATH": str(tmp_path),
+                "UNSTUCK_SPARK_MASTER": "none",
+            }
             with pytest.MonkeyPatch.context() as patch, ExitStack() as processes:
-                for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # this process has them, to look with
+                for name in (
+                    "AWS_ACCESS_KEY_ID",
+                    "AWS_SECRET_ACCESS_KEY",
+                ):  # this process has them, to look with
                     patch.delenv(name)
                 processes.enter_context(fleet.worker(server.url, tmp_path, environ=environ))
                 processes.enter_context(coordinator_processes(tmp_path, environ)).tend(1)

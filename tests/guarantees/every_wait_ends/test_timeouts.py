@@ -36,7 +36,10 @@ def quick(make_coordinator: Callable[..., Coordinator]) -> Coordinator:
 
 def grace_is_over(coordinator: Coordinator) -> bool:
     seconds, micros = coordinator.redis.time()
-    return float(str(coordinator.redis.hget(coordinator.keys.alive, "grace_until"))) < seconds + micros / 1e6
+    return (
+        float(str(coordinator.redis.hget(coordinator.keys.alive, "grace_until")))
+        < seconds + micros / 1e6
+    )
 
 
 def sweep_until(coordinator: Coordinator, seen: Callable[[], Any], what: str) -> None:
@@ -67,11 +70,15 @@ def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list
 # ---- waiting in a queue ----------------------------------------------------------------------------------------
 
 
-def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(quick: Coordinator) -> None:
+def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(
+    quick: Coordinator,
+) -> None:
     job = quick.submit(group("a", queue="heavy", queue_timeout="1s"), group("b", "a"))
     quick.read()
     (offer,) = quick.offers()
-    sweep_until(quick, quick.offers, "the lost offer to be made again, which does not begin its time again")
+    sweep_until(
+        quick, quick.offers, "the lost offer to be made again, which does not begin its time again"
+    )
     sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
     view = quick.show(job)
     assert (view.job.status, view.due) == (Status.FAILED, None)
@@ -82,7 +89,9 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     assert (record.reason.code, record.attempt, record.failures) == ("QUEUE_TIMEOUT", 1, 0)
     assert record.since - view.job.submitted_at >= 1.0
     assert not quick.sent
-    assert quick.claim(offer).answer == "REFUSED", "a worker that comes now runs nothing of a job that has ended"
+    assert quick.claim(offer).answer == "REFUSED", (
+        "a worker that comes now runs nothing of a job that has ended"
+    )
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
@@ -98,10 +107,14 @@ def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Coor
     assert quick.finish(offer.held_by("runner1")) == "APPLIED"
     quick.read()
     assert quick.status(job) is Status.FINISHED
-    assert quick.events(job, "a") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of what was refused"
+    assert quick.events(job, "a") == ["QUEUED", "RUNNING", "SUCCEEDED"], (
+        "no trace of what was refused"
+    )
 
 
-def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(quick: Coordinator) -> None:
+def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(
+    quick: Coordinator,
+) -> None:
     job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
     quick.read()
     offers = {offer.group: offer for offer in quick.offers()}
@@ -111,7 +124,9 @@ def test_a_claim_after_the_queue_timeout_is_refused_also_while_the_job_goes_on(q
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
-def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick: Coordinator) -> None:
+def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(
+    quick: Coordinator,
+) -> None:
     job = quick.submit(group("a", queue_timeout=SOON), group("b"), on_failure="finish_others")
     quick.read()
     commit, answers = quick.store.commit, []
@@ -136,20 +151,27 @@ def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_re
     coordinator = make_coordinator(sweep_every=60.0, lease_ttl=0.2)
     coordinator.sweep.run()
     wait_until(lambda: grace_is_over(coordinator), 10, "the first grace to end")
-    job, other = (coordinator.submit(group("a", queue_timeout="1s"), group("b", "a"), name=name) for name in "12")
+    job, other = (
+        coordinator.submit(group("a", queue_timeout="1s"), group("b", "a"), name=name)
+        for name in "12"
+    )
     coordinator.read()
     (old,) = coordinator.offers(job)
     if first == "pause":
         coordinator.client.pause(job)
     begun = coordinator.show(job).at
-    wait_until(lambda: coordinator.show(job).at > begun + 1.0, 10, "its time in the queue to be over")
+    wait_until(
+        lambda: coordinator.show(job).at > begun + 1.0, 10, "its time in the queue to be over"
+    )
     if first == "failure":
         coordinator.client.pause(job)
     coordinator.redis.zadd(coordinator.keys.due, {job: 0, other: 0}, xx=True)
     coordinator.sweep.run()
     coordinator.read()
 
-    assert coordinator.status(other) is Status.FAILED, "nobody paused this one; if it goes on, the test proves nothing"
+    assert coordinator.status(other) is Status.FAILED, (
+        "nobody paused this one; if it goes on, the test proves nothing"
+    )
     assert coordinator.status(job) is Status.PAUSED
     assert not coordinator.offers(job), "no further attempt"
     reason = coordinator.show(job).groups[0].members[0].reason
@@ -170,7 +192,9 @@ def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Coor
     set_clock_back(quick, job, 3600.0)
     began = quick.show(job).at
     sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
-    assert 1.0 <= quick.show(job).job.ended_at - began < 3600.0, "an hour, if the clock of then counted"
+    assert 1.0 <= quick.show(job).job.ended_at - began < 3600.0, (
+        "an hour, if the clock of then counted"
+    )
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------
@@ -191,17 +215,27 @@ def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_n
     assert view.job.reason is not None
     assert (view.job.status, view.job.reason.code, view.due) == (Status.FAILED, "JOB_TIMEOUT", None)
     assert view.job.ended_at - view.job.started_at >= 0.5
-    assert coordinator.lease.renew(token, "host") == "STALE", "its watchdog ends it at the next renewal"
+    assert coordinator.lease.renew(token, "host") == "STALE", (
+        "its watchdog ends it at the next renewal"
+    )
     assert coordinator.finish(token, staged(coordinator, offer, "data")) == "STALE"
     coordinator.read()
     after = coordinator.show(job)
     assert after.job == view.job
     assert [g.members[0].state for g in after.groups] == ["CANCELED", "CANCELED"]
     assert Warehouse(coordinator.settings.warehouse).head() == 0
-    assert coordinator.events(job)[-5:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED", "REPORT_REFUSED"]
+    assert coordinator.events(job)[-5:] == [
+        "JOB_TIMEOUT",
+        "CANCELED",
+        "CANCELED",
+        "FAILED",
+        "REPORT_REFUSED",
+    ]
 
 
-def test_a_retry_does_not_begin_the_jobs_time_again(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_retry_does_not_begin_the_jobs_time_again(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     coordinator = make_coordinator(sweep_every=0.1)
     job = coordinator.submit(group("a", retry={"max": 1000, "backoff": 0}), timeout="500ms")
     coordinator.read()
@@ -238,7 +272,11 @@ def test_the_time_that_a_job_stood_paused_does_not_count(
     held = Status.PAUSED if how == "pause" else Status.HALTED
     assert coordinator.status(job) is held
     paused_at = coordinator.show(job).at
-    sweep_until(coordinator, lambda: coordinator.show(job).at > paused_at + 3.1, "more than its timeout to go by")
+    sweep_until(
+        coordinator,
+        lambda: coordinator.show(job).at > paused_at + 3.1,
+        "more than its timeout to go by",
+    )
     assert coordinator.status(job) is held
     coordinator.client.resume(job)
     coordinator.read()
@@ -294,15 +332,21 @@ def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in
             else:
                 server.process.send_signal(signal.SIGSTOP)
             wait_until(lambda: fleet.gone(runner.pid), 30, "the runner to be ended")
-            wait_until(lambda: fleet.gone(int(started.read_text())), 20, "the step's own child to be gone")
+            wait_until(
+                lambda: fleet.gone(int(started.read_text())), 20, "the step's own child to be gone"
+            )
             server.process.send_signal(signal.SIGCONT)
             outcome = fleet.outcome(store, offer, 30)
             assert outcome.kind is OutcomeKind.FAILED, outcome
             assert outcome.failure is not None
             assert (outcome.failure.code, outcome.failure.recoverable) == ("STEP_TIMEOUT", True)
-            assert outcome.failure.text.startswith("step 2 of 2 (sleep_on) ran longer than its timeout of 2s")
+            assert outcome.failure.text.startswith(
+                "step 2 of 2 (sleep_on) ran longer than its timeout of 2s"
+            )
             after = fleet.make_offer(store, tmp_path / "w", "after", {**spec, "steps": steps[:1]})
-            assert fleet.outcome(store, after, 30).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
+            assert fleet.outcome(store, after, 30).kind is OutcomeKind.SUCCEEDED, worker.text()[
+                -2000:
+            ]
     finally:
         server.stop()
 
@@ -317,11 +361,15 @@ def test_a_polite_step_leaves_at_its_own_timeout_and_the_steps_before_it_did_not
         {"python": "fleet_steps:wait_for_cancel", "timeout": "500ms"},
     ]
     with fleet.worker(redis_server.url, tmp_path) as worker:
-        offer = fleet.make_offer(client, tmp_path / "w", "polite", {"name": "g", "spark": False, "steps": steps})
+        offer = fleet.make_offer(
+            client, tmp_path / "w", "polite", {"name": "g", "spark": False, "steps": steps}
+        )
         runner = fleet.runner_of(client, offer)
         path.touch()
         failure = fleet.outcome(client, offer, 30).failure
         assert failure is not None
         assert failure.code == "STEP_TIMEOUT", failure
-        assert failure.text.startswith("step 3 of 3 (wait_for_cancel) ran longer than its timeout of 0.5s")
+        assert failure.text.startswith(
+            "step 3 of 3 (wait_for_cancel) ran longer than its timeout of 0.5s"
+        )
         assert runner.is_running(), worker.text()[-2000:]

@@ -43,8 +43,12 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
     else:
         coordinator.sweep.run()
 
-    before = [moves for job, moves in sizes[: [job for job, _ in sizes].index(small)] if job == wide]
-    assert sum(before) <= 3 * MAX_TRANSITIONS, "the small job has its turn although the wide one was submitted first"
+    before = [
+        moves for job, moves in sizes[: [job for job, _ in sizes].index(small)] if job == wide
+    ]
+    assert sum(before) <= 3 * MAX_TRANSITIONS, (
+        "the small job has its turn although the wide one was submitted first"
+    )
     assert [offer.job for offer in coordinator.sent].count(small) == 1
 
     def queued() -> int:
@@ -56,7 +60,9 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
     assert len({offer for offer in coordinator.sent if offer.job == wide}) == 10_000
     assert coordinator.redis.hlen(coordinator.keys.of(wide).attempts) == 10_000
     # Whoever takes now, with the 10,000 standing, is given the group of the small job among the first.
-    taken = [coordinator.lease.take(["light"], f"runner{n}", "host:1", f"event{n}") for n in range(3)]
+    taken = [
+        coordinator.lease.take(["light"], f"runner{n}", "host:1", f"event{n}") for n in range(3)
+    ]
     assert small in {claim.token.job for claim in taken if claim is not None}
 
 
@@ -96,7 +102,9 @@ def test_offers_lost_with_the_whole_ready_set_are_all_made_again_and_each_once(
     lost = coordinator.sent
     assert len(lost) == 60
     coordinator.redis.delete(coordinator.keys.ready("light"))
-    sent = wait_until(lambda: coordinator.sweep.run() and coordinator.sent, 5, "the offers to be made again")
+    sent = wait_until(
+        lambda: coordinator.sweep.run() and coordinator.sent, 5, "the offers to be made again"
+    )
     assert sorted(map(str, sent)) == sorted(map(str, lost))
 
 
@@ -105,12 +113,17 @@ def test_an_offer_that_stands_keeps_its_turn_however_often_it_is_made_again(
 ) -> None:
     """And no job keeps another from its turn."""
     coordinator = make_coordinator(dispatch_timeout=0.2)
-    old, new = (coordinator.submit(group("w", for_each={"n": list(range(30))}), name=name) for name in ("old", "new"))
+    old, new = (
+        coordinator.submit(group("w", for_each={"n": list(range(30))}), name=name)
+        for name in ("old", "new")
+    )
     coordinator.read()
     before = coordinator.sent
     for count in range(len(before)):
         taken = Counter(offer.job for offer in before[:count])
-        assert abs(taken[old] - taken[new]) <= 2, "which of two offers with the same turn is first does not matter"
+        assert abs(taken[old] - taken[new]) <= 2, (
+            "which of two offers with the same turn is first does not matter"
+        )
     begun = coordinator.show(new).at
     wait_until(lambda: coordinator.show(new).at > begun + 0.3, 10, "all offers to be made again")
     for _ in range(3):
@@ -128,7 +141,9 @@ def test_wake_ups_are_at_most_the_idle_runners_and_a_lost_one_is_sent_again_by_t
     coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
     assert coordinator.wake_ups == {"light": 3}, "20 offers, and 3 runners that are idle"
-    coordinator.redis.rpush(coordinator.keys.queue("light"), "a wake-up", "a wake-up")  # one was lost
+    coordinator.redis.rpush(
+        coordinator.keys.queue("light"), "a wake-up", "a wake-up"
+    )  # one was lost
     coordinator.wake_ups.clear()
     coordinator.sweep.run()
     assert coordinator.wake_ups == {"light": 1}
@@ -153,8 +168,12 @@ def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Co
     assert not coordinator.wake_ups
     coordinator.note_runner("light", heard=-3600, idle_since=1.0)
     coordinator.redis.delete(*map(coordinator.keys.queue, ("light", "spark")))
-    coordinator.reconciler.wake(coordinator.show(coordinator.submit(group("e"))).at + 2.0, coordinator.store.lanes())
-    assert coordinator.wake_ups == {"light": 1, "spark": 1}, "each queue has a runner, if another choice leaves it one"
+    coordinator.reconciler.wake(
+        coordinator.show(coordinator.submit(group("e"))).at + 2.0, coordinator.store.lanes()
+    )
+    assert coordinator.wake_ups == {"light": 1, "spark": 1}, (
+        "each queue has a runner, if another choice leaves it one"
+    )
 
 
 def test_where_nobody_listens_one_wake_up_waits_for_whoever_comes(coordinator: Coordinator) -> None:
@@ -167,7 +186,9 @@ def test_where_nobody_listens_one_wake_up_waits_for_whoever_comes(coordinator: C
     assert not coordinator.wake_ups
 
 
-def test_at_most_a_window_of_offers_is_unclaimed_per_job_and_queue(coordinator: Coordinator) -> None:
+def test_at_most_a_window_of_offers_is_unclaimed_per_job_and_queue(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("w", for_each={"n": list(range(500))}))
     coordinator.read()
     offers = coordinator.offers()
@@ -193,17 +214,28 @@ def test_max_parallel_is_never_exceeded(coordinator: Coordinator) -> None:
     assert coordinator.status(job) is Status.FINISHED
 
 
-@pytest.mark.parametrize("rule", ["all_succeeded", "all_done", "any_succeeded", "none_failed", {"at_least": 2}])
-def test_every_join_rule_ends_with_all_branches_succeeded(coordinator: Coordinator, rule: Any) -> None:
+@pytest.mark.parametrize(
+    "rule", ["all_succeeded", "all_done", "any_succeeded", "none_failed", {"at_least": 2}]
+)
+def test_every_join_rule_ends_with_all_branches_succeeded(
+    coordinator: Coordinator, rule: Any
+) -> None:
     job = coordinator.submit(
-        group("a"), group("b"), group("c"), join("j", "a", "b", "c", rule=rule), group("after", "j"), name="joins"
+        group("a"),
+        group("b"),
+        group("c"),
+        join("j", "a", "b", "c", rule=rule),
+        group("after", "j"),
+        name="joins",
     )
     assert coordinator.drive(job) is Status.FINISHED
     assert coordinator.events(job, "j") == ["SUCCEEDED"]
     assert coordinator.events(job, "after") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(coordinator: Coordinator) -> None:
+def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(
         *(group(name, retry={"max": 0}) for name in "abc"),
         join("j", "a", "b", "c", rule={"at_least": 3}),
@@ -229,12 +261,17 @@ def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its
     job, fingerprints = coordinator.submit(*groups, cleaning, telling), []
     for _ in range(2):
         coordinator.read()
-        coordinator.work(next(offer for offer in coordinator.sent if offer.group == "load"), failed())
+        coordinator.work(
+            next(offer for offer in coordinator.sent if offer.group == "load"), failed()
+        )
         coordinator.read()
         assert {offer.group for offer in coordinator.sent} == {"clean", "tell"}
         assert coordinator.status(job) is Status.RUNNING
         (why, *_) = coordinator.client.explain(job)
-        assert "group load failed, so the job will be FAILED once what runs after a failure has ended" in why.what
+        assert (
+            "group load failed, so the job will be FAILED once what runs after a failure has ended"
+            in why.what
+        )
         for offer in coordinator.offers():
             taken = coordinator.claim(offer)
             fingerprints += [taken.work_order.fingerprint] if offer.group == "clean" else []
@@ -246,7 +283,9 @@ def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its
         assert "group load failed" in view.job.reason.text
         assert [coordinator.events(job, name)[-1] for name in ("use", "other")] == ["CANCELED"] * 2
         job = coordinator.client.retry(job).id
-    assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
+    assert fingerprints[0] != fingerprints[1], (
+        "the retry takes no work over from a group that cleaned up before"
+    )
 
 
 def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_skipped_for_the_failure(
@@ -257,7 +296,9 @@ def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_s
     job, fingerprints = coordinator.submit(*groups, on_failure="finish_others"), []
     for _ in range(2):
         coordinator.read()
-        coordinator.work(next(offer for offer in coordinator.sent if offer.group == "load"), failed())
+        coordinator.work(
+            next(offer for offer in coordinator.sent if offer.group == "load"), failed()
+        )
         coordinator.read()
         (offer,) = coordinator.offers()
         assert offer.group == "clean"
@@ -267,7 +308,9 @@ def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_s
         assert coordinator.status(job) is Status.FAILED
         assert coordinator.events(job, "use") == ["SKIPPED"]
         job = coordinator.client.retry(job).id
-    assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
+    assert fingerprints[0] != fingerprints[1], (
+        "the retry takes no work over from a group that cleaned up before"
+    )
 
 
 @pytest.mark.parametrize("rule", ["all_done", "any_failed", "all_failed"])
@@ -275,7 +318,10 @@ def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
     coordinator: Coordinator, rule: str
 ) -> None:
     """When the cleanup ran, nothing had failed the job yet. In the retry what it cleans up after fails again."""
-    groups = group("load", optional=True, retry={"max": 0}), {**group("clean", "load"), "join": rule}
+    groups = (
+        group("load", optional=True, retry={"max": 0}),
+        {**group("clean", "load"), "join": rule},
+    )
     job, fingerprints = coordinator.submit(*groups, group("other", retry={"max": 0})), []
     for _ in range(2):
         coordinator.read()
@@ -289,10 +335,14 @@ def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
         coordinator.read()
         assert coordinator.status(job) is Status.FAILED
         job = coordinator.client.retry(job).id
-    assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
+    assert fingerprints[0] != fingerprints[1], (
+        "the retry takes no work over from a group that cleaned up before"
+    )
 
 
-def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(coordinator: Coordinator) -> None:
+def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(
         group("none", for_each={"n": []}),
         join("lenient", "none", rule="none_failed"),
@@ -306,7 +356,9 @@ def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(coordinator: 
     assert coordinator.events(job, "after_lenient")[-1] == "SUCCEEDED"
 
 
-def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_once(coordinator: Coordinator) -> None:
+def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_once(
+    coordinator: Coordinator,
+) -> None:
     """Whoever met the lock busy went away again. Nobody else would look before the pass's own time is over."""
     job = coordinator.submit(group("only"))
     coordinator.read()
@@ -318,7 +370,9 @@ def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_o
     assert coordinator.due_in(job) <= 0
 
 
-def test_every_non_terminal_job_is_in_the_due_index(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_every_non_terminal_job_is_in_the_due_index(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     coordinator = make_coordinator(sweep_every=4.0)
     jobs = [
         coordinator.submit(group("only"), name="queued"),
@@ -332,13 +386,19 @@ def test_every_non_terminal_job_is_in_the_due_index(make_coordinator: Callable[.
         elif offer.job == jobs[2]:
             coordinator.work(offer, failed())
     coordinator.read()
-    assert [coordinator.status(job) for job in jobs] == [Status.PENDING, Status.RUNNING, Status.RETRYING]
+    assert [coordinator.status(job) for job in jobs] == [
+        Status.PENDING,
+        Status.RUNNING,
+        Status.RETRYING,
+    ]
     for job in jobs:
         assert coordinator.redis.zscore(coordinator.keys.due, job) is not None
         assert 0 < coordinator.due_in(job) <= coordinator.settings.lease_ttl
 
 
-def test_a_client_that_waits_gets_the_last_view_or_gives_up_when_its_time_is_over(coordinator: Coordinator) -> None:
+def test_a_client_that_waits_gets_the_last_view_or_gives_up_when_its_time_is_over(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("only"))
     coordinator.read()
     with pytest.raises(TimeoutError, match=f"job {job} is still PENDING; it goes on without you"):

@@ -43,11 +43,15 @@ class Hung:
 
     def stack(self, fits: Callable[[StepStack], bool] = lambda stack: True) -> StepStack:
         """What `why` shows of the step, once that ``fits``."""
-        return wait_until(lambda: (one := self.why().stack) and fits(one) and one, 60, "a stack to be shown")
+        return wait_until(
+            lambda: (one := self.why().stack) and fits(one) and one, 60, "a stack to be shown"
+        )
 
     def standing(self) -> StepStack:
         """What `why` shows once the step stands still: two looks have found the same."""
-        return self.stack(lambda stack: stack.since < stack.at and any(one.own for one in stack.frames))
+        return self.stack(
+            lambda stack: stack.since < stack.at and any(one.own for one in stack.frames)
+        )
 
     def frames(self) -> list[Frame]:
         return list(self.standing().frames)
@@ -57,13 +61,19 @@ class Hung:
 def hung(coordinator: Coordinator, tmp_path: Path) -> Callable[..., Any]:
     @contextmanager
     def hang(
-        step: str, *, timeout: str | None = None, environ: dict[str, str] | None = None, **params: Any
+        step: str,
+        *,
+        timeout: str | None = None,
+        environ: dict[str, str] | None = None,
+        **params: Any,
     ) -> Iterator[Hung]:
         steps = [{"python": f"hanging_steps:{step}", "params": params}]
         job = coordinator.submit(group("g", steps=steps, spark=False, timeout=timeout))
         coordinator.read()
         url = coordinator.settings.redis_url
-        with single_runner(url, tmp_path, *coordinator.sent, environ={**EVERY, **(environ or {})}) as runner:
+        with single_runner(
+            url, tmp_path, *coordinator.sent, environ={**EVERY, **(environ or {})}
+        ) as runner:
             yield Hung(coordinator, job, runner)
 
     return hang
@@ -76,7 +86,11 @@ def line_of(text: str) -> int:
 def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung: Any) -> None:
     with hung("waits_for_a_lock") as job:
         outer, inner = job.frames()
-        assert (outer.function, outer.source, outer.own) == ("waits_for_a_lock", "taken_twice(lock)", True)
+        assert (outer.function, outer.source, outer.own) == (
+            "waits_for_a_lock",
+            "taken_twice(lock)",
+            True,
+        )
         assert inner.source == "lock.acquire()  # the line that waits"
         assert (Path(inner.file).name, inner.line) == (STEPS.name, line_of("the line that waits"))
         why = job.why()
@@ -84,7 +98,9 @@ def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung:
         told = plain(ExplanationDocument.of_explanation(why))["stack"]["frames"][1]
         assert (told["line"], told["source"]) == (inner.line, inner.source)
         view = job.coordinator.client.show(job.job, why=True)
-        assert f"at hanging_steps.py:{inner.line} for " in next(one.detail for one in lines_of(view, view.at))
+        assert f"at hanging_steps.py:{inner.line} for " in next(
+            one.detail for one in lines_of(view, view.at)
+        )
         (stack,) = stacks_of(view)
         assert f"\n  {outer}: taken_twice(lock)\n  {inner}: lock.acquire()" in stack.plain
 
@@ -99,7 +115,10 @@ def test_a_step_that_reads_a_socket_is_shown_with_the_call_in_which_it_waits(hun
 def test_a_step_in_one_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
     with hung("keeps_the_gil") as job:
         own, last = job.frames()
-        assert (own.line, own.function) == (line_of("one call in C that holds the GIL"), "keeps_the_gil")
+        assert (own.line, own.function) == (
+            line_of("one call in C that holds the GIL"),
+            "keeps_the_gil",
+        )
         assert (last.file, last.function) == ("re/__init__.py", "match")
 
 
@@ -111,7 +130,9 @@ def test_it_is_shown_since_when_a_step_stands_at_the_same_lines(hung: Any, tmp_p
         moved = job.stack(lambda stack: stack.frames[0].line == line_of("gone.wait()"))
         assert moved.since > first.at
         later = job.stack(lambda stack: stack.at > moved.at)
-        assert later.since == pytest.approx(moved.since, abs=(later.at - moved.at) / 2), "it has not moved since"
+        assert later.since == pytest.approx(moved.since, abs=(later.at - moved.at) / 2), (
+            "it has not moved since"
+        )
 
 
 def test_the_failure_of_a_timeout_says_where_the_step_stood(hung: Any) -> None:
@@ -119,15 +140,24 @@ def test_the_failure_of_a_timeout_says_where_the_step_stood(hung: Any) -> None:
     with hung("waits_for_a_lock", timeout="4s", environ={"UNSTUCK_CANCEL_GRACE": "1s"}) as job:
         wait_until(lambda: job.why().state == "BACKOFF", 60, "the timeout to be taken in")
         where = f"{STEPS.name}:{line_of('the line that waits')} in taken_twice"
-        assert re.search(rf"longer than its timeout of 4s; its step was last seen at \S*{where}; raise", job.why().what)
+        assert re.search(
+            rf"longer than its timeout of 4s; its step was last seen at \S*{where}; raise",
+            job.why().what,
+        )
 
 
 @pytest.mark.variant
-def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_the_step(hung: Any) -> None:
+def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_the_step(
+    hung: Any,
+) -> None:
     with hung("waits_for_a_lock") as job:
         for _ in range(3):
             before = job.standing()
-            watchdog = next(one for one in psutil.Process(job.runner.process.pid).children() if is_watchdog(one.pid))
+            watchdog = next(
+                one
+                for one in psutil.Process(job.runner.process.pid).children()
+                if is_watchdog(one.pid)
+            )
             watchdog.kill()
             after = job.stack(lambda stack: stack.at > before.at)  # noqa: B023
             assert after.frames == before.frames
@@ -142,13 +172,17 @@ def test_the_stack_of_a_runner_that_died_is_not_shown_for_the_next_attempt(hung:
         assert job.why().stack is None
         (offer,) = job.coordinator.sent
         job.coordinator.claim(offer)
-        assert job.coordinator.redis.hlen(job.coordinator.keys.of(job.job).stacks) == 1, "that of before still stands"
+        assert job.coordinator.redis.hlen(job.coordinator.keys.of(job.job).stacks) == 1, (
+            "that of before still stands"
+        )
         assert (job.why().state, job.why().stack) == ("RUNNING", None)
 
 
 def test_a_secret_in_the_name_of_a_file_is_not_shown(hung: Any) -> None:
     with hung("with_a_secret", password="${secret:PW}") as job:
-        assert [frame.file for frame in job.frames() if "etc" in frame.file] == ["/etc/${secret:PW}/file.py"]
+        assert [frame.file for frame in job.frames() if "etc" in frame.file] == [
+            "/etc/${secret:PW}/file.py"
+        ]
         (text,) = job.coordinator.redis.hvals(job.coordinator.keys.of(job.job).stacks)
         assert "hunter2" not in text
 
@@ -169,19 +203,29 @@ def test_a_stage_of_spark_is_told_with_its_tasks(stage: dict[str, Any], told: st
     assert stage_told(one) == f"Spark stage 12 (count at etl.py:7): {told}"
 
 
-def test_from_a_minute_on_at_the_same_lines_it_is_offered_to_take_the_attempt_back(coordinator: Coordinator) -> None:
+def test_from_a_minute_on_at_the_same_lines_it_is_offered_to_take_the_attempt_back(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("g"))
     coordinator.read()
     (offer,) = coordinator.sent
     coordinator.claim(offer)
     token = offer.held_by("runner1")
     coordinator.read()
-    store, frames = StackStore(coordinator.redis, coordinator.keys), (Frame("etl.py", 7, "load", own=True),)
+    store, frames = (
+        StackStore(coordinator.redis, coordinator.keys),
+        (Frame("etl.py", 7, "load", own=True),),
+    )
     for stood, offered in ((50.0, False), (70.0, True)):
         store.note(token, frames, "", age=1.0, stood=stood, keep=60.0)
         why = next(one for one in coordinator.client.explain(job) if one.subject == "g")
-        assert f"its step stands at etl.py:7 in load for {'50s' if stood < 60 else '1m10s'}" in why.what
+        assert (
+            f"its step stands at etl.py:7 in load for {'50s' if stood < 60 else '1m10s'}"
+            in why.what
+        )
         assert (f"unstuck pause {job} --now" in why.help) is offered
     store.note(token, frames, "", age=30.0, stood=70.0, keep=60.0)
-    assert re.search(r"for 1m10s, as seen 3\ds ago", coordinator.client.show(job, why=True).why["g"].what)
+    assert re.search(
+        r"for 1m10s, as seen 3\ds ago", coordinator.client.show(job, why=True).why["g"].what
+    )
     assert coordinator.redis.ttl(coordinator.keys.of(job).stacks) > 0

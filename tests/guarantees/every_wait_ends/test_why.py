@@ -27,7 +27,9 @@ def why(coordinator: Coordinator, job: str) -> dict[str, Explanation]:
     return {one.subject: one for one in coordinator.client.explain(job)}
 
 
-def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(coordinator: Coordinator) -> None:
+def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
     found = why(coordinator, job)["a"]
@@ -45,11 +47,15 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
     job = coordinator.submit(group("a"))
     coordinator.read()
     coordinator.note_runner("r", heard=-60, idle_since=1.0)
-    coordinator.redis.hset(coordinator.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"})
+    coordinator.redis.hset(
+        coordinator.keys.processes, mapping={"odd": "no line of ours", "odder": "[]"}
+    )
     coordinator.redis.lpush(coordinator.keys.queue("light"), "a wake-up, as Celery writes it")
     coordinator.heartbeat.note(None, 0.0)  # whatever somebody wrote there
     found = wait_until(
-        lambda: (now := why(coordinator, job)["a"]) and "idle" in now.what and now, 10, "that to be said"
+        lambda: (now := why(coordinator, job)["a"]) and "idle" in now.what and now,
+        10,
+        "that to be said",
     )
     assert found.what.startswith(
         "queue light: 1 runner listens, and none has taken it yet; messages wait unread on queue"
@@ -58,23 +64,31 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
     assert found.help[0] == "unstuck doctor"
 
 
-def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(coordinator: Coordinator) -> None:
+def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a"))
     coordinator.read()
     now = coordinator.redis.time()[0]
 
-    coordinator.note_runner("one", heard=-60, job="other", group="s[2]", attempt=1, claimed_at=now - 90)
+    coordinator.note_runner(
+        "one", heard=-60, job="other", group="s[2]", attempt=1, claimed_at=now - 90
+    )
     found = why(coordinator, job)["a"]
     assert "1 runner listens, and none has taken it yet; it is at work, for 1m3" in found.what
     assert found.what.endswith("on s[2] of job other")
     assert found.help[0] == "unstuck fleet"
-    coordinator.note_runner("two", heard=-60, job="other", group="s[3]", attempt=1, claimed_at=now - 30)
+    coordinator.note_runner(
+        "two", heard=-60, job="other", group="s[3]", attempt=1, claimed_at=now - 30
+    )
     assert "all 2 are at work, the longest for 1m3" in why(coordinator, job)["a"].what
     coordinator.note_runner("three", heard=-60)
     assert "at work" not in why(coordinator, job)["a"].what
 
 
-def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(coordinator: Coordinator) -> None:
+def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(
+    coordinator: Coordinator,
+) -> None:
     job = backoff(coordinator)
     found = why(coordinator, job)
     assert "tried again" in found[job].what
@@ -91,12 +105,21 @@ def test_a_join_with_3_of_5_branches_done_names_the_two(coordinator: Coordinator
     for offer in coordinator.offers()[:3]:
         coordinator.work(offer)
     coordinator.read()
-    assert why(coordinator, job)["j"].what == "all_succeeded: 2 of 5 not done; waits for d (QUEUED), e (QUEUED)"
+    assert (
+        why(coordinator, job)["j"].what
+        == "all_succeeded: 2 of 5 not done; waits for d (QUEUED), e (QUEUED)"
+    )
 
 
-def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(coordinator: Coordinator) -> None:
+def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(
-        group("a"), group("f", "a", for_each={"n": {"from": "a.n"}}), join("end", "f"), max_parallel=2, name="forks"
+        group("a"),
+        group("f", "a", for_each={"n": {"from": "a.n"}}),
+        join("end", "f"),
+        max_parallel=2,
+        name="forks",
     )
     coordinator.read()
     assert "forks not yet expanded" in why(coordinator, job)["end"].what
@@ -107,7 +130,9 @@ def test_a_fork_that_is_not_expanded_and_one_that_has_no_room_say_so(coordinator
     assert found["end"].what == "all_succeeded: 5 of 5 not done; waits for f (0 of 5 done)"
 
 
-def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(coordinator: Coordinator) -> None:
+def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(
+    coordinator: Coordinator,
+) -> None:
     job = running(coordinator)
     coordinator.client.cancel(job, by="ada")
     coordinator.read()
@@ -118,7 +143,9 @@ def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(co
     assert "1m00s after the cancel" in found["a"].ends.what
 
 
-def test_a_group_says_how_long_it_has_run_and_how_long_it_usually_takes(coordinator: Coordinator) -> None:
+def test_a_group_says_how_long_it_has_run_and_how_long_it_usually_takes(
+    coordinator: Coordinator,
+) -> None:
     """Of the jobs of the same name that came before; one that failed, was adopted, or has another name says nothing."""
 
     def ran(job: str, seconds: float) -> None:
@@ -164,7 +191,9 @@ def test_a_group_says_how_long_it_has_run_and_how_long_it_usually_takes(coordina
     for seconds, offered in ((2_350.0, False), (2_500.0, True)):
         ran(job, seconds)
         found = why(coordinator, job)["a"]
-        assert re.search(r"it has run for (39|41)m\d\ds, and usually takes 10m00s \(3 runs before\)", found.what)
+        assert re.search(
+            r"it has run for (39|41)m\d\ds, and usually takes 10m00s \(3 runs before\)", found.what
+        )
         assert (pauses in found.help) is offered, "from four times as long on it may hang"
     assert "attempt 1" in found.what
 
@@ -183,11 +212,15 @@ def test_a_paused_job_says_who_paused_it_and_how_to_go_on(coordinator: Coordinat
 
 def halted(coordinator: Coordinator, job: str) -> None:
     """As a coordinator leaves a job that it cannot decide."""
-    coordinator.store.halt(job, Reason("UNDECIDABLE", "it could not be decided"), "halted", coordinator.show(job).at)
+    coordinator.store.halt(
+        job, Reason("UNDECIDABLE", "it could not be decided"), "halted", coordinator.show(job).at
+    )
 
 
 @pytest.mark.parametrize("held", ["paused", "halted"])
-def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(coordinator: Coordinator, held: str) -> None:
+def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(
+    coordinator: Coordinator, held: str
+) -> None:
     job = backoff(coordinator)
     if held == "paused":
         coordinator.client.pause(job, by="ada")
@@ -204,19 +237,26 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(coordinato
     assert f"unstuck resume {job}" in found.help
     assert f"unstuck resume {job}" in view.why["b"].help, "what waits for it"
     stood_since = view.job.intent_at if held == "paused" else view.job.paused_at
-    assert view.why[job].since == stood_since > 0, "who looks at it later sees how long it has stood"
+    assert view.why[job].since == stood_since > 0, (
+        "who looks at it later sees how long it has stood"
+    )
     coordinator.client.resume(job)
     coordinator.read()
     assert coordinator.show(job).groups[0].census == {"QUEUED": 1}, "as was said"
 
 
-def test_an_offer_of_a_halted_job_is_not_said_to_be_taken_next_or_to_want_a_worker(coordinator: Coordinator) -> None:
+def test_an_offer_of_a_halted_job_is_not_said_to_be_taken_next_or_to_want_a_worker(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a"))
     coordinator.read()
     halted(coordinator, job)
     found = why(coordinator, job)
     assert found["a"].what == "nobody may take it before a resume: the job is halted"
-    assert (found["a"].next.at, found["a"].next.what) == (0.0, "it may be taken again, when the job is resumed")
+    assert (found["a"].next.at, found["a"].next.what) == (
+        0.0,
+        "it may be taken again, when the job is resumed",
+    )
     assert found["a"].help == (f"unstuck resume {job}", f"unstuck cancel {job}")
     (offer,) = coordinator.offers()
     assert coordinator.claim(offer).answer == "REFUSED", "as was said"
@@ -248,7 +288,9 @@ def test_an_offer_that_nobody_takes_says_by_when_it_is_made_again_and_it_is(
 
 
 def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coordinator) -> None:
-    job = coordinator.submit(group("a"), group("b", "a"), group("c"), group("d", "a"), max_parallel=1, timeout="1h")
+    job = coordinator.submit(
+        group("a"), group("b", "a"), group("c"), group("d", "a"), max_parallel=1, timeout="1h"
+    )
     coordinator.read()
     view = coordinator.client.show(job, why=True)
     assert view.why[job].since == view.why["b"].since == view.job.submitted_at > 0
@@ -266,7 +308,9 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coo
     assert room.ends.at == coordinator.record(job).counted_from + 3600
 
 
-def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(coordinator: Coordinator) -> None:
+def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(
+    coordinator: Coordinator,
+) -> None:
     job = running(coordinator)
     coordinator.client.cancel(job, by="ada")
     coordinator.read()
@@ -294,7 +338,9 @@ def test_a_job_that_nobody_looks_at_says_so(make_coordinator: Callable[..., Coor
     assert "is a coordinator running?" in why(coordinator, job)[job].what
 
 
-def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(coordinator: Coordinator) -> None:
+def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(
+    coordinator: Coordinator,
+) -> None:
     """Also right after a command, which makes the job due again."""
     job = coordinator.submit(group("a"), group("b", "a"))
     coordinator.read()
@@ -319,7 +365,9 @@ def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(
     seldom, shell = make_coordinator(sweep_every=12.0, lease_ttl=60.0), make_coordinator()
     seldom.read()
     seldom.sweep.run()
-    seldom.redis.hincrbyfloat(seldom.keys.alive, "at", -25)  # without beat they come after two periods
+    seldom.redis.hincrbyfloat(
+        seldom.keys.alive, "at", -25
+    )  # without beat they come after two periods
     seldom.redis.zadd(seldom.keys.due, {job: shell.show(job).at - 25})
     found = why(shell, job)
     assert "coordinator" not in found[job].what
@@ -329,15 +377,22 @@ def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(
     assert "no coordinator has looked at any job for 50" in why(shell, job)[job].what
 
 
-def test_a_group_that_is_queued_again_says_what_became_of_it_before(coordinator: Coordinator) -> None:
+def test_a_group_that_is_queued_again_says_what_became_of_it_before(
+    coordinator: Coordinator,
+) -> None:
     job = running(coordinator)
     offer = coordinator.offer_of(job, "a")
-    lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
+    lost = Outcome(
+        OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL")
+    )
     coordinator.finish(offer.held_by("runner1"), lost)
     coordinator.read()
     if coordinator.show(job).groups[0].members[0].state == "BACKOFF":
         wait_until(
-            lambda: coordinator.sweep.run() or coordinator.show(job).groups[0].members[0].state == "QUEUED",
+            lambda: (
+                coordinator.sweep.run()
+                or coordinator.show(job).groups[0].members[0].state == "QUEUED"
+            ),
             10,
             "its retry",
         )
@@ -346,13 +401,17 @@ def test_a_group_that_is_queued_again_says_what_became_of_it_before(coordinator:
     assert "WORKER_LOST: it was killed by signal SIGKILL" in found.tried
 
 
-def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_error(coordinator: Coordinator) -> None:
+def test_a_job_whose_group_loses_every_worker_says_poison_and_the_users_own_error(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a", worker_losses=1, retry={"max": 1, "backoff": "0s"}))
     coordinator.read()
     coordinator.work(coordinator.offers()[0], failed())
     coordinator.read()
     wait_until(lambda: coordinator.sweep.run() or bool(coordinator.sent), 10, "its retry")
-    lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
+    lost = Outcome(
+        OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL")
+    )
     coordinator.work(coordinator.offers()[0], lost)
     coordinator.read()
     said = why(coordinator, job)[job].what
@@ -369,12 +428,15 @@ def test_a_pause_that_does_not_wait_is_told_as_one(coordinator: Coordinator) -> 
     assert "told to hand it back" in found["a"].what
     offer = coordinator.offer_of(job, "a")
     handed_back = Outcome(
-        OutcomeKind.RELEASED, failure=Failure("RELEASED", "killed, while its worker was told to stop")
+        OutcomeKind.RELEASED,
+        failure=Failure("RELEASED", "killed, while its worker was told to stop"),
     )
     coordinator.finish(offer.held_by("runner1"), handed_back)
     coordinator.read()
     events = [event for _, event in coordinator.client.events(job)]
-    assert [e["text"] for e in events if e["kind"] == "USER_PAUSE"] == ["now, interrupting what runs: the disk is full"]
+    assert [e["text"] for e in events if e["kind"] == "USER_PAUSE"] == [
+        "now, interrupting what runs: the disk is full"
+    ]
     released = [e["text"] for e in events if e.get("code") == "RELEASED"]
     assert released == ["interrupted by a pause that did not wait, and handed back"]
 
@@ -388,7 +450,10 @@ HEARD = r"worker host:runner1 runs attempt 1; last heard of \S+ ago"
 SAID = {
     Intent.RUN: {
         r"(2 of 2|697 of 701) groups are not done": (AGAIN, "when its groups do"),
-        r"2 of 2 groups are not done; 1 failed or was lost and is tried again": (AGAIN, "when its groups do"),
+        r"2 of 2 groups are not done; 1 failed or was lost and is tried again": (
+            AGAIN,
+            "when its groups do",
+        ),
         r"it may go, and is queued when the job is looked at next": (
             "it is queued",
             "never by itself: it goes when it has room",
@@ -406,7 +471,10 @@ SAID = {
             "never by itself: a worker may come at any time",
         ),
         HEARD: (LOST, "no timeout is set"),
-        r"it broke \(retry 1 of 3 in 5m00s\)": ("attempt 2", "after 3 retries, or 3 workers lost in a row"),
+        r"it broke \(retry 1 of 3 in 5m00s\)": (
+            "attempt 2",
+            "after 3 retries, or 3 workers lost in a row",
+        ),
     },
     Intent.PAUSE: {
         r"ada paused it(; 1 attempt is still running and may end)?": (HELD, "a person decides"),
@@ -425,24 +493,45 @@ SAID = {
         ),
     },
     Intent.STOP: {
-        r"ada asked for stop; 1 attempt has not ended yet": (AGAIN, "when they have ended; they are not interrupted"),
+        r"ada asked for stop; 1 attempt has not ended yet": (
+            AGAIN,
+            "when they have ended; they are not interrupted",
+        ),
         HEARD: (LOST, "no timeout is set"),
-        r"stopped by the user; nothing was published; ada asked for stop": ("", "it has ended; this is final"),
+        r"stopped by the user; nothing was published; ada asked for stop": (
+            "",
+            "it has ended; this is final",
+        ),
     },
     Intent.CANCEL: {
-        r"ada asked for cancel; 1 attempt has not ended yet": (AGAIN, "at the deadline, 1m00s after it was asked"),
-        rf"{HEARD}, and was told to end": (LOST, "at the deadline, 1m00s after the cancel was asked for"),
-        r"canceled by the user; nothing was published; ada asked for cancel": ("", "it has ended; this is final"),
+        r"ada asked for cancel; 1 attempt has not ended yet": (
+            AGAIN,
+            "at the deadline, 1m00s after it was asked",
+        ),
+        rf"{HEARD}, and was told to end": (
+            LOST,
+            "at the deadline, 1m00s after the cancel was asked for",
+        ),
+        r"canceled by the user; nothing was published; ada asked for cancel": (
+            "",
+            "it has ended; this is final",
+        ),
     },
     Intent.FORCE_STOP: {
-        r"stopped by force; nothing was published; ada asked for force_stop": ("", "it has ended; this is final"),
+        r"stopped by force; nothing was published; ada asked for force_stop": (
+            "",
+            "it has ended; this is final",
+        ),
     },
 }
 
 
 def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
     """By the log of events: since when the job or the group has been where it is."""
-    record, events = coordinator.show(job).job, [event for _, event in coordinator.client.events(job)]
+    record, events = (
+        coordinator.show(job).job,
+        [event for _, event in coordinator.client.events(job)],
+    )
     of_job = {event["kind"]: event["at"] for event in events if "group" not in event}
     if one.subject != job:
         of_group = [event["at"] for event in events if event.get("group") == one.subject]
@@ -451,7 +540,12 @@ def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
         return float(of_job[record.status])
     if record.intent is not Intent.RUN:
         return float(of_job[f"USER_{record.intent.name}"])
-    return float(min((event["at"] for event in events if event["kind"] == "RUNNING"), default=of_job["SUBMITTED"]))
+    return float(
+        min(
+            (event["at"] for event in events if event["kind"] == "RUNNING"),
+            default=of_job["SUBMITTED"],
+        )
+    )
 
 
 @pytest.mark.parametrize("given", [None, *Command])
@@ -467,9 +561,13 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
     view, found = coordinator.client.show(job, why=True), why(coordinator, job)
     assert job in found
     for one in found.values():
-        said = [told for what, told in SAID[view.job.intent].items() if re.fullmatch(what, one.what)]
+        said = [
+            told for what, told in SAID[view.job.intent].items() if re.fullmatch(what, one.what)
+        ]
         assert said == [(one.next.what, one.ends.what)], one
-        assert one.since == pytest.approx(came_there(coordinator, job, one), abs=1e-4), one  # as events are rounded
+        assert one.since == pytest.approx(came_there(coordinator, job, one), abs=1e-4), (
+            one
+        )  # as events are rounded
         assert not one.next.at or one.next.at >= view.at, one
         assert view.job.intent is Intent.FORCE_STOP or one.help, one
     assert "\n" not in view.why_line(job)
@@ -479,13 +577,21 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
     for fork in view.groups:
         subjects = {fork.name, *(member.id for member in fork.members)}
         if any(not _done(s) for s in fork.census):
-            assert subjects & set(found), f"{fork.name} of a job in {view.job.status} is not explained"
+            assert subjects & set(found), (
+                f"{fork.name} of a job in {view.job.status} is not explained"
+            )
             assert view.why_fork(fork), f"{fork.name} of a job in {view.job.status} has no line"
 
 
 # When the job gives up, what is said of its running attempt, and what becomes of that.
 ORDERED = {
-    Command.STOP: ("when they have ended; they are not interrupted", "", LOST, "no timeout is set", "RUNNING"),
+    Command.STOP: (
+        "when they have ended; they are not interrupted",
+        "",
+        LOST,
+        "no timeout is set",
+        "RUNNING",
+    ),
     Command.CANCEL: (
         "at the deadline, 1m00s after it was asked",
         ", and is told to end",
@@ -510,7 +616,10 @@ def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when
     whole, *attempt, becomes = ORDERED[given]
     retry = {"max": 3, "backoff": "1h", "jitter": 0}
     job = coordinator.submit(
-        group("runs"), group("fails", retry=retry), group("lies", queue="heavy"), group("waits", "runs")
+        group("runs"),
+        group("fails", retry=retry),
+        group("lies", queue="heavy"),
+        group("waits", "runs"),
     )
     coordinator.read()
     offers = {offer.group: offer for offer in coordinator.offers()}
@@ -523,7 +632,9 @@ def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when
     assert view.due is not None
     asked = given.replace("-", "_")
     deadline = view.job.intent_at + coordinator.settings.cancel_deadline
-    at = {Command.STOP: 0.0, Command.CANCEL: deadline, Command.FORCE_STOP: max(view.due, view.at)}[given]
+    at = {Command.STOP: 0.0, Command.CANCEL: deadline, Command.FORCE_STOP: max(view.due, view.at)}[
+        given
+    ]
     found = view.why[job]
     assert found.what == f"ada asked for {asked}; 2 attempts have not ended yet"
     assert (found.next.what, found.ends.what, found.since) == (AGAIN, whole, view.job.intent_at)
@@ -569,12 +680,21 @@ def test_an_offer_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coo
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
     record = coordinator.state(job).record("a")
-    coordinator.redis.hset(coordinator.keys.of(job).groups, "a", replace(record, since=record.since - 60).to_json())
-    assert coordinator.client.show(job, why=True).why_line(job) == "a: queue heavy: no worker listens on it"
+    coordinator.redis.hset(
+        coordinator.keys.of(job).groups, "a", replace(record, since=record.since - 60).to_json()
+    )
+    assert (
+        coordinator.client.show(job, why=True).why_line(job)
+        == "a: queue heavy: no worker listens on it"
+    )
 
 
-def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(coordinator: Coordinator) -> None:
-    job = coordinator.submit(group("w", for_each={"n": list(range(60))}, retry={"max": 3, "backoff": "60s"}))
+def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(
+    coordinator: Coordinator,
+) -> None:
+    job = coordinator.submit(
+        group("w", for_each={"n": list(range(60))}, retry={"max": 3, "backoff": "60s"})
+    )
     coordinator.read()
     offer = next(offer for offer in coordinator.offers() if offer.group == "w[50]")
     coordinator.work(offer, failed())
@@ -585,7 +705,9 @@ def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(
     assert len(coordinator.client.show(job, why=True).why) == 61
 
 
-def test_of_a_wide_fork_what_runs_is_explained_before_what_is_queued(coordinator: Coordinator) -> None:
+def test_of_a_wide_fork_what_runs_is_explained_before_what_is_queued(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("w", for_each={"n": list(range(30))}))
     coordinator.read()
     claimed = {"w[3]", "w[22]", "w[29]"}

@@ -37,7 +37,9 @@ Send = Callable[..., None]
 class Asked:
     """A client of the same store, and what the event log says of who asked."""
 
-    def __init__(self, client: Client, store: redis.Redis, keys: Keys, lease: Lease, log: Path) -> None:
+    def __init__(
+        self, client: Client, store: redis.Redis, keys: Keys, lease: Lease, log: Path
+    ) -> None:
         self.client, self.store, self.keys, self.lease, self.log = client, store, keys, lease, log
 
     def logged(self) -> str:
@@ -61,7 +63,9 @@ class Asked:
         return offer.held_by(claimant)
 
     def reaches(self, job: str, status: Status) -> None:
-        wait_until(lambda: self.client.show(job).job.status is status, 60, f"job {job} to be {status}")
+        wait_until(
+            lambda: self.client.show(job).job.status is status, 60, f"job {job} to be {status}"
+        )
 
     def event(self, job: str, kind: str) -> dict[str, Any]:
         """The one event of this kind, once it is there."""
@@ -79,17 +83,38 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("coordinator")
     settings = Settings(redis_url=redis_server.url, warehouse=str(folder / "warehouse"))
     env = {name: value for name, value in os.environ.items() if not name.startswith("UNSTUCK_")}
-    env |= {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
+    env |= {
+        "UNSTUCK_REDIS_URL": settings.redis_url,
+        "UNSTUCK_WAREHOUSE": settings.warehouse,
+        "PYTHONPATH": str(ROOT),
+    }
     with redis.Redis.from_url(redis_server.url) as store:
         store.flushall()
-    command = [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"]
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "unstuck.coordinator",
+        "worker",
+        "-P",
+        "threads",
+        "-l",
+        "INFO",
+    ]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
     try:
         with Client(settings) as client, closing(connect(settings.redis_url)) as store:
             wait_until(lambda: client.fleet().coordinators, 120, "the coordinator to be there")
             keys = Keys(settings.prefix)
-            yield Asked(client, store, keys, Lease(store, keys, settings.lease_ttl, "runner1"), folder / "log")
+            yield Asked(
+                client,
+                store,
+                keys,
+                Lease(store, keys, settings.lease_ttl, "runner1"),
+                folder / "log",
+            )
     finally:
         process.kill()
         process.wait()
@@ -99,7 +124,9 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
 def send(redis_server: RedisServer) -> Iterator[Send]:
     """Sends a task as any app does."""
     with closing(app_of_strangers(redis_server.url)) as app:
-        yield lambda task, **kwargs: app.send_task(f"unstuck.{task}", kwargs=kwargs, queue="control")
+        yield lambda task, **kwargs: app.send_task(
+            f"unstuck.{task}", kwargs=kwargs, queue="control"
+        )
 
 
 COMMANDS = [
@@ -119,15 +146,26 @@ OF_SCHEDULES = {f"{word}_schedule" for word in ("set", "pause", "resume", "run",
 def test_every_task_of_a_coordinator_is_tested_here() -> None:
     # In a process of its own: the tests of this process may have loaded the worker's app beside it.
     code = "from unstuck.coordinator.celery import app; print(*app.tasks)"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    told = {name.removeprefix("unstuck.") for name in printed.split() if name.startswith("unstuck.")}
+    printed = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    told = {
+        name.removeprefix("unstuck.") for name in printed.split() if name.startswith("unstuck.")
+    }
     assert told == {name for name, _, _ in COMMANDS} | OTHERS | OF_SCHEDULES
 
 
 @pytest.mark.parametrize("by", ["billing", None])
-@pytest.mark.parametrize(("task", "status", "given"), COMMANDS, ids=[name for name, _, _ in COMMANDS])
+@pytest.mark.parametrize(
+    ("task", "status", "given"), COMMANDS, ids=[name for name, _, _ in COMMANDS]
+)
 def test_a_command_by_message_is_on_record_with_who_and_why(
-    asked: Asked, send: Send, task: str, status: Status | None, given: dict[str, Any], by: str | None
+    asked: Asked,
+    send: Send,
+    task: str,
+    status: Status | None,
+    given: dict[str, Any],
+    by: str | None,
 ) -> None:
     job = asked.job(status)
     if task == "rerun":  # only of a group that was there
@@ -135,7 +173,10 @@ def test_a_command_by_message_is_on_record_with_who_and_why(
         asked.event(job, "SKIPPED")
     send(task, job=job, reason="the disk is full", **given, **({"by": by} if by else {}))
     event = asked.event(job, f"USER_{task.upper()}")
-    assert (event["by"], event["text"]) == (by or f"a Celery task from {anon_nodename()}", "the disk is full")
+    assert (event["by"], event["text"]) == (
+        by or f"a Celery task from {anon_nodename()}",
+        "the disk is full",
+    )
 
 
 def test_a_pause_by_message_that_comes_too_late_is_answered_so(asked: Asked, send: Send) -> None:
@@ -146,7 +187,12 @@ def test_a_pause_by_message_that_comes_too_late_is_answered_so(asked: Asked, sen
 
     def answer() -> str:
         return next(
-            (line for line in asked.log.read_text().splitlines() if "unstuck.pause[" in line and job in line), ""
+            (
+                line
+                for line in asked.log.read_text().splitlines()
+                if "unstuck.pause[" in line and job in line
+            ),
+            "",
         )
 
     told = wait_until(answer, 60, "the answer in the log of the coordinator")
@@ -163,7 +209,9 @@ def test_a_task_takes_positional_arguments_too(asked: Asked, redis_server: Redis
 
 
 @pytest.mark.parametrize(("now", "told"), [(True, "DRAIN"), (False, "CONTINUE")])
-def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, now: bool, told: str) -> None:
+def test_a_pause_by_message_can_interrupt_what_runs(
+    asked: Asked, send: Send, now: bool, told: str
+) -> None:
     # Given an attempt that runs
     job = asked.job()
     token = asked.claim(job)
@@ -173,7 +221,9 @@ def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, no
     asked.reaches(job, Status.PAUSING)
     # Then its runner is told to hand it back, or goes on until it has ended
     assert asked.lease.renew(token, "host:1") == told
-    asked.lease.finish(token, Outcome(OutcomeKind.RELEASED if now else OutcomeKind.SUCCEEDED), mint())
+    asked.lease.finish(
+        token, Outcome(OutcomeKind.RELEASED if now else OutcomeKind.SUCCEEDED), mint()
+    )
     asked.reaches(job, Status.PAUSED)
     (first, second) = asked.client.show(job).groups
     assert first.census == {"BACKOFF" if now else "SUCCEEDED": 1}
@@ -182,7 +232,11 @@ def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, no
 
 def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
     """So an existing beat may fire them."""
-    send("set_schedule", spec={**SPEC, "name": "by-message", "schedule": {}}, reason="moved from cron")
+    send(
+        "set_schedule",
+        spec={**SPEC, "name": "by-message", "schedule": {}},
+        reason="moved from cron",
+    )
     wait_until(lambda: "by-message" in asked.client.schedules.names(), 60, "the schedule to be set")
     send("run_schedule", name="by-message")
     wait_until(lambda: asked.client.schedules.runs("by-message"), 60, "the run")
@@ -190,23 +244,33 @@ def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
     assert by["SET"] == by["USER_RUN"] == f"a Celery task from {anon_nodename()}"
     for word, status in (("pause", "PAUSED"), ("resume", "RUNNING"), ("stop", "STOPPED")):
         send(f"{word}_schedule", name="by-message")
-        shows = lambda status=status: asked.client.schedules.show("by-message").schedule.status == status  # noqa: E731
+        shows = lambda status=status: (
+            asked.client.schedules.show("by-message").schedule.status == status
+        )  # noqa: E731
         wait_until(shows, 60, status)
     going_on = lambda: asked.client.schedules.show("by-message").schedule.runs  # noqa: E731
     (run,) = going_on()
     asked.client.cancel(run.job)  # a schedule is removed when no run goes on
     wait_until(lambda: not going_on(), 60, "the end of the run to be noted")
     send("remove_schedule", name="by-message")
-    wait_until(lambda: "by-message" not in asked.client.schedules.names(), 60, "the schedule to be removed")
+    wait_until(
+        lambda: "by-message" not in asked.client.schedules.names(), 60, "the schedule to be removed"
+    )
 
 
 @pytest.mark.parametrize("by", ["billing", None])
 def test_a_submit_by_message_says_who_submitted(asked: Asked, send: Send, by: str | None) -> None:
     spec = {**SPEC, "name": f"from-{by}"}
     for _ in range(2):
-        send("submit", spec=spec, key=f"{by}-1", params={"year": 2014}, **({"by": by} if by else {}))
-    (listed,) = wait_until(lambda: asked.client.jobs(name=f"from-{by}"), 60, "the job to be submitted")
-    assert asked.client.show(listed.id).job.submitted_by == (by or f"a Celery task from {anon_nodename()}")
+        send(
+            "submit", spec=spec, key=f"{by}-1", params={"year": 2014}, **({"by": by} if by else {})
+        )
+    (listed,) = wait_until(
+        lambda: asked.client.jobs(name=f"from-{by}"), 60, "the job to be submitted"
+    )
+    assert asked.client.show(listed.id).job.submitted_by == (
+        by or f"a Celery task from {anon_nodename()}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,17 +291,30 @@ def test_a_submit_by_message_with_a_wrong_parameter_is_refused_and_the_coordinat
 
 
 @pytest.mark.parametrize(
-    "text", [json.dumps, "# a comment\nname: {name}\ngroups:\n- {group}\n".format_map], ids=["JSON", "YAML"]
+    "text",
+    [json.dumps, "# a comment\nname: {name}\ngroups:\n- {group}\n".format_map],
+    ids=["JSON", "YAML"],
 )
-def test_a_submit_by_message_takes_the_text_of_a_spec(asked: Asked, send: Send, text: Callable[[Any], str]) -> None:
+def test_a_submit_by_message_takes_the_text_of_a_spec(
+    asked: Asked, send: Send, text: Callable[[Any], str]
+) -> None:
     name = f"text-of-{text is json.dumps}"
     spec = {"name": name, "groups": [group("a")]}
-    send("submit", spec=text({**spec, "group": json.dumps(group("a"))} if text is not json.dumps else spec))
+    send(
+        "submit",
+        spec=text({**spec, "group": json.dumps(group("a"))} if text is not json.dumps else spec),
+    )
     wait_until(lambda: asked.client.jobs(name=name), 60, "the job to be submitted")
 
 
 @pytest.mark.parametrize(
-    "path", ["{folder}/secret.yaml", "file://{folder}/secret.yaml", "secret.yaml", "\n{folder}/secret.yaml"]
+    "path",
+    [
+        "{folder}/secret.yaml",
+        "file://{folder}/secret.yaml",
+        "secret.yaml",
+        "\n{folder}/secret.yaml",
+    ],
 )
 def test_a_submit_by_message_opens_no_path_and_says_where_paths_belong(
     asked: Asked, send: Send, tmp_path: Path, path: str
@@ -261,7 +338,9 @@ def test_a_submit_by_message_opens_no_path_and_says_where_paths_belong(
         {**SPEC, "groups": [{"name": "a", "steps": [{"sql_file": "/etc/passwd"}]}]},
     ],
 )
-def test_a_submit_by_message_of_what_is_no_spec_is_refused_as_a_wrong_spec(asked: Asked, send: Send, spec: Any) -> None:
+def test_a_submit_by_message_of_what_is_no_spec_is_refused_as_a_wrong_spec(
+    asked: Asked, send: Send, spec: Any
+) -> None:
     before = len(asked.logged())
     send("submit", spec=spec)
     wait_until(lambda: "SpecError" in asked.logged()[before:], 60, "the refusal in the log")
@@ -269,12 +348,16 @@ def test_a_submit_by_message_of_what_is_no_spec_is_refused_as_a_wrong_spec(asked
 
 
 @pytest.mark.parametrize("by", ["billing", None])
-def test_a_retry_by_message_makes_a_new_job_and_says_who_wanted_it(asked: Asked, send: Send, by: str | None) -> None:
+def test_a_retry_by_message_makes_a_new_job_and_says_who_wanted_it(
+    asked: Asked, send: Send, by: str | None
+) -> None:
     job = asked.job(Status.CANCELED)
     send("retry", job=job, params={"year": 2014}, reason="again", **({"by": by} if by else {}))
 
     def retried() -> Sequence[str]:
-        return [one.id for one in asked.client.jobs() if asked.client.show(one.id).job.retry_of == job]
+        return [
+            one.id for one in asked.client.jobs() if asked.client.show(one.id).job.retry_of == job
+        ]
 
     (new,) = wait_until(retried, 60, f"job {job} to be retried")
     record = asked.client.show(new).job

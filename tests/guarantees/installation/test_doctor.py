@@ -93,8 +93,12 @@ def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_redis_that_is_set_wrongly_is_named(tmp_path: Path, options: tuple[str, ...], code: str, said: str) -> None:
-    bus = ("--cluster-port", str(free_port())) if "--cluster-enabled" in options else ()  # else 10,000 above its port
+def test_a_redis_that_is_set_wrongly_is_named(
+    tmp_path: Path, options: tuple[str, ...], code: str, said: str
+) -> None:
+    bus = (
+        ("--cluster-port", str(free_port())) if "--cluster-enabled" in options else ()
+    )  # else 10,000 above its port
     with server(tmp_path / "v", *options, *bus) as wrong:
         exit_code, findings = examine(wrong.url, tmp_path)
         assert problems(findings) == ({code} if code == "REDIS_CLUSTER" else {code, *NOBODY})
@@ -114,10 +118,15 @@ def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
 
 
 def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> None:
-    with server(tmp_path / "p", "--repl-diskless-sync-delay", "0") as primary, server(tmp_path / "r") as replica:
+    with (
+        server(tmp_path / "p", "--repl-diskless-sync-delay", "0") as primary,
+        server(tmp_path / "r") as replica,
+    ):
         with redis.Redis.from_url(replica.url) as control:
             control.replicaof("127.0.0.1", primary.port)
-            wait_until(lambda: control.info()["master_link_status"] == "up", 60, "the replica to follow")
+            wait_until(
+                lambda: control.info()["master_link_status"] == "up", 60, "the replica to follow"
+            )
         code, findings = examine(replica.url, tmp_path)
         assert problems(findings) == {"REDIS_READ_ONLY", *NOBODY}
         assert code == 1
@@ -139,7 +148,9 @@ def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_shown(
+    tmp_path: Path,
+) -> None:
     with server(tmp_path / "v") as frozen:
         assert frozen.process is not None
         os.kill(frozen.process.pid, signal.SIGSTOP)
@@ -158,7 +169,9 @@ def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_
 def test_a_warehouse_that_hangs_is_named_in_time_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "warehouse"
     folder.mkdir()
-    os.mkfifo(folder / "_warehouse_id")  # who reads it waits for ever, as on a mount whose server is gone
+    os.mkfifo(
+        folder / "_warehouse_id"
+    )  # who reads it waits for ever, as on a mount whose server is gone
     with server(tmp_path / "v") as good:
         limit = Limit(IN_TIME)
         code, findings = examine(good.url, tmp_path)
@@ -168,12 +181,16 @@ def test_a_warehouse_that_hangs_is_named_in_time_and_the_rest_is_shown(tmp_path:
 
 
 @pytest.fixture
-def told(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Callable[[], dict[str, dict[str, Any]]]:
+def told(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> Callable[[], dict[str, dict[str, Any]]]:
     return lambda: examine(redis_server.url, tmp_path)[1]
 
 
 def test_a_message_that_was_sent_without_the_prefix_is_named(
-    coordinator: Coordinator, redis_server: RedisServer, told: Callable[[], dict[str, dict[str, Any]]]
+    coordinator: Coordinator,
+    redis_server: RedisServer,
+    told: Callable[[], dict[str, dict[str, Any]]],
 ) -> None:
     coordinator.redis.set("control", "what another program keeps there")
     assert "STRAY_MESSAGES" not in told()
@@ -257,13 +274,20 @@ def test_work_that_a_person_has_to_let_go_on_is_named_with_the_command(
     record = store.load("nightly")
     assert record is not None
     why = Reason("CANNOT_RESUME", "the position of the stream has moved")
-    store.commit(ScheduleChange("c", record.commit, replace(record, halted=why), (), due=record.made_at + 9e9))
+    store.commit(
+        ScheduleChange(
+            "c", record.commit, replace(record, halted=why), (), due=record.made_at + 9e9
+        )
+    )
     coordinator.redis.hset(coordinator.keys.of_schedule("damaged").schedule, "record", "{")
     coordinator.read()
     found = told()
     assert (found["SCHEDULES_HALTED"]["level"], found["POOLS"]["level"]) == ("problem", "warning")
     assert "2 schedules" in found["SCHEDULES_HALTED"]["text"]
-    assert "nightly (CANNOT_RESUME), damaged (its record cannot be read)" in found["SCHEDULES_HALTED"]["text"]
+    assert (
+        "nightly (CANNOT_RESUME), damaged (its record cannot be read)"
+        in found["SCHEDULES_HALTED"]["text"]
+    )
     assert "unstuck schedule why" in found["SCHEDULES_HALTED"]["cure"]
     assert "1 group waiting for a slot of pool jdbc, which has 0" in found["POOLS"]["text"]
     assert "unstuck pool set jdbc" in found["POOLS"]["cure"]
@@ -279,7 +303,9 @@ def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_
     coordinator.sweep.run()
     coordinator.redis.hincrbyfloat(coordinator.keys.alive, "at", -11)
     found = told()["SWEEP"]
-    assert (found["level"], "half as often" in found["text"]) == ("warning", True), found  # there is no beat
+    assert (found["level"], "half as often" in found["text"]) == ("warning", True), (
+        found
+    )  # there is no beat
     coordinator.redis.hincrbyfloat(coordinator.keys.alive, "at", -30)
     assert told()["SWEEP"]["level"] == "problem"
 
@@ -363,10 +389,15 @@ def test_a_coordinator_of_another_release_or_python_is_named(
 ) -> None:
     coordinator.heartbeat.note(None, 0.0)
     found = told()["VERSIONS"]
-    assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == ("ok", True), found
+    assert (found["level"], "of 1 runners and coordinators 1 say" in found["text"]) == (
+        "ok",
+        True,
+    ), found
     ((name, line),) = coordinator.redis.hgetall(coordinator.keys.processes).items()
     older = {"release": "0.0.9", "python": "3.11.7"}
-    coordinator.redis.hset(coordinator.keys.processes, name, json.dumps({**json.loads(line), "runs_on": older}))
+    coordinator.redis.hset(
+        coordinator.keys.processes, name, json.dumps({**json.loads(line), "runs_on": older})
+    )
     found = told()["VERSIONS"]
     assert (found["level"], "Unstuck 0.0.9: host:1" in found["text"]) == ("warning", True), found
 
@@ -387,7 +418,10 @@ def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> N
     with server(tmp_path / "v", aof=False) as wrong:
         done = Cli(wrong.url, tmp_path)("doctor")
     lines = done.stdout.splitlines()
-    assert any(line.startswith("problem  REDIS_PERSISTENCE: ") and "→ Set `appendonly yes`" in line for line in lines)
+    assert any(
+        line.startswith("problem  REDIS_PERSISTENCE: ") and "→ Set `appendonly yes`" in line
+        for line in lines
+    )
     assert lines[-1].startswith("2 problems, ")
     assert done.returncode == 1
 
@@ -399,7 +433,9 @@ def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
     """Of Delta tables and of S3: each with the extra to install, and neither where nothing needs it."""
     without = tmp_path / "without"
     without.mkdir()
-    (without / "sitecustomize.py").write_text("import sys\nsys.modules.update(deltalake=None, obstore=None)\n")
+    (without / "sitecustomize.py").write_text(
+        "import sys\nsys.modules.update(deltalake=None, obstore=None)\n"
+    )
 
     def examined(**env: str) -> dict[str, dict[str, str]]:
         cli = Cli(redis_server.url, tmp_path)

@@ -45,18 +45,31 @@ PROGRAMS = {
 }
 
 
-def answer(app: Path, folder: Path, redis_url: str, out: Path, more: Mapping[str, str]) -> tuple[str, str]:
+def answer(
+    app: Path, folder: Path, redis_url: str, out: Path, more: Mapping[str, str]
+) -> tuple[str, str]:
     """What the app prints that runs beside a worker and a coordinator, all in ``folder``; and what all of them log."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environ |= {"UNSTUCK_REDIS_URL": redis_url, "UNSTUCK_WAREHOUSE": str(out / "w"), "UNSTUCK_PREFIX": out.name, **more}
+    environ |= {
+        "UNSTUCK_REDIS_URL": redis_url,
+        "UNSTUCK_WAREHOUSE": str(out / "w"),
+        "UNSTUCK_PREFIX": out.name,
+        **more,
+    }
     with ExitStack() as stack:
         for name, arguments in PROGRAMS.items():
             log = stack.enter_context((out / f"{name}.log").open("wb"))
-            process = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environ, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=folder, env=environ, stdout=log, stderr=log
+            )
             stack.callback(process.wait)
             stack.callback(process.terminate)
-        done = subprocess.run([sys.executable, app], cwd=folder, env=environ, capture_output=True, text=True)
-    return done.stdout.strip(), done.stderr + "\n".join(log.read_text() for log in out.glob("*.log"))
+        done = subprocess.run(
+            [sys.executable, app], cwd=folder, env=environ, capture_output=True, text=True
+        )
+    return done.stdout.strip(), done.stderr + "\n".join(
+        log.read_text() for log in out.glob("*.log")
+    )
 
 
 def test_workers_coordinators_and_apps_work_beside_a_tasks_py_and_a_coordinator_py_of_the_users(
@@ -76,8 +89,16 @@ def test_no_program_imports_the_folders_at_the_top_of_the_repository_by_their_ow
     app.write_text(APP_WITHOUT_BOTH)
     said, logs = answer(app, ROOT, redis_server.url, tmp_path, {"PYTHONPROFILEIMPORTTIME": "1"})
     assert said == "FINISHED", logs
-    imported = {line.rpartition("|")[2].strip() for line in logs.splitlines() if line.startswith("import time:")}
+    imported = {
+        line.rpartition("|")[2].strip()
+        for line in logs.splitlines()
+        if line.startswith("import time:")
+    }
     of_each_process = {"runner.attempt", "watchdog.policy", "worker.shutdown"}
     assert {f"unstuck.tasks.{name}" for name in of_each_process} <= imported
-    assert {"unstuck.coordinator.reconcile.reconciler", "unstuck.client.client", "unstuck"} <= imported
+    assert {
+        "unstuck.coordinator.reconcile.reconciler",
+        "unstuck.client.client",
+        "unstuck",
+    } <= imported
     assert not [name for name in imported if name.partition(".")[0] in ("tasks", "coordinator")]

@@ -23,10 +23,32 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.transport.rights import COMMANDS, DOCTOR, lacking_rights
 
-LINE = re.search(r"^ACL SETUSER unstuck .*$", (ROOT / "docs" / "operate.md").read_text(), re.MULTILINE)
+LINE = re.search(
+    r"^ACL SETUSER unstuck .*$", (ROOT / "docs" / "operate.md").read_text(), re.MULTILINE
+)
 # The log in, what this test itself asks, and what the list leaves to the code beside it.
-NOT_LISTED = {"auth", "hello", "select", "client", "acl", "config", "wait", "waitaof", "multi", "exec", "discard"}
-NOT_LISTED |= {"watch", "unwatch", "publish", "subscribe", "unsubscribe", "psubscribe", "punsubscribe"}
+NOT_LISTED = {
+    "auth",
+    "hello",
+    "select",
+    "client",
+    "acl",
+    "config",
+    "wait",
+    "waitaof",
+    "multi",
+    "exec",
+    "discard",
+}
+NOT_LISTED |= {
+    "watch",
+    "unwatch",
+    "publish",
+    "subscribe",
+    "unsubscribe",
+    "psubscribe",
+    "punsubscribe",
+}
 
 
 @pytest.fixture
@@ -67,11 +89,19 @@ def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
         cli = Cli(url, tmp_path)
         said = cli("doctor").stdout
         assert "REDIS_RIGHTS: the user of the address has each right" in said
-        for command in (("fleet",), ("why", done), ("events", done), ("dead", "list"), ("pool", "set", "x", "2")):
+        for command in (
+            ("fleet",),
+            ("why", done),
+            ("events", done),
+            ("dead", "list"),
+            ("pool", "set", "x", "2"),
+        ):
             assert cli(*command).returncode == 0
         inspect = [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "inspect", "ping"]
         environ = {**cli.env, "PYTHONPATH": PYTHONPATH}
-        pong = subprocess.run(inspect, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+        pong = subprocess.run(
+            inspect, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+        )
         assert "pong" in pong.stdout
     # A stray message is looked for in a queue that no fleet has, and the append-only file in the configuration.
     refused = {(one["reason"], one["object"]) for one in admin.acl_log()}
@@ -107,7 +137,9 @@ def test_each_right_that_is_missing_is_named_and_trying_changes_nothing(
 
 
 @pytest.mark.variant
-def test_a_program_that_could_take_no_work_ends_and_names_what_it_lacks(admin: redis.Redis, tmp_path: Path) -> None:
+def test_a_program_that_could_take_no_work_ends_and_names_what_it_lacks(
+    admin: redis.Redis, tmp_path: Path
+) -> None:
     url = allow(admin, "-brpop", "-xreadgroup")
     for program in PROGRAMS:
         said = ends(program, tmp_path, UNSTUCK_REDIS_URL=url)
@@ -118,7 +150,9 @@ def test_a_program_that_could_take_no_work_ends_and_names_what_it_lacks(admin: r
 
 
 @pytest.mark.variant
-def test_a_right_that_is_taken_away_ends_a_worker_that_runs(admin: redis.Redis, tmp_path: Path) -> None:
+def test_a_right_that_is_taken_away_ends_a_worker_that_runs(
+    admin: redis.Redis, tmp_path: Path
+) -> None:
     with fleets.worker(allow(admin), tmp_path) as worker:
         wait_until(lambda: admin.hlen("unstuck:processes"), 30, "the runner to be listed")
         admin.execute_command("ACL", "SETUSER", "unstuck", "-brpop")
@@ -130,5 +164,8 @@ def test_a_right_that_is_taken_away_ends_a_worker_that_runs(admin: redis.Redis, 
 def test_the_doctor_names_the_rights_that_are_missing(admin: redis.Redis, tmp_path: Path) -> None:
     done = Cli(allow(admin, "-xadd"), tmp_path)("doctor")
     assert done.returncode == 5
-    assert "problem  REDIS_RIGHTS: The user unstuck of the Redis at redis://unstuck:***@" in done.stdout
+    assert (
+        "problem  REDIS_RIGHTS: The user unstuck of the Redis at redis://unstuck:***@"
+        in done.stdout
+    )
     assert "ACL SETUSER unstuck +xadd" in done.stdout

@@ -42,7 +42,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     made.start()
     with redis.Redis(port=made.port) as control:
         control.acl_setuser(
-            "me", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], channels=["*"], categories=["+@all"]
+            "me",
+            enabled=True,
+            passwords=[f"+{PASSWORD}"],
+            keys=["*"],
+            channels=["*"],
+            categories=["+@all"],
         )
     yield made
     made.stop()
@@ -98,7 +103,11 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
     """Coordinator, beat, worker, watchdog, step, client, command line and ``up`` itself."""
     front = TlsServer(authority.certify("localhost"), server.port, clients_of=authority)
     certificate, key = authority.certify("a-client")
-    own = {"UNSTUCK_REDIS_CA": authority.file, "UNSTUCK_REDIS_CERT": certificate, "UNSTUCK_REDIS_KEY": key}
+    own = {
+        "UNSTUCK_REDIS_CA": authority.file,
+        "UNSTUCK_REDIS_CERT": certificate,
+        "UNSTUCK_REDIS_KEY": key,
+    }
     for name, value in own.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
@@ -106,9 +115,15 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
     steps = [{"python": "fleet_steps:my_pid"}]
     with LocalFleet(Size(workers=0, light_slots=1), tmp_path / "home", address(front)) as fleet:
         assert fleet.wait_ready()
-        with Client(Settings(redis_url=address(front), warehouse=str(tmp_path / "warehouse"))) as client:
-            job = client.submit({"name": "tls", "groups": [{"name": "g", "spark": False, "steps": steps}]}).id
-            wait_until(lambda: client.show(job).job.status is Status.FINISHED, 30, "the job to be FINISHED")
+        with Client(
+            Settings(redis_url=address(front), warehouse=str(tmp_path / "warehouse"))
+        ) as client:
+            job = client.submit(
+                {"name": "tls", "groups": [{"name": "g", "spark": False, "steps": steps}]}
+            ).id
+            wait_until(
+                lambda: client.show(job).job.status is Status.FINISHED, 30, "the job to be FINISHED"
+            )
         cli = Cli(address(front), tmp_path)
         cli.env |= {name: str(value) for name, value in own.items()}
         assert "FINISHED" in cli("show", job).stdout
@@ -125,7 +140,10 @@ def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_wit
 ) -> None:
     told = f"The server at rediss://me:***@localhost:{stranger.port}/0 does not prove that it is your Redis"
     done = asked(Cli(address(stranger), tmp_path))
-    said = [done.stderr, *(ends(one, tmp_path, UNSTUCK_REDIS_URL=address(stranger)) for one in PROGRAMS)]
+    said = [
+        done.stderr,
+        *(ends(one, tmp_path, UNSTUCK_REDIS_URL=address(stranger)) for one in PROGRAMS),
+    ]
     assert done.returncode == 5
     for one in said:
         assert told in one
@@ -189,16 +207,32 @@ def test_one_side_that_speaks_tls_where_the_other_does_not_is_told_so(
 @pytest.mark.parametrize(
     ("url", "more", "why"),
     [
-        ("redis://h:1/0", {"redis_ca": "{ca}"}, "UNSTUCK_REDIS_CA is for TLS, and redis://h:1/0 is without"),
+        (
+            "redis://h:1/0",
+            {"redis_ca": "{ca}"},
+            "UNSTUCK_REDIS_CA is for TLS, and redis://h:1/0 is without",
+        ),
         ("redis://h:1/0?ssl_cert_reqs=none", {}, "ssl_cert_reqs is for TLS"),
         ("rediss://h:1/0?ssl_cert_reqs=none", {"redis_verify": "full"}, "leave one of them out"),
         ("rediss://h:1/0?ssl_ca_certs={ca}", {"redis_ca": "/other"}, "leave one of them out"),
-        ("rediss://h:1/0?ssl_cert_reqs=maybe", {}, "the option ssl_cert_reqs is one of required, optional, none"),
+        (
+            "rediss://h:1/0?ssl_cert_reqs=maybe",
+            {},
+            "the option ssl_cert_reqs is one of required, optional, none",
+        ),
         ("rediss://h:1/0?ssl_ciphers=A", {}, "the address has the option ssl_ciphers"),
         ("redis://h:1/?db=3", {}, "The number of a database comes after the host"),
-        ("rediss://h:1/0", {"redis_ca": "/nowhere"}, "UNSTUCK_REDIS_CA (ssl_ca_certs), /nowhere: no PEM files"),
+        (
+            "rediss://h:1/0",
+            {"redis_ca": "/nowhere"},
+            "UNSTUCK_REDIS_CA (ssl_ca_certs), /nowhere: no PEM files",
+        ),
         ("rediss://h:1/0", {"redis_ca": __file__}, "no PEM files that can be used"),
-        ("rediss://h:1/0", {"redis_key": "{ca}"}, "UNSTUCK_REDIS_CERT (ssl_certfile), None, with UNSTUCK_REDIS_KEY"),
+        (
+            "rediss://h:1/0",
+            {"redis_key": "{ca}"},
+            "UNSTUCK_REDIS_CERT (ssl_certfile), None, with UNSTUCK_REDIS_KEY",
+        ),
     ],
 )
 def test_options_of_tls_that_contradict_each_other_or_cannot_be_used_are_refused(
@@ -212,19 +246,29 @@ def test_options_of_tls_that_contradict_each_other_or_cannot_be_used_are_refused
     assert why in describe_invalid(caught.value)
 
 
-def test_what_the_settings_of_tls_say_is_in_the_address_that_all_connections_take(authority: Authority) -> None:
-    said = Settings(redis_url="rediss://h:1/0?ssl_cert_reqs=CERT_REQUIRED", redis_ca=str(authority.file))
+def test_what_the_settings_of_tls_say_is_in_the_address_that_all_connections_take(
+    authority: Authority,
+) -> None:
+    said = Settings(
+        redis_url="rediss://h:1/0?ssl_cert_reqs=CERT_REQUIRED", redis_ca=str(authority.file)
+    )
     assert said.redis_url == f"rediss://h:1/0?ssl_cert_reqs=required&ssl_ca_certs={authority.file}"
     assert Settings(redis_url=said.redis_url, redis_ca=str(authority.file)) == said
 
 
 @pytest.mark.parametrize("password", ["", f":{QUOTED}@"])
-def test_the_line_that_up_prints_can_be_pasted(authority: Authority, tmp_path: Path, password: str) -> None:
+def test_the_line_that_up_prints_can_be_pasted(
+    authority: Authority, tmp_path: Path, password: str
+) -> None:
     url = f"rediss://{password}[::1]:6380/0?ssl_ca_certs={authority.file}&ssl_check_hostname=false"
     fleet = LocalFleet(Size(workers=0), tmp_path, url)
     fleet.redis_url = url
     said = fleet.welcome()
-    line = next(one for one in said.splitlines() if "submit" in one).partition("submit")[2].partition("   (")[0]
+    line = (
+        next(one for one in said.splitlines() if "submit" in one)
+        .partition("submit")[2]
+        .partition("   (")[0]
+    )
     words = shlex.split(line)
     assert words[-4:] == ["unstuck", "submit", "SPEC", "--wait"]
     assert (f"UNSTUCK_REDIS_URL={url}" in words) == (not password)

@@ -46,15 +46,22 @@ class Fleet:
         """The processes that ran the groups of a job, once it is finished."""
         view = self.client.wait(job)
         assert view.job.status is Status.FINISHED
-        return {int(member.worker.rpartition(":")[2]) for one in view.groups for member in one.members}
+        return {
+            int(member.worker.rpartition(":")[2]) for one in view.groups for member in one.members
+        }
 
 
 def spec(name: str) -> dict[str, object]:
-    return {"name": name, "groups": [{"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}]}
+    return {
+        "name": name,
+        "groups": [{"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}],
+    }
 
 
 @pytest.fixture(scope="module")
-def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Fleet]]:
+def fleets(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Fleet]]:
     """Each with a coordinator and a worker of its own, on one database."""
     with redis.Redis.from_url(redis_server.url) as store:
         store.flushall()
@@ -62,7 +69,9 @@ def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
         made = []
         for prefix in ("one", "two"):
             folder = tmp_path_factory.mktemp(prefix)
-            settings = Settings(redis_url=redis_server.url, warehouse=str(folder / "w"), prefix=prefix)
+            settings = Settings(
+                redis_url=redis_server.url, warehouse=str(folder / "w"), prefix=prefix
+            )
             environ = {
                 "UNSTUCK_REDIS_URL": settings.redis_url,
                 "UNSTUCK_WAREHOUSE": settings.warehouse,
@@ -90,19 +99,26 @@ def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
             stack.callback(coordinator.kill)
             name = ["-n", f"worker-{prefix}@here"]
             worker = stack.enter_context(
-                fleet.worker(redis_server.url, folder, concurrency=2, environ=environ, arguments=name)
+                fleet.worker(
+                    redis_server.url, folder, concurrency=2, environ=environ, arguments=name
+                )
             )
             client = stack.enter_context(Client(settings))
             made.append(Fleet(prefix, environ, folder, worker, client))
         for one in made:
-            wait_until(lambda one=one: one.client.fleet().coordinators, 60, "the coordinator to be there")
+            wait_until(
+                lambda one=one: one.client.fleet().coordinators, 60, "the coordinator to be there"
+            )
         yield made
 
 
 @pytest.mark.variant
 def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> None:
     jobs = [(one, one.client.submit(spec(f"j{n}")).id) for n in range(JOBS) for one in fleets]
-    ran = {one.prefix: set().union(*(one.ran_on(job) for of, job in jobs if of is one)) for one in fleets}
+    ran = {
+        one.prefix: set().union(*(one.ran_on(job) for of, job in jobs if of is one))
+        for one in fleets
+    }
     for one in fleets:
         assert ran[one.prefix] <= {runner.pid for runner in one.worker.runners}
         assert len(one.client.jobs()) == JOBS
@@ -117,7 +133,9 @@ def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
             for n in range(4):
                 sent = {"spec": spec("sent"), "key": f"sent-{n}"}
                 app.send_task("unstuck.submit", kwargs=sent, queue="control")
-        wait_until(lambda one=one: len(one.client.jobs(name="sent")) == 4, 30, f"all four in {one.prefix}")
+        wait_until(
+            lambda one=one: len(one.client.jobs(name="sent")) == 4, 30, f"all four in {one.prefix}"
+        )
 
 
 @pytest.mark.variant
@@ -127,11 +145,16 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
     one, other = fleets
     text = "name: broken\ngroups:\n  - {name: a, neds: [b], steps: [{python: 'm:f'}]}\n"
     with app_of_strangers(redis_server.url, one.prefix) as app:
-        app.send_task("unstuck.submit", kwargs={"spec": text, "key": "night", "by": "anna"}, queue="control")
+        app.send_task(
+            "unstuck.submit", kwargs={"spec": text, "key": "night", "by": "anna"}, queue="control"
+        )
         wait_until(lambda: one.client.dead_letters.all(), 30, "the dead letter")
     (letter,) = one.client.dead_letters.all()
     shown = json.loads(one.asks("unstuck.cli", "dead", "show", letter.id, "--json"))
-    assert shown["reason"] == "SPEC_INVALID: <text>:3:15: groups[0].neds: unknown field 'neds'; did you mean 'needs'?"
+    assert (
+        shown["reason"]
+        == "SPEC_INVALID: <text>:3:15: groups[0].neds: unknown field 'neds'; did you mean 'needs'?"
+    )
     assert shown["task"].pop("task_id")
     assert shown["task"] == {"name": "unstuck.submit", "spec": text, "key": "night", "by": "anna"}
     assert one.client.dead_letters.replay(letter.id).word == "REFUSED"
@@ -142,14 +165,23 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
 @pytest.mark.variant
 def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
     for one, other in (fleets, fleets[::-1]):
-        wait_until(lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown")
+        wait_until(
+            lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown"
+        )
         shown = json.loads(one.asks("unstuck.cli", "fleet", "--json"))
         own = {runner.pid for runner in one.worker.runners}
         assert {runner["pid"] for runner in shown["runners"]} == own
-        assert {queue["name"]: queue["listeners"] for queue in shown["queues"]} == {"control": 1, "light": 2}
-        told = json.loads(one.asks("celery", "-A", "unstuck.tasks", "inspect", "ping", "--timeout", "3", "--json"))
+        assert {queue["name"]: queue["listeners"] for queue in shown["queues"]} == {
+            "control": 1,
+            "light": 2,
+        }
+        told = json.loads(
+            one.asks("celery", "-A", "unstuck.tasks", "inspect", "ping", "--timeout", "3", "--json")
+        )
         assert set(told) == {f"worker-{one.prefix}@here", f"coordinator-{one.prefix}@here"}
         assert other.worker.process.poll() is None
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as store:
-        strange = [key for key in store.scan_iter("*", count=1000) if not key.startswith(("one:", "two:"))]
+        strange = [
+            key for key in store.scan_iter("*", count=1000) if not key.startswith(("one:", "two:"))
+        ]
     assert strange == [], "every key of a fleet carries its prefix"

@@ -76,7 +76,9 @@ sys.meta_path[:] = [Blind(finder) for finder in sys.meta_path]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, app: str = "unstuck.tasks") -> str:
+def refused(
+    url: str, folder: Path, environ: dict[str, str], *arguments: str, app: str = "unstuck.tasks"
+) -> str:
     """What a worker says that does not start."""
     done = subprocess.run(
         [sys.executable, "-m", "celery", "-A", app, "worker", *arguments],
@@ -96,7 +98,8 @@ def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queues: str
 ) -> None:
     waits = {
-        name: fleet.make_offer(client, tmp_path / "w", name, {**PLAIN, "queue": name}) for name in ("heavy", "spark")
+        name: fleet.make_offer(client, tmp_path / "w", name, {**PLAIN, "queue": name})
+        for name in ("heavy", "spark")
     }
     said = refused(redis_server.url, tmp_path, NO_JAVA, *(["-Q", queues] if queues else []))
     assert "Java is not installed in JAVA_HOME, /nowhere: Spark needs Java 17 or newer" in said
@@ -108,7 +111,9 @@ def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
 
 
 @pytest.mark.variant
-def test_a_java_that_is_too_old_for_spark_is_none(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_for_spark_is_none(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     said = refused(redis_server.url, tmp_path, java(tmp_path, version("11.0.2")), "-Q", "spark")
     assert f"Java 11 in JAVA_HOME, {tmp_path}/java is too old" in said
 
@@ -121,7 +126,9 @@ def test_the_version_of_a_java_is_read_where_its_release_file_tells_it(
     home = Path(java(tmp_path, f"touch {asked}; {version('17.0.1')}")["JAVA_HOME"])
     monkeypatch.setenv("JAVA_HOME", str(home))
     for told, found in (('"1.8.0_412"', 8), ('"11.0.2"', 11), ('"21"', 21)):
-        (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION={told}\nJAVA_VERSION_DATE="2025-04-15"\n')
+        (home / "release").write_text(
+            f'IMPLEMENTOR="x"\nJAVA_VERSION={told}\nJAVA_VERSION_DATE="2025-04-15"\n'
+        )
         assert java_version() == found
     assert not asked.exists()
     (home / "release").write_text("no version\n")
@@ -162,7 +169,11 @@ def test_a_worker_without_the_packages_of_a_worker_takes_nothing(
     ids=["light", "none"],
 )
 def test_a_worker_of_light_groups_needs_no_java_and_leaves_groups_with_spark(
-    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queue: str, environ: dict[str, str]
+    client: redis.Redis,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    queue: str,
+    environ: dict[str, str],
 ) -> None:
     environ = {**NO_JAVA, **environ}
     with fleet.worker(redis_server.url, tmp_path, queues=queue, environ=environ):
@@ -170,11 +181,15 @@ def test_a_worker_of_light_groups_needs_no_java_and_leaves_groups_with_spark(
         assert fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED
         sparks = fleet.make_offer(client, tmp_path / "w", "sparks", {**SPARK, "queue": queue})
         plain = fleet.make_offer(client, tmp_path / "w", "more", {**PLAIN, "queue": queue})
-        assert fleet.outcome(client, plain).kind is OutcomeKind.SUCCEEDED, "which was offered after it"
+        assert fleet.outcome(client, plain).kind is OutcomeKind.SUCCEEDED, (
+            "which was offered after it"
+        )
         assert "claimant" not in fleet.attempt(client, sparks), "it stands for workers with Spark"
 
 
-def test_a_java_that_only_sparks_own_settings_know_is_found(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_java_that_only_sparks_own_settings_know_is_found(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     (tmp_path / "spark-env.sh").write_text(f"echo told\nJAVA_HOME={real_java_home()}\n")
     environ = {**NO_JAVA, "SPARK_CONF_DIR": str(tmp_path)}
     with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
@@ -199,13 +214,23 @@ def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back
         wait_until(lambda: worker.watchdogs, 30, "its runner to have begun")
         link.unlink()
         offer = fleet.make_offer(client, tmp_path / "w", "sparks", SPARK)
-        wait_until(lambda: "nothing is taken: Java is gone" in worker.text(), 30, "the offer to be left")
-        assert client.zscore(fleet.KEYS.ready("heavy"), str(offer)) is not None, "it stands for others"
+        wait_until(
+            lambda: "nothing is taken: Java is gone" in worker.text(), 30, "the offer to be left"
+        )
+        assert client.zscore(fleet.KEYS.ready("heavy"), str(offer)) is not None, (
+            "it stands for others"
+        )
         fleet.send_wake_up(client, offer, "heavy")  # as a sweep does
-        wait_until(lambda: "cannot be a runner: HostUnfit: Java is not installed" in worker.text(), 30, "the next one")
+        wait_until(
+            lambda: "cannot be a runner: HostUnfit: Java is not installed" in worker.text(),
+            30,
+            "the next one",
+        )
         assert "claimant" not in fleet.attempt(client, offer), "nobody is charged with anything"
         link.symlink_to(real_java_home())
-        assert fleet.outcome(client, offer, 120).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
+        assert fleet.outcome(client, offer, 120).kind is OutcomeKind.SUCCEEDED, worker.text()[
+            -2000:
+        ]
 
 
 def test_a_jvm_that_does_not_come_to_life_is_charged_to_nobody_and_nothing_more_is_taken(
@@ -220,13 +245,26 @@ def test_a_jvm_that_does_not_come_to_life_is_charged_to_nobody_and_nothing_more_
         assert (outcome.kind, outcome.failure.code) == (OutcomeKind.RELEASED, "NOT_BEGUN")
         assert f"{os.uname().nodename}:{runner.pid} could not start Spark: " in outcome.failure.text
         wait_until(lambda: fleet.gone(runner.pid), 20, "the runner to be replaced")
-        is_left(client, worker, fleet.make_offer(client, tmp_path / "w", "more", SPARK), "could not start Spark")
+        is_left(
+            client,
+            worker,
+            fleet.make_offer(client, tmp_path / "w", "more", SPARK),
+            "could not start Spark",
+        )
 
 
 def is_left(client: redis.Redis, worker: fleet.FleetWorker, offer: Offer, why: str) -> None:
     """The worker says why it takes no Spark work, and the offer stands for others."""
-    wait_until(lambda: "no Spark work is taken: " in worker.text() and why in worker.text(), 30, "the words")
-    wait_until(lambda: [one.unfit for one in fleet.listed(client) if why in one.unfit], 20, "the fleet to tell it")
+    wait_until(
+        lambda: "no Spark work is taken: " in worker.text() and why in worker.text(),
+        30,
+        "the words",
+    )
+    wait_until(
+        lambda: [one.unfit for one in fleet.listed(client) if why in one.unfit],
+        20,
+        "the fleet to tell it",
+    )
     assert client.zscore(fleet.KEYS.ready("heavy"), str(offer)) is not None
     assert "claimant" not in fleet.attempt(client, offer)
 
@@ -252,16 +290,28 @@ def test_a_host_that_is_unfit_for_spark_takes_no_spark_work_says_why_and_goes_on
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, what: str, why: str
 ) -> None:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    says = {"version": "echo 3.8; echo pyarrow", "pyarrow": f"echo {here}; exit 1", "none": "exit 1"}
-    environ = other_python(tmp_path, says[what]) if what in says else {"SPARK_LOCAL_DIRS": "/proc/nowhere/tmp"}
+    says = {
+        "version": "echo 3.8; echo pyarrow",
+        "pyarrow": f"echo {here}; exit 1",
+        "none": "exit 1",
+    }
+    environ = (
+        other_python(tmp_path, says[what])
+        if what in says
+        else {"SPARK_LOCAL_DIRS": "/proc/nowhere/tmp"}
+    )
     with fleet.worker(redis_server.url, tmp_path, queues="heavy,light", environ=environ) as worker:
         offer = fleet.make_offer(client, tmp_path / "w", "sparks", SPARK)
         is_left(client, worker, offer, why)
         plain = {**PLAIN, "queue": "light"}
         first = fleet.make_offer(client, tmp_path / "w", "plain", plain, send=False)
-        fleet.stand(client, first, "light")  # the second one is taken together with the outcome of the first
+        fleet.stand(
+            client, first, "light"
+        )  # the second one is taken together with the outcome of the first
         second = fleet.make_offer(client, tmp_path / "w", "more", plain)
-        assert {fleet.outcome(client, light, 60).kind for light in (first, second)} == {OutcomeKind.SUCCEEDED}
+        assert {fleet.outcome(client, light, 60).kind for light in (first, second)} == {
+            OutcomeKind.SUCCEEDED
+        }
         is_left(client, worker, offer, why)
         if what == "version":
             told_by_fleet_why_and_doctor(Cli(redis_server.url, tmp_path), why)
@@ -273,10 +323,16 @@ def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge
 ) -> None:
     environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SPARK_MASTER": "local[1]"}
     jobs = Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w")))
-    group = {**SPARK, "for_each": {"n": list(range(8))}, "steps": [{"sql": "SELECT :n AS n", "output": "numbers"}]}
+    group = {
+        **SPARK,
+        "for_each": {"n": list(range(8))},
+        "steps": [{"sql": "SELECT :n AS n", "output": "numbers"}],
+    }
     bad = {**environ, **other_python(tmp_path, "echo 3.8; echo pyarrow")}
     with (
-        fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=bad, concurrency=2) as unfit,
+        fleet.worker(
+            redis_server.url, tmp_path, queues="heavy", environ=bad, concurrency=2
+        ) as unfit,
         fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ),
         coordinator_processes(tmp_path, environ) as coordinators,
     ):
@@ -289,21 +345,31 @@ def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge
 
 def told_by_fleet_why_and_doctor(cli: Cli, why: str) -> None:
     assert why in " ".join(cli("fleet").stderr.split())
-    (found,) = [one for one in json.loads(cli("doctor", "--json").stdout)["findings"] if one["code"] == "HOSTS"]
+    (found,) = [
+        one
+        for one in json.loads(cli("doctor", "--json").stdout)["findings"]
+        if one["code"] == "HOSTS"
+    ]
     assert (found["level"], why in found["text"]) == ("problem", True)
 
 
 def test_who_listens_on_a_host_that_is_unfit_is_named_by_why() -> None:
     def runner(host: str, **more: Any) -> RunnerStatus:
-        return RunnerStatus(id=host, host=host, pid=1, queues=("spark",), seen=100.0, worker_pid=2, **more)
+        return RunnerStatus(
+            id=host, host=host, pid=1, queues=("spark",), seen=100.0, worker_pid=2, **more
+        )
 
-    view = FleetView(100.0, None, (runner("bad", unfit="no room"), runner("good", idle_since=90.0)), (), ())
+    view = FleetView(
+        100.0, None, (runner("bad", unfit="no room"), runner("good", idle_since=90.0)), (), ()
+    )
     assert nobody_takes(view) == {"spark": "bad takes no Spark work: no room"}
     assert nobody_takes(replace(view, runners=view.runners[1:])) == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_a_user_without_a_name_and_a_folder_without_room_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_and_a_folder_without_room_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert unfit_for_spark(Settings()) == ""
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=50 << 20))
     assert "has no room: 50 MB are free" in unfit_for_spark(Settings())
@@ -314,29 +380,49 @@ def test_a_user_without_a_name_and_a_folder_without_room_are_found(monkeypatch: 
         os.seteuid(0)
 
 
-def test_the_doctor_asks_for_java_where_spark_is_to_run(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_the_doctor_asks_for_java_where_spark_is_to_run(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     cli = Cli(redis_server.url, tmp_path)
     for master, level in (("local[*]", "problem"), ("none", "ok")):
         done = cli("doctor", "--json", **NO_JAVA, UNSTUCK_SPARK_MASTER=master)
-        assert [one["level"] for one in json.loads(done.stdout)["findings"] if one["code"] == "JAVA"] == [level]
+        assert [
+            one["level"] for one in json.loads(done.stdout)["findings"] if one["code"] == "JAVA"
+        ] == [level]
 
 
 # -- pools -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def coordinator(url: str, folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def coordinator(
+    url: str, folder: Path, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     log = folder / "coordinator.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-l", "INFO", *arguments],
+            [
+                sys.executable,
+                "-m",
+                "celery",
+                "-A",
+                "unstuck.coordinator",
+                "worker",
+                "-l",
+                "INFO",
+                *arguments,
+            ],
             cwd=folder,
             env={**os.environ, "UNSTUCK_REDIS_URL": url, "PYTHONPATH": str(ROOT)},
             stdout=out,
             stderr=out,
         )
     try:
-        wait_until(lambda: b" ready." in log.read_bytes() or process.poll() is not None, 60, "it to be ready")
+        wait_until(
+            lambda: b" ready." in log.read_bytes() or process.poll() is not None,
+            60,
+            "it to be ready",
+        )
         yield process, log
     finally:
         process.kill()
@@ -365,5 +451,9 @@ def test_a_coordinator_that_is_given_no_pool_has_threads(
 
 
 @pytest.mark.variant
-def test_a_worker_that_is_given_another_pool_ends_with_2(redis_server: RedisServer, tmp_path: Path) -> None:
-    assert "needs the prefork pool" in refused(redis_server.url, tmp_path, {}, "-P", "threads", "-Q", "light")
+def test_a_worker_that_is_given_another_pool_ends_with_2(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    assert "needs the prefork pool" in refused(
+        redis_server.url, tmp_path, {}, "-P", "threads", "-Q", "light"
+    )

@@ -31,7 +31,9 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.variant
-def test_a_fleet_on_a_unix_socket_runs_a_job(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_on_a_unix_socket_runs_a_job(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Coordinator, beat, worker, client and command line: all of them, with the one address."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("UNSTUCK_WAREHOUSE", str(tmp_path / "warehouse"))
@@ -39,8 +41,12 @@ def test_a_fleet_on_a_unix_socket_runs_a_job(address: str, tmp_path: Path, monke
     with LocalFleet(Size(workers=0, light_slots=1), tmp_path / "home", address) as fleet:
         fleet.wait_ready()
         with Client(Settings(redis_url=address, warehouse=str(tmp_path / "warehouse"))) as client:
-            job = client.submit({"name": "local", "groups": [{"name": "g", "spark": False, "steps": steps}]}).id
-            wait_until(lambda: client.show(job).job.status is Status.FINISHED, 30, "the job to be FINISHED")
+            job = client.submit(
+                {"name": "local", "groups": [{"name": "g", "spark": False, "steps": steps}]}
+            ).id
+            wait_until(
+                lambda: client.show(job).job.status is Status.FINISHED, 30, "the job to be FINISHED"
+            )
         shown = Cli(address, tmp_path)("show", job)
         assert (shown.returncode, "FINISHED" in shown.stdout) == (0, True), shown.stderr
         with connect(address) as store:
@@ -55,7 +61,10 @@ def test_a_fleet_on_a_unix_socket_runs_a_job(address: str, tmp_path: Path, monke
         ("redis://h:1/2", "redis://h:1/2"),
         ("rediss://:pw@h/2", "rediss://:pw@h/2"),
         ("unix:///run/r.sock", "redis+socket:///run/r.sock?virtual_host=0"),
-        ("unix:///run/r.sock?db=3&password=p%40w", "redis+socket://:p%40w@/run/r.sock?virtual_host=3"),
+        (
+            "unix:///run/r.sock?db=3&password=p%40w",
+            "redis+socket://:p%40w@/run/r.sock?virtual_host=3",
+        ),
         ("unix://me:p%40w@/run/r.sock", "redis+socket://me:p%40w@/run/r.sock?virtual_host=0"),
     ],
 )

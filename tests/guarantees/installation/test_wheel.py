@@ -54,13 +54,17 @@ WAYS = [linked, pytest.param(installed, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def without_worker(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_worker(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     python: Path = request.param(tmp_path_factory.mktemp("light") / "env", wheel, "")
     return python
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def with_worker(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_worker(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     python: Path = request.param(tmp_path_factory.mktemp("full") / "env", wheel, "worker")
     return python
 
@@ -73,8 +77,16 @@ class Project:
         self.settings = Settings(redis_url=redis.url, warehouse=str(folder / "warehouse"))
         for name, text in (("mine.py", STEPS), ("light.yaml", SPEC), ("app.py", APP)):
             (folder / name).write_text(text)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNSTUCK_", "PYTHON"))}
-        self.env = {**kept, "UNSTUCK_REDIS_URL": redis.url, "UNSTUCK_WAREHOUSE": self.settings.warehouse}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("UNSTUCK_", "PYTHON"))
+        }
+        self.env = {
+            **kept,
+            "UNSTUCK_REDIS_URL": redis.url,
+            "UNSTUCK_WAREHOUSE": self.settings.warehouse,
+        }
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in command]
@@ -91,7 +103,9 @@ class Project:
         log = self.folder / f"{words[0]}.log"
         command = [str(python), "-m", "celery", "-A", *words]
         with log.open("wb") as out:
-            process = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=out, stderr=out)
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=self.env, stdout=out, stderr=out
+            )
             try:
                 yield log
             finally:
@@ -104,17 +118,34 @@ def project(client: object, redis_server: RedisServer, tmp_path: Path) -> Projec
     return Project(tmp_path, redis_server)
 
 
-def test_the_wheel_holds_every_file_of_the_product_and_nothing_beside_the_one_package(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_product_and_nothing_beside_the_one_package(
+    wheel: Path,
+) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
     listed = subprocess.run(
-        ["git", "ls-files", "tasks", "coordinator", "src/unstuck"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "tasks", "coordinator", "src/unstuck"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
-    there = {f"unstuck/{name.removeprefix('src/unstuck/')}" for name in listed if not (ROOT / name).is_dir()}
+    there = {
+        f"unstuck/{name.removeprefix('src/unstuck/')}"
+        for name in listed
+        if not (ROOT / name).is_dir()
+    }
     assert names == {name for name in there if (ROOT / "src" / name).is_file()}
     page = {name for name in names if name.startswith("unstuck/web/") and not name.endswith(".py")}
     assert {Path(name).suffix for name in names - page} == {".py", ".lua", ".json", ".typed"}
-    assert {Path(name).suffix for name in page} == {".html", ".css", ".js", ".svg", ".txt", ".LICENSE"}
+    assert {Path(name).suffix for name in page} == {
+        ".html",
+        ".css",
+        ".js",
+        ".svg",
+        ".txt",
+        ".LICENSE",
+    }
 
 
 def test_with_the_web_extra_the_page_is_served_and_without_it_what_is_missing_is_said(
@@ -122,11 +153,22 @@ def test_with_the_web_extra_the_page_is_served_and_without_it_what_is_missing_is
 ) -> None:
     python = linked(project.folder / "env", wheel, "web")
     command = [str(python.with_name("unstuck")), "web", "--address", "127.0.0.1:0"]
-    with subprocess.Popen(command, cwd=project.folder, env=project.env, stderr=subprocess.PIPE, text=True) as page:
+    with subprocess.Popen(
+        command, cwd=project.folder, env=project.env, stderr=subprocess.PIPE, text=True
+    ) as page:
         try:
             assert page.stderr is not None
             address = page.stderr.readline().split()[-1]
-            for path in ("", "jobs", "schedules", "datasets", "fleet", "static/style.css", "api/v1/jobs", "metrics"):
+            for path in (
+                "",
+                "jobs",
+                "schedules",
+                "datasets",
+                "fleet",
+                "static/style.css",
+                "api/v1/jobs",
+                "metrics",
+            ):
                 with urllib.request.urlopen(address + path) as answer:
                     assert answer.read()
         finally:
@@ -142,16 +184,28 @@ def test_without_the_worker_extra_clients_and_coordinators_work_and_a_worker_say
     python, here = without_worker, without_worker.parents[1]
     for missing in ("pyspark", "pyarrow", "pandas", "numpy", "tests"):
         assert project.run(python, "-c", f"import {missing}").returncode == 1, missing
-    assert project.says(python.with_name("unstuck"), "--version") == f"unstuck {version('unstuck')}\n"
+    assert (
+        project.says(python.with_name("unstuck"), "--version") == f"unstuck {version('unstuck')}\n"
+    )
     job, status, file = project.says(python, "app.py", "light.yaml").split()
     assert status == "PENDING"
     assert Path(file).is_relative_to(here)
-    with Client(project.settings) as client, project.celery(python, "unstuck.coordinator", "worker", "-P", "threads"):
-        wait_until(lambda: client.show(job).groups[0].census.get("QUEUED") == 1, 60, "the coordinator to decide")
+    with (
+        Client(project.settings) as client,
+        project.celery(python, "unstuck.coordinator", "worker", "-P", "threads"),
+    ):
+        wait_until(
+            lambda: client.show(job).groups[0].census.get("QUEUED") == 1,
+            60,
+            "the coordinator to decide",
+        )
     assert job in project.says(python.with_name("unstuck"), "list")
     refused = project.run(python, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "light")
     assert refused.returncode == 2
-    assert f"pyspark and pyarrow cannot be imported by {python}. In a checkout of Unstuck run: " in refused.stderr
+    assert (
+        f"pyspark and pyarrow cannot be imported by {python}. In a checkout of Unstuck run: "
+        in refused.stderr
+    )
     assert "Traceback" not in refused.stderr
 
 

@@ -47,7 +47,11 @@ def _disk_is_broken(store: redis.Redis) -> None:
     (Path(store.config_get("dir")["dir"]) / "dump.rdb").mkdir()  # a snapshot cannot take its place
     store.config_set("save", "3600 1")
     store.bgsave()
-    wait_until(lambda: store.info("persistence")["rdb_last_bgsave_status"] == "err", 10, "the snapshot to fail")
+    wait_until(
+        lambda: store.info("persistence")["rdb_last_bgsave_status"] == "err",
+        10,
+        "the snapshot to fail",
+    )
 
 
 REFUSALS = {
@@ -57,7 +61,9 @@ REFUSALS = {
         lambda store: store.replicaof("NO", "ONE"),
     ),
     "a broken disk": Refusal(
-        "MISCONF", _disk_is_broken, lambda store: store.config_set("stop-writes-on-bgsave-error", "no")
+        "MISCONF",
+        _disk_is_broken,
+        lambda store: store.config_set("stop-writes-on-bgsave-error", "no"),
     ),
     "a full memory": Refusal(
         "'maxmemory'",
@@ -101,7 +107,10 @@ class Fleet:
     def submit(self, name: str, gate: Path) -> str:
         step = {"python": "fleet_steps:until", "params": {"path": str(gate)}}
         return self.client.submit(
-            {"name": name, "groups": [{"name": "g", "spark": False, "queue": QUEUE, "steps": [step]}]}
+            {
+                "name": name,
+                "groups": [{"name": "g", "spark": False, "queue": QUEUE, "steps": [step]}],
+            }
         ).id
 
     def alive(self) -> None:
@@ -127,7 +136,18 @@ def _coordinator(url: str, home: Path) -> Iterator[fleet.FleetWorker]:
     }
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "impatient", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"],
+            [
+                sys.executable,
+                "-m",
+                "impatient",
+                "-A",
+                "unstuck.coordinator",
+                "worker",
+                "-P",
+                "threads",
+                "-l",
+                "INFO",
+            ],
             env=env,
             stdout=out,
             stderr=out,
@@ -154,14 +174,18 @@ def troubled(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> I
     settings = Settings(redis_url=server.url, warehouse=str(home / "warehouse"))
     with (
         _coordinator(server.url, home) as coordinator,
-        fleet.worker(server.url, home, queues=QUEUE, concurrency=2, environ=_SOON, program="impatient") as worker,
+        fleet.worker(
+            server.url, home, queues=QUEUE, concurrency=2, environ=_SOON, program="impatient"
+        ) as worker,
         redis.Redis.from_url(server.url, decode_responses=True) as store,
         Client(settings) as client,
     ):
         made = Fleet(server, store, worker, coordinator, client, home, "")
         made.held = made.submit("held", home / "held")
         wait_until(
-            lambda: client.show(made.held).job.status is Status.RUNNING and coordinator.ready(), 30, "a running step"
+            lambda: client.show(made.held).job.status is Status.RUNNING and coordinator.ready(),
+            30,
+            "a running step",
         )
         yield made
 
@@ -174,7 +198,9 @@ def silenced(worker: fleet.FleetWorker, store: redis.Redis) -> Iterator[None]:
     def held() -> bool:
         ports = {each.laddr.port for each in listening.net_connections("tcp") if each.laddr}
         return any(
-            one["cmd"] == "brpop" and "b" in one["flags"] and int(one["addr"].rpartition(":")[2]) in ports
+            one["cmd"] == "brpop"
+            and "b" in one["flags"]
+            and int(one["addr"].rpartition(":")[2]) in ports
             for one in store.client_list()
         )
 
@@ -255,7 +281,9 @@ def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_
     (troubled.home / "held").touch()
     troubled.finishes(troubled.held)
     record = troubled.client.show(troubled.held).groups[0].members[0]
-    assert (record.state, record.attempt) == (GroupState.SUCCEEDED, 1), "the attempt that ran through all of it"
+    assert (record.state, record.attempt) == (GroupState.SUCCEEDED, 1), (
+        "the attempt that ran through all of it"
+    )
     troubled.finishes(troubled.submit("again", troubled.home / "held"))
 
 
@@ -269,12 +297,23 @@ def test_a_worker_has_not_stalled_on_a_broker_that_refuses_writes(
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ) as worker:
         try:
             with silenced(worker, client):
-                group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
+                group = {
+                    "name": "g",
+                    "spark": False,
+                    "queue": QUEUE,
+                    "steps": [{"python": "fleet_steps:my_pid"}],
+                }
                 fleet.make_offer(client, tmp_path / "w", "waits", group)
                 client.config_set("min-replicas-to-write", 1)
             wait_until(lambda: "NOREPLICAS" in worker.text(), 30, "the worker to be refused")
             began = time.monotonic()
-            wait_until(lambda: worker.process.poll() is not None or time.monotonic() - began > 2.5 * stalled_after, 30)
+            wait_until(
+                lambda: (
+                    worker.process.poll() is not None
+                    or time.monotonic() - began > 2.5 * stalled_after
+                ),
+                30,
+            )
             assert worker.process.poll() is None, worker.text()[-2000:]
             assert "has stalled" not in worker.text()
             assert client.llen(fleet.KEYS.queue(QUEUE)) == 1

@@ -52,7 +52,9 @@ def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> N
     end = coordinator.store.end
 
     def met_busy_each_time(job_id: str, owner: str, **more: Any) -> Any:
-        coordinator.store.begin(job_id, "another coordinator that keeps trying")  # BUSY, leaves the dirty flag
+        coordinator.store.begin(
+            job_id, "another coordinator that keeps trying"
+        )  # BUSY, leaves the dirty flag
         return end(job_id, owner, **more)
 
     coordinator.store.end = met_busy_each_time  # type: ignore[method-assign]
@@ -62,7 +64,9 @@ def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> N
     )
 
 
-def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups(coordinator: Coordinator) -> None:
+def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups(
+    coordinator: Coordinator,
+) -> None:
     """After an outage those of a wide job come in many batches, and the first pass has applied them all."""
     job = coordinator.submit(group("only"))
     coordinator.read()
@@ -75,7 +79,8 @@ def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups
     token = str(offer.held_by("runner1"))
     for n in range(3):
         coordinator.redis.xadd(
-            coordinator.keys.reports, {"v": 1, "id": f"late {n}", "token": token, "kind": "succeeded", "at": 1}
+            coordinator.keys.reports,
+            {"v": 1, "id": f"late {n}", "token": token, "kind": "succeeded", "at": 1},
         )
     coordinator.read()
     assert not loads
@@ -84,7 +89,9 @@ def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups
 
 
 @pytest.mark.parametrize("amount", [1, READ_AT_ONCE, READ_AT_ONCE + 1])
-def test_reports_of_any_number_of_groups_are_applied_in_one_pass(coordinator: Coordinator, amount: int) -> None:
+def test_reports_of_any_number_of_groups_are_applied_in_one_pass(
+    coordinator: Coordinator, amount: int
+) -> None:
     """Lua has room for 8,000 arguments. Attempts that are too many for the script are read after it."""
     job = coordinator.submit(group("first"), group("second"))
     coordinator.read()
@@ -93,7 +100,9 @@ def test_reports_of_any_number_of_groups_are_applied_in_one_pass(coordinator: Co
     entries = coordinator.stream.read(500, 0.01)
     reports = [Delivered(entry.id, entry.report) for entry in entries]
     more = [
-        replace(one, report=replace(one.report, token=replace(one.report.token, group=f"no group {n}")))
+        replace(
+            one, report=replace(one.report, token=replace(one.report.token, group=f"no group {n}"))
+        )
         for n, one in enumerate([reports[-1]] * (amount - 1))
     ]
     coordinator.reconciler.reconcile(job, [*reports, *more])
@@ -113,7 +122,9 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
     one.read()
     stop = threading.Event()
 
-    def keeps_trying() -> None:  # as a consumer with reports of a busy job does; a free lock it lets go at once
+    def keeps_trying() -> (
+        None
+    ):  # as a consumer with reports of a busy job does; a free lock it lets go at once
         while not stop.is_set():
             if two.store.begin(job, "two").answer == "LOCKED":
                 two.redis.delete(two.keys.of(job).lock)
@@ -136,7 +147,9 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
     finally:
         stop.set()
         thread.join()
-    assert len(ends) <= 3, f"{len(ends)} looks at 1,500 groups, {time.perf_counter() - began:.1f}s under the lock"
+    assert len(ends) <= 3, (
+        f"{len(ends)} looks at 1,500 groups, {time.perf_counter() - began:.1f}s under the lock"
+    )
 
 
 @pytest.fixture
@@ -171,7 +184,9 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
         return median(each)
 
     narrow, wide = per_report(200), per_report(2_000)
-    assert wide < 1.5 * narrow, f"{narrow:.0f} lines of Python a report at 200 groups, {wide:.0f} at 2,000"
+    assert wide < 1.5 * narrow, (
+        f"{narrow:.0f} lines of Python a report at 200 groups, {wide:.0f} at 2,000"
+    )
 
 
 @pytest.mark.long
@@ -186,7 +201,9 @@ def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
 
     def per_outcome(width: int) -> float:
         coordinator = make_coordinator(dispatch_window=10_000, sweep_every=3600)
-        job = coordinator.submit(group("g", for_each={"n": list(range(width))}), join("end", "g"), name=f"w{width}")
+        job = coordinator.submit(
+            group("g", for_each={"n": list(range(width))}), join("end", "g"), name=f"w{width}"
+        )
         coordinator.read()
         for offer in coordinator.offers():
             coordinator.work(offer)
@@ -196,12 +213,16 @@ def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
         return lines.count / width
 
     narrow, wide = per_outcome(400), per_outcome(4_000)
-    assert wide < 1.3 * narrow, f"{narrow:.0f} lines of Python an outcome at 400 groups, {wide:.0f} at 4,000"
+    assert wide < 1.3 * narrow, (
+        f"{narrow:.0f} lines of Python an outcome at 400 groups, {wide:.0f} at 4,000"
+    )
 
 
 @pytest.mark.variant
 @pytest.mark.usefixtures("unhurried")
-def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_many_dynamic_forks_cost_a_report_no_more_than_one(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """An outcome: each collected key judges every group again: N sources are O(N^2)."""
 
     def per_report(width: int) -> float:
@@ -216,7 +237,9 @@ def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_coordinator: Cal
             coordinator.claim(offer)
         coordinator.read()
         for offer in offers:
-            coordinator.finish(offer.held_by("runner1"), replace(SUCCEEDED, forks={f"{offer.group}.c": [1]}))
+            coordinator.finish(
+                offer.held_by("runner1"), replace(SUCCEEDED, forks={f"{offer.group}.c": [1]})
+            )
         lines = Lines()
         while entries := coordinator.stream.read(500, 0.001):
             with lines:
@@ -255,7 +278,9 @@ def test_wake_ups_do_not_pile_up_behind_busy_workers(
         coordinator.sweep.run()
         looks.add(coordinator.show(job).due)
     assert coordinator.redis.llen(queue) == most
-    assert len(coordinator.sent) == 20, "one entry for each group, however often its offer is made again"
+    assert len(coordinator.sent) == 20, (
+        "one entry for each group, however often its offer is made again"
+    )
 
 
 def test_two_outputs_of_one_name_do_not_mix_their_fork_values(coordinator: Coordinator) -> None:
@@ -271,14 +296,20 @@ def test_two_outputs_of_one_name_do_not_mix_their_fork_values(coordinator: Coord
     coordinator.work(offers["a"], replace(SUCCEEDED, forks={"out.col": ["of a"]}))
     coordinator.work(offers["x"], replace(SUCCEEDED, forks={"out.col": ["of x 1", "of x 2"]}))
     coordinator.read()
-    values = {f.name: [m.value for m in f.members] for f in coordinator.show(job).groups if f.forked}
+    values = {
+        f.name: [m.value for m in f.members] for f in coordinator.show(job).groups if f.forked
+    }
     assert values == {"fa": ["of a"], "fx": ["of x 1", "of x 2"]}
 
 
 def test_parameters_are_not_stored_once_per_group(coordinator: Coordinator) -> None:
     """60 KB of parameters are legal, and so are 10,000 groups: 600 MB in one script call and in the store."""
     spec = JobSpec.model_validate(
-        {"name": "big", "params": {"p": "x" * 60_000}, "groups": [group(f"g{n}") for n in range(200)]}
+        {
+            "name": "big",
+            "params": {"p": "x" * 60_000},
+            "groups": [group(f"g{n}") for n in range(200)],
+        }
     )
     size = len(spec.to_json())
     job = coordinator.client.submit(spec).id
@@ -306,7 +337,8 @@ def test_specs_of_a_hundred_live_jobs_are_not_compiled_in_each_sweep(
     """A sweep is a cyclic scan: an LRU cache that is too small for it misses every time."""
     coordinator = make_coordinator(dispatch_timeout=0.1)
     jobs = [
-        coordinator.submit(*(group(f"g{n}") for n in range(50)), params={"day": d}, name=f"d{d}") for d in range(100)
+        coordinator.submit(*(group(f"g{n}") for n in range(50)), params={"day": d}, name=f"d{d}")
+        for d in range(100)
     ]
     coordinator.read()
     coordinator.offers()
@@ -334,7 +366,10 @@ def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(
 ) -> None:
     """Jobs that wait for a worker are due again every 0.25 s, and a sweep takes 200: the others queue behind them."""
     coordinator = make_coordinator(dispatch_timeout=0.2)
-    waiting = {coordinator.submit(group("waits", queue="nobody"), name=f"w{number}") for number in range(400)}
+    waiting = {
+        coordinator.submit(group("waits", queue="nobody"), name=f"w{number}")
+        for number in range(400)
+    }
     coordinator.read()
     coordinator.sweep.run()
     passes = 0
@@ -350,18 +385,24 @@ def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(
         coordinator.sweep.run()
     counted.clear()
     last = coordinator.submit(group("only"), name="last")
-    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0, approximate=False)  # its wake-up is lost
+    coordinator.redis.xtrim(
+        coordinator.keys.reports, maxlen=0, approximate=False
+    )  # its wake-up is lost
     while last not in counted:
         coordinator.sweep.run()
         passes += 1
-    assert passes <= 2, f"{passes} sweeps, {len(counted)} passes over jobs in which nothing could go on"
+    assert passes <= 2, (
+        f"{passes} sweeps, {len(counted)} passes over jobs in which nothing could go on"
+    )
 
 
 def test_a_fork_cannot_take_its_values_from_a_fork(coordinator: Coordinator) -> None:
     """Each member would bring values of its own, and all but the first would be lost without a word."""
     with pytest.raises(SpecError, match="is a fork itself"):
         coordinator.submit(
-            group("a", for_each={"n": [1, 2]}), group("b", "a", for_each={"m": {"from": "out.col"}}), join("end", "b")
+            group("a", for_each={"n": [1, 2]}),
+            group("b", "a", for_each={"m": {"from": "out.col"}}),
+            join("end", "b"),
         )
 
 
@@ -396,7 +437,9 @@ def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_ind
     coordinator.read()
     for job in paused:
         coordinator.client.pause(job)
-    coordinator.store.halt(halted, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time())
+    coordinator.store.halt(
+        halted, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time()
+    )
     waiting = [*paused, backoff, halted]
 
     def none_is_due_soon() -> bool:

@@ -42,7 +42,9 @@ def test_a_report_that_raises_every_time_is_made_a_dead_letter_and_those_behind_
     good = coordinator.submit(group("only"), name="behind")
 
     assert coordinator.drive(good) is Status.FINISHED
-    assert coordinator.client.dead_letters.newest() == [], "not a dead letter at the first try: what ails it may pass"
+    assert coordinator.client.dead_letters.newest() == [], (
+        "not a dead letter at the first try: what ails it may pass"
+    )
 
     def dead_letters() -> list[DeadLetter]:
         coordinator.consumer.step()
@@ -67,7 +69,9 @@ def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_rea
     entries = [entry.id for entry in dead.stream.read(10, 0.01)]
     heir = make_coordinator(report_idle=60.0)
     reports, idle = (heir.keys.reports, "coordinators"), 61_000
-    heir.redis.xclaim(*reports, "the dead one", 0, entries, idle=idle)  # as if it had died a minute ago
+    heir.redis.xclaim(
+        *reports, "the dead one", 0, entries, idle=idle
+    )  # as if it had died a minute ago
     assert heir.redis.xpending(*reports)["pending"] == len(entries) == 2
     heir.consumer.step()
     assert heir.redis.xpending(*reports)["pending"] == 0
@@ -129,19 +133,25 @@ def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_pois
 def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(coordinator: Coordinator) -> None:
     bad = poisoned(coordinator)
     good = coordinator.submit(group("only"), name="behind")
-    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0)  # no wake-up: the sweep alone must find both
+    coordinator.redis.xtrim(
+        coordinator.keys.reports, maxlen=0
+    )  # no wake-up: the sweep alone must find both
 
     for _ in range(3):
         coordinator.sweep.run()
 
     assert [offer.job for offer in coordinator.offers()] == [good]
-    assert bad in coordinator.redis.zrange(coordinator.keys.due, 0, -1), "it stays due, where people find it"
+    assert bad in coordinator.redis.zrange(coordinator.keys.due, 0, -1), (
+        "it stays due, where people find it"
+    )
 
 
 # -- replay and drop ------------------------------------------------------------------------------------------
 
 
-def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(coordinator: Coordinator) -> None:
+def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(
+    coordinator: Coordinator,
+) -> None:
     """The store was rolled back to before the job, and restored later: its last report is not lost."""
     job = coordinator.submit(group("only"))
     coordinator.read()
@@ -160,14 +170,19 @@ def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(coordinato
     assert coordinator.client.dead_letters.get(dead.id) == dead, "a refusal changes nothing"
 
     coordinator.redis.rename("elsewhere", key)
-    assert coordinator.client.dead_letters.replay(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
+    assert (
+        coordinator.client.dead_letters.replay(dead.id, by="ann@desk").word
+        is DeadLetterAnswer.REPLAYED
+    )
     before = coordinator.client.counters()
     coordinator.read()
 
     assert coordinator.client.dead_letters.newest() == []
     after = coordinator.client.counters()
     assert after.get("APPLIED", 0) == before.get("APPLIED", 0) + 1
-    (event,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_REPLAYED"]
+    (event,) = [
+        event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_REPLAYED"
+    ]
     assert event["by"] == "ann@desk"
     assert event["at"] > 0
 
@@ -181,7 +196,10 @@ def test_a_replay_whose_reply_was_lost_is_one_report(coordinator: Coordinator) -
         mapping=coordinator.redis.hgetall(coordinator.keys.of(job).job),
     )
 
-    assert coordinator.client.dead_letters.replay(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
+    assert (
+        coordinator.client.dead_letters.replay(dead.id, by="ann@desk").word
+        is DeadLetterAnswer.REPLAYED
+    )
     again = coordinator.client.dead_letters.replay(dead.id, by="bob@desk")
 
     assert again.word is DeadLetterAnswer.ALREADY
@@ -217,9 +235,13 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coor
     bad = one_dead_letter(coordinator, f"{job}/only/1/n/c", kind="exploded")
 
     assert coordinator.client.dead_letters.drop(dead.id).word is DeadLetterAnswer.DROPPED
-    assert coordinator.client.dead_letters.drop(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
+    assert (
+        coordinator.client.dead_letters.drop(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
+    )
     assert coordinator.client.dead_letters.newest() == []
-    (event,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_DROPPED"]
+    (event,) = [
+        event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_DROPPED"
+    ]
     assert (event["by"], bad.id in event["text"]) == ("ann@desk", True)
     assert coordinator.client.dead_letters.drop("1-0").word is DeadLetterAnswer.GONE
     with pytest.raises(NoSuchReport, match="unstuck dead list"):
@@ -229,6 +251,8 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coor
 
 
 @pytest.mark.parametrize("name", ["abc", "1-", f"{2**70}-0", f"{'9' * 5000}-0"])
-def test_what_is_no_id_of_a_report_is_said_to_be_none_and_stops_no_other(coordinator: Coordinator, name: str) -> None:
+def test_what_is_no_id_of_a_report_is_said_to_be_none_and_stops_no_other(
+    coordinator: Coordinator, name: str
+) -> None:
     for treat in (coordinator.client.dead_letters.replay, coordinator.client.dead_letters.drop):
         assert treat(name, by="tester").word == "GONE"

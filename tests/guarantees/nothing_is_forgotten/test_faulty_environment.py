@@ -27,13 +27,17 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 
 @pytest.mark.parametrize("base", ["noted at submit", "unknown"])
-def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(coordinator: Coordinator, base: str) -> None:
+def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(
+    coordinator: Coordinator, base: str
+) -> None:
     """A rolled-back Redis cannot publish twice: the base is noted at submit, and never later."""
     job = coordinator.submit(group("make"))
     if base == "unknown":
         coordinator.unwrite(job, "base")
     raw = redis.Redis(port=int(coordinator.settings.redis_url.rsplit(":", 1)[1].split("/")[0]))
-    saved = {key: value for key in raw.keys("*") if (value := raw.dump(key)) is not None}  # not expired meanwhile
+    saved = {
+        key: value for key in raw.keys("*") if (value := raw.dump(key)) is not None
+    }  # not expired meanwhile
 
     def run() -> None:
         coordinator.read()
@@ -54,7 +58,9 @@ def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(coordin
     run()
     warehouse = Warehouse(coordinator.settings.warehouse)
     entries = [warehouse.entry(n) for n in range(1, warehouse.head() + 1)]
-    assert [e.publish_id for e in entries if e] == [job], "one package per job, whatever the store forgot"
+    assert [e.publish_id for e in entries if e] == [job], (
+        "one package per job, whatever the store forgot"
+    )
 
 
 def set_clock_back(coordinator: Coordinator, job: str, seconds: float) -> None:
@@ -80,14 +86,21 @@ def set_clock_back(coordinator: Coordinator, job: str, seconds: float) -> None:
     coordinator.reconciler.cache.clear()
 
 
-def test_a_lost_offer_is_found_although_the_clock_was_set_back(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_lost_offer_is_found_although_the_clock_was_set_back(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     coordinator = make_coordinator(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
     job = coordinator.submit(group("only"))
     coordinator.read()
     coordinator.sweep.run()
     coordinator.offers()  # lost
     set_clock_back(coordinator, job, 3600.0)
-    wait_until(lambda: coordinator.sweep.run() >= 0 and coordinator.sent, 20, "the offer to stand again", every=0.05)
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and coordinator.sent,
+        20,
+        "the offer to stand again",
+        every=0.05,
+    )
 
 
 def test_a_lost_offer_is_found_although_the_clock_was_set_back_before_anybody_had_swept(
@@ -100,7 +113,12 @@ def test_a_lost_offer_is_found_although_the_clock_was_set_back_before_anybody_ha
     coordinator.offers()  # lost
     set_clock_back(coordinator, job, 3600.0)
     assert coordinator.redis.exists(coordinator.keys.alive) == 0
-    wait_until(lambda: coordinator.sweep.run() >= 0 and coordinator.sent, 20, "the offer to stand again", every=0.05)
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and coordinator.sent,
+        20,
+        "the offer to stand again",
+        every=0.05,
+    )
 
 
 def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_by_less_than_the_outage(
@@ -109,18 +127,24 @@ def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_b
     """Found by the simulator: the ticks do not tell, since the clock did not go back behind the last one."""
     coordinator.sweep.run()
     job = coordinator.submit(group("only"))
-    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0, approximate=False)  # the wake-up is lost
+    coordinator.redis.xtrim(
+        coordinator.keys.reports, maxlen=0, approximate=False
+    )  # the wake-up is lost
     now = coordinator.show(job).at
     coordinator.redis.hset(
         coordinator.keys.alive, "at", str(now - 7200)
     )  # nobody has swept for two hours; then an hour was taken back
-    coordinator.redis.zadd(coordinator.keys.due, {job: now + 3600})  # and the clock was set back by one
+    coordinator.redis.zadd(
+        coordinator.keys.due, {job: now + 3600}
+    )  # and the clock was set back by one
 
     coordinator.sweep.run()
     assert coordinator.events(job, "only") == ["QUEUED"]
 
 
-def test_a_dead_worker_is_found_although_the_clock_was_set_back(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_dead_worker_is_found_although_the_clock_was_set_back(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """Rule 7: a lease never reads as longer than TIME + ttl, so one term after the jump it has lapsed."""
     coordinator = make_coordinator(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
     job = coordinator.submit(group("only"))
@@ -130,7 +154,9 @@ def test_a_dead_worker_is_found_although_the_clock_was_set_back(make_coordinator
     coordinator.claim(offer)  # and dies
     coordinator.read()
     set_clock_back(coordinator, job, 3600.0)
-    coordinator.redis.zadd(coordinator.keys.due, {job: 0})  # the due index apart: see the test above
+    coordinator.redis.zadd(
+        coordinator.keys.due, {job: 0}
+    )  # the due index apart: see the test above
     wait_until(
         lambda: coordinator.sweep.run() >= 0 and coordinator.sent,
         20,
@@ -154,18 +180,25 @@ def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(
     coordinator.redis.hset(attempts, mapping=forgotten)
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and coordinator.sent, 10, "another attempt, a term later", every=0.05
+        lambda: coordinator.sweep.run() >= 0 and coordinator.sent,
+        10,
+        "another attempt, a term later",
+        every=0.05,
     )
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
 
 
-def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_clock_that_jumps_ahead_takes_nobodys_work(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """By the new clock every lease lapsed an hour ago. Whoever lives renews within the grace."""
     coordinator = make_coordinator(sweep_every=60, lease_ttl=600)  # nothing here takes minutes
     job = coordinator.submit(group("only"))
     coordinator.read()
     coordinator.sweep.run()
-    coordinator.redis.hset(coordinator.keys.alive, "grace_until", "0")  # as if that of the first sweep was over
+    coordinator.redis.hset(
+        coordinator.keys.alive, "grace_until", "0"
+    )  # as if that of the first sweep was over
     (offer,) = coordinator.offers()
     coordinator.claim(offer)
     coordinator.read()
@@ -184,7 +217,9 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(make_coordinator: Callable[
     assert not coordinator.sent
 
 
-def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(coordinator: Coordinator) -> None:
+def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(
+    coordinator: Coordinator,
+) -> None:
     """A key's expiry is a time of Redis's clock: set back by an hour, a lock of 5 s would stand for an hour."""
     job = coordinator.submit(group("only"))
     assert coordinator.store.begin(job, "somebody who died").answer == "LOCKED"
@@ -223,7 +258,10 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """Publishing is not done on the report consumer's own thread."""
-    coordinators = [make_coordinator(sweep_every=0.2, report_idle=0.5, background=Background(4)) for _ in range(2)]
+    coordinators = [
+        make_coordinator(sweep_every=0.2, report_idle=0.5, background=Background(4))
+        for _ in range(2)
+    ]
     stuck = coordinators[0].submit(group("make"), name="stuck")
     coordinators[0].read()
     (offer,) = coordinators[0].offers(stuck)
@@ -239,7 +277,8 @@ def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
     for coordinator in coordinators:
         coordinator.warehouses.before_publish = hang
     threads = [
-        threading.Thread(target=coordinator.consumer.run, name=f"c{i}") for i, coordinator in enumerate(coordinators)
+        threading.Thread(target=coordinator.consumer.run, name=f"c{i}")
+        for i, coordinator in enumerate(coordinators)
     ]
     for thread in threads:
         thread.start()
@@ -281,7 +320,8 @@ def test_a_report_that_is_no_utf8_is_made_a_dead_letter_and_the_consumer_lives(
     (offer,) = coordinator.offers()
     with redis.Redis(port=redis_server.port) as raw:
         raw.xadd(
-            coordinator.keys.reports, {b"v": b"1", b"id": b"e", b"token": b"\xff\xfe", b"kind": b"failed", b"at": b"1"}
+            coordinator.keys.reports,
+            {b"v": b"1", b"id": b"e", b"token": b"\xff\xfe", b"kind": b"failed", b"at": b"1"},
         )
     coordinator.work(offer)
     died: list[BaseException] = []
@@ -299,10 +339,14 @@ def test_a_report_that_is_no_utf8_is_made_a_dead_letter_and_the_consumer_lives(
     finally:
         coordinator.consumer.stopping.set()
         thread.join()
-    assert not died, f"the coordinator's process ends, and its successor by XAUTOCLAIM as well: {died}"
+    assert not died, (
+        f"the coordinator's process ends, and its successor by XAUTOCLAIM as well: {died}"
+    )
 
 
-def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """An error that is no OSError (botocore's EndpointConnectionError and NoCredentialsError, an ImportError on a host
     without s3fs) is trouble of the warehouse: another coordinator, or a minute, would help.
     """
@@ -343,7 +387,11 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coor
     thread = threading.Thread(target=consume)
     try:
         thread.start()
-        wait_until(lambda: died or refused() >= before + 3, 10, "the store to refuse what the coordinator writes")
+        wait_until(
+            lambda: died or refused() >= before + 3,
+            10,
+            "the store to refuse what the coordinator writes",
+        )
         coordinator.redis.config_set("min-replicas-to-write", 0)
         wait_until(lambda: died or coordinator.sent, 10, "the job to go on")
     finally:
@@ -354,9 +402,13 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coor
 
 
 @pytest.mark.parametrize("kept", ["expected", "expected_state", "summary"])
-def test_a_damaged_record_about_an_expected_job_stops_no_sweep(coordinator: Coordinator, kept: str) -> None:
+def test_a_damaged_record_about_an_expected_job_stops_no_sweep(
+    coordinator: Coordinator, kept: str
+) -> None:
     """Jobs that are due were decided after that look, and in no sweep then."""
-    expected = coordinator.submit(group("a"), name="export", notify=[{"on": [{"late": "06:00"}], "to": "ops"}])
+    expected = coordinator.submit(
+        group("a"), name="export", notify=[{"on": [{"late": "06:00"}], "to": "ops"}]
+    )
     damaged = {"summary": (expected, '{"name":"export",')}.get(kept, ("export", "{"))
     coordinator.redis.hset(getattr(coordinator.keys, kept), *damaged)
     job = coordinator.submit(group("a"))
@@ -401,7 +453,11 @@ def test_a_line_of_a_coordinator_names_its_job(coordinator: Coordinator) -> None
     logger = logging.getLogger("unstuck.coordinator.reconcile")
     logger.addHandler(handler)
     try:
-        wait_until(lambda: coordinator.sweep.run() or written.getvalue().count("\n") > 1, 10, "both to be logged")
+        wait_until(
+            lambda: coordinator.sweep.run() or written.getvalue().count("\n") > 1,
+            10,
+            "both to be logged",
+        )
     finally:
         logger.removeHandler(handler)
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
@@ -422,7 +478,8 @@ def test_reports_of_an_ended_job_that_this_release_cannot_read_do_not_make_it_on
     coordinator.redis.hset(coordinator.keys.of(job).job, "schema", schema)
     token = str(offer.held_by("runner1"))
     coordinator.redis.xadd(
-        coordinator.keys.reports, {"v": 1, "id": "late", "token": token, "kind": "succeeded", "at": 1}
+        coordinator.keys.reports,
+        {"v": 1, "id": "late", "token": token, "kind": "succeeded", "at": 1},
     )
 
     def counted() -> bool:
@@ -434,12 +491,16 @@ def test_reports_of_an_ended_job_that_this_release_cannot_read_do_not_make_it_on
 
 
 @pytest.mark.variant
-def test_a_dead_worker_is_noticed_although_every_sweep_is_slow(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_dead_worker_is_noticed_although_every_sweep_is_slow(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """A sweep longer than three periods is no outage: it ticks as it goes, or each would begin a new grace."""
     quick = {"lease_ttl": 1.0, "dispatch_timeout": 0.1}
     first = make_coordinator(**quick)
     for number in range(160):
-        first.submit(*(group(f"g{n}", queue="nobody") for n in range(20)), name="waits", params={"n": number})
+        first.submit(
+            *(group(f"g{n}", queue="nobody") for n in range(20)), name="waits", params={"n": number}
+        )
     job = first.submit(group("only"), name="victim")
     first.read()
     (offer,) = first.offers(job)

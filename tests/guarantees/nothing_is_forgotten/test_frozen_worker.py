@@ -65,9 +65,15 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
         assert sum(queue.listeners for queue in seen.queues if queue.name == QUEUE) == len(pids)
         return pids
 
-    with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, concurrency=2, environ=UNHURRIED) as frozen:
+    with fleet.worker(
+        redis_server.url, tmp_path, queues=QUEUE, concurrency=2, environ=UNHURRIED
+    ) as frozen:
         held = submit("until", path=str(tmp_path / "gate"))
-        wait_until(decided(lambda: coordinator.status(held) is Status.RUNNING), 20, "one of its runners to work")
+        wait_until(
+            decided(lambda: coordinator.status(held) is Status.RUNNING),
+            20,
+            "one of its runners to work",
+        )
         with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=UNHURRIED) as other:
             # Given: one runner at work in the worker that freezes and one idle, for which it asked Redis for a wake-up.
             mine, others = {one.pid for one in frozen.runners}, {one.pid for one in other.runners}
@@ -94,6 +100,8 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
 
             # And when it thaws, it takes work again.
             frozen.process.send_signal(signal.SIGCONT)
-            wait_until(lambda: listening() == mine | others, 10, "the thawed worker to be shown again")
+            wait_until(
+                lambda: listening() == mine | others, 10, "the thawed worker to be shown again"
+            )
             assert fleet.stop_gently(other) == 0
         wait_until(finished(submit("my_pid")), 20, "a job on the thawed worker")

@@ -51,7 +51,9 @@ def done(coordinator: Coordinator, name: str) -> str:
 
 def looked_at(coordinator: Coordinator, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
-    coordinator.redis.hset(coordinator.keys.of(job).job, mapping={"publish_next": "1", "phase": "publish_retrying"})
+    coordinator.redis.hset(
+        coordinator.keys.of(job).job, mapping={"publish_next": "1", "phase": "publish_retrying"}
+    )
     coordinator.reconciler.cache.clear()
     coordinator.reconciler.reconcile(job)
     return coordinator.status(job)
@@ -84,13 +86,20 @@ def published(coordinator: Coordinator) -> list[str]:
     return [entry.publish_id for entry in entries if entry is not None]
 
 
-def test_jobs_whose_publishing_hangs_leave_their_room_to_others(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_jobs_whose_publishing_hangs_leave_their_room_to_others(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     coordinator = make_coordinator(background=Background(2, term=TERM))
     with hanging(coordinator, tries=2) as inside:
         stuck = [done(coordinator, name) for name in ("one", "two")]
         wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
         well = done(coordinator, "well")
-        wait_until(lambda: looked_at(coordinator, well) is Status.FINISHED, 10, "the third to have its turn", every=0.1)
+        wait_until(
+            lambda: looked_at(coordinator, well) is Status.FINISHED,
+            10,
+            "the third to have its turn",
+            every=0.1,
+        )
         assert [coordinator.status(job) for job in stuck] == [Status.RUNNING] * 2
     for job in stuck:
         coordinator.wait_for(job, Status.FINISHED)
@@ -103,7 +112,12 @@ def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(
     with hanging(coordinator, tries=1) as inside:
         job = done(coordinator, "one")
         wait_until(lambda: len(inside) == 1, 5, "its publishing to hang")
-        wait_until(lambda: looked_at(coordinator, job) is Status.FINISHED, 10, "a second try beside it", every=0.1)
+        wait_until(
+            lambda: looked_at(coordinator, job) is Status.FINISHED,
+            10,
+            "a second try beside it",
+            every=0.1,
+        )
         assert published(coordinator) == [job]
     wait_until(lambda: not _publishers(), 10, "the first to come back")
     assert published(coordinator) == [job], "and to find its package in the log"
@@ -125,10 +139,15 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         assert seen.job.reason.code == "PUBLISH_HANGS"
         record = other.record(job)
         assert record.publish_tries == 1
-        told = next(event for _, event in other.client.events(job) if event["kind"] == "PUBLISH_TROUBLE")
+        told = next(
+            event for _, event in other.client.events(job) if event["kind"] == "PUBLISH_TROUBLE"
+        )
         assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.job.reason.text)
         why = other.client.explain(job)[0]
-        assert (why.tried, why.next.what) == (f"tried once: {told['text']}", "publishing is tried again")
+        assert (why.tried, why.next.what) == (
+            f"tried once: {told['text']}",
+            "publishing is tried again",
+        )
         assert why.next.at == record.publish_next
 
         _go_by(coordinator, job, 2.0)
@@ -237,12 +256,22 @@ def test_a_submit_and_a_retry_into_a_warehouse_that_hangs_are_refused_in_time_an
     place = coordinator.settings.warehouse
     client = impatient(coordinator)
     with silent(Path(place)):
-        with pytest.raises(WarehouseSilent, match=f"job nightly is not stored: the warehouse {place} has not answered"):
+        with pytest.raises(
+            WarehouseSilent,
+            match=f"job nightly is not stored: the warehouse {place} has not answered",
+        ):
             client.submit(SPEC)
-        with pytest.raises(WarehouseSilent, match=f"job {job} is not retried: the warehouse {place} has not answered"):
+        with pytest.raises(
+            WarehouseSilent,
+            match=f"job {job} is not retried: the warehouse {place} has not answered",
+        ):
             client.retry(job)
         assert [one.id for one in client.jobs()] == [job]
-    wait_until(lambda: "warehouse-call" not in [one.name for one in threading.enumerate()], 10, "all to be answered")
+    wait_until(
+        lambda: "warehouse-call" not in [one.name for one in threading.enumerate()],
+        10,
+        "all to be answered",
+    )
     assert client.submit(SPEC).new
 
 
@@ -280,7 +309,10 @@ def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_
     """Whoever believed that would submit under another key, and the work would be done twice."""
     place = Path(coordinator.settings.warehouse)
     old = canceled(coordinator)
-    job, again = coordinator.client.submit(SPEC, key="k").id, coordinator.client.retry(old, reason="once more").id
+    job, again = (
+        coordinator.client.submit(SPEC, key="k").id,
+        coordinator.client.retry(old, reason="once more").id,
+    )
     with trouble(place):
         client = impatient(coordinator)
         assert client.submit(SPEC, key="k").submitted == Submitted(job, new=False)
@@ -288,7 +320,9 @@ def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_
         with pytest.raises(KeyConflict, match=f"the key 'k' belongs to job {job}"):
             client.submit({**SPEC, "max_parallel": 3}, key="k")
         assert len(client.jobs()) == 3
-        assert trouble is not _gone or not place.exists(), "nor is a second warehouse made for what is in the first"
+        assert trouble is not _gone or not place.exists(), (
+            "nor is a second warehouse made for what is in the first"
+        )
 
 
 def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
@@ -302,7 +336,9 @@ def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) 
     monkeypatch.setattr(Files, "names", names)
 
 
-def test_a_log_that_takes_long_to_list_is_waited_for(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_takes_long_to_list_is_waited_for(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, client = canceled(coordinator), impatient(coordinator)
     _slow_to_list(monkeypatch, lambda: time.sleep(0.5))  # more than its breaker with a read
     assert client.submit(SPEC).new
@@ -315,7 +351,10 @@ def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
     thaw = threading.Event()
     _slow_to_list(monkeypatch, thaw.wait)
     monkeypatch.setattr("unstuck.coordinator.submitter.LISTING", 0.4)
-    with pytest.raises(WarehouseSilent, match=r"job nightly is not stored: the warehouse \S+ has not .* within 0.4s"):
+    with pytest.raises(
+        WarehouseSilent,
+        match=r"job nightly is not stored: the warehouse \S+ has not .* within 0.4s",
+    ):
         impatient(coordinator).submit(SPEC)
     thaw.set()
     assert coordinator.client.jobs() == []
@@ -324,20 +363,29 @@ def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
     )
 
 
-IMPATIENT = (
-    f"import unstuck.coordinator.publishing.breaker, sys; unstuck.coordinator.publishing.breaker.LIMIT = {LIMIT}; "
-)
+IMPATIENT = f"import unstuck.coordinator.publishing.breaker, sys; unstuck.coordinator.publishing.breaker.LIMIT = {LIMIT}; "
 
 
 @pytest.mark.variant
-def test_the_command_line_says_that_a_warehouse_hangs_and_ends(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_the_command_line_says_that_a_warehouse_hangs_and_ends(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
     job, cli = canceled(coordinator), Cli(coordinator.settings.redis_url, tmp_path)
     (cli.folder / "nightly.json").write_text(json.dumps(SPEC))
 
     main = [sys.executable, "-c", IMPATIENT + "from unstuck.cli import main; main()"]
-    told = {"env": cli.env, "cwd": cli.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    told = {
+        "env": cli.env,
+        "cwd": cli.folder,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     with silent(Path(coordinator.settings.warehouse)):
-        both = [subprocess.Popen([*main, *words], **told) for words in (("submit", "nightly.json"), ("retry", job))]
+        both = [
+            subprocess.Popen([*main, *words], **told)
+            for words in (("submit", "nightly.json"), ("retry", job))
+        ]
         (out1, submit), (out2, retry) = (one.communicate() for one in both)
     assert [one.returncode for one in both] == [2, 4]
     assert submit.startswith("job nightly is not stored: the warehouse ")
@@ -352,21 +400,37 @@ def test_submits_by_message_that_hang_hold_up_no_other_command(
 ) -> None:
     """They take every thread of the coordinator, for a while. Nor does it take messages that it cannot begin with."""
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))
-    main = IMPATIENT + "sys.argv = 'celery -A unstuck.coordinator worker -P threads -l INFO'.split(); "
+    main = (
+        IMPATIENT + "sys.argv = 'celery -A unstuck.coordinator worker -P threads -l INFO'.split(); "
+    )
     main += "from celery.__main__ import main; main()"
-    env = {"UNSTUCK_REDIS_URL": settings.redis_url, "UNSTUCK_WAREHOUSE": settings.warehouse, "PYTHONPATH": str(ROOT)}
+    env = {
+        "UNSTUCK_REDIS_URL": settings.redis_url,
+        "UNSTUCK_WAREHOUSE": settings.warehouse,
+        "PYTHONPATH": str(ROOT),
+    }
     log = tmp_path / "log"
     with Client(settings) as people, closing(app_of_strangers(redis_server.url)) as app:
         job = people.submit(SPEC).id
         with silent(Path(settings.warehouse)), log.open("wb") as out:
             for number in range(7):
-                app.send_task("unstuck.submit", kwargs={"spec": SPEC, "key": str(number)}, queue="control")
+                app.send_task(
+                    "unstuck.submit", kwargs={"spec": SPEC, "key": str(number)}, queue="control"
+                )
             app.send_task("unstuck.cancel", kwargs={"job": job}, queue="control")
             process = subprocess.Popen(
-                [sys.executable, "-c", main], env={**os.environ, **env}, cwd=tmp_path, stdout=out, stderr=out
+                [sys.executable, "-c", main],
+                env={**os.environ, **env},
+                cwd=tmp_path,
+                stdout=out,
+                stderr=out,
             )
             try:
-                wait_until(lambda: people.show(job).job.intent is Intent.CANCEL, 60, "the cancel to be heard")
+                wait_until(
+                    lambda: people.show(job).job.intent is Intent.CANCEL,
+                    60,
+                    "the cancel to be heard",
+                )
             finally:
                 process.kill()
                 process.wait()

@@ -39,7 +39,11 @@ def test_a_worker_goes_on_when_its_pub_sub_connection_goes_dead_and_a_runner_has
         # When: the connection for `celery inspect` and `control` is dead without a word, and the worker drops it.
         before = _control_connections(client)
         assert proxy.mute(b"PSUBSCRIBE") == 1
-        wait_until(lambda: (now := _control_connections(client)) and not now & before, 60, "another such connection")
+        wait_until(
+            lambda: (now := _control_connections(client)) and not now & before,
+            60,
+            "another such connection",
+        )
         # Then: it takes what comes, and has not begun to spin.
         offer = fleet.make_offer(client, tmp_path / "w", "after", GROUP)
         assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED, worker.story()

@@ -20,15 +20,23 @@ from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
 SQL = "SELECT '" + "x" * 300_000 + "' AS a"
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["\0", "\0a", "x" * (LONG + 1)]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.sampled_from(["\0", "\0a", "x" * (LONG + 1)]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
 )
 
 
 def bytes_of(coordinator: Coordinator, job: str) -> int:
     """What the job takes in the store, by its own account."""
     keys = coordinator.keys.of(job)
-    return sum(int(coordinator.redis.memory_usage(key, samples=0) or 0) for key in (keys.job, keys.plans))
+    return sum(
+        int(coordinator.redis.memory_usage(key, samples=0) or 0) for key in (keys.job, keys.plans)
+    )
 
 
 @pytest.mark.variant
@@ -45,7 +53,9 @@ def test_whatever_is_packed_comes_back_as_it_was(value: Any) -> None:
 def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    groups = "".join(f"- {{name: g{n}, steps: [{{sql: *text, output: o{n}}}]}}\n" for n in range(100))
+    groups = "".join(
+        f"- {{name: g{n}, steps: [{{sql: *text, output: o{n}}}]}}\n" for n in range(100)
+    )
     first = f'- {{name: first, steps: [{{sql: &text "{SQL}", output: first}}]}}\n'
     (tmp_path / "s.yaml").write_text(f"name: x\ngroups:\n{first}{groups}")
     job = coordinator.client.submit(tmp_path / "s.yaml").id
@@ -61,9 +71,13 @@ def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
 
 
 @pytest.mark.variant
-def test_an_sql_file_that_many_steps_name_is_stored_once(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_an_sql_file_that_many_steps_name_is_stored_once(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
     (tmp_path / "q.sql").write_text(SQL)
-    groups = [{"name": f"g{n}", "steps": [{"sql_file": "q.sql", "output": f"o{n}"}]} for n in range(100)]
+    groups = [
+        {"name": f"g{n}", "steps": [{"sql_file": "q.sql", "output": f"o{n}"}]} for n in range(100)
+    ]
     (tmp_path / "s.json").write_text(json.dumps({"name": "x", "groups": groups}))
     job = coordinator.client.submit(tmp_path / "s.json").id
     assert bytes_of(coordinator, job) < 2 * len(SQL)
@@ -73,7 +87,13 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordi
     secret = "s" * 2000
     packer = Packer()
     reference = packer.pack(secret)
-    params = {"a": secret, "b": reference, "c": f'x"{reference}', "d": "\0", "e": {"\0k": [reference]}}
+    params = {
+        "a": secret,
+        "b": reference,
+        "c": f'x"{reference}',
+        "d": "\0",
+        "e": {"\0k": [reference]},
+    }
     job = coordinator.submit(group("a", params=params))
     coordinator.reconciler.reconcile(job, due=True)
     (offer,) = coordinator.offers(job)
@@ -103,7 +123,12 @@ def big(n: int, size: int) -> str:
     ("spec", "message"),
     [
         (
-            {"groups": [group(f"g{n}", params={"a": "x"}, conf={"k": big(n, 1 << 20)}) for n in range(17)]},
+            {
+                "groups": [
+                    group(f"g{n}", params={"a": "x"}, conf={"k": big(n, 1 << 20)})
+                    for n in range(17)
+                ]
+            },
             r"^groups\[10\]\.conf\.k: the job would take 17\.\d MB in the store; at most 16\.0 MB are allowed\. Its "
             r"largest part is a text of 1,048,578 characters, with 1\.0 MB; put data into files that the steps read$",
         ),
@@ -114,7 +139,10 @@ def big(n: int, size: int) -> str:
                     group("wide", for_each={"v": [big(n, 900) for n in range(10_000)]}),
                     group("z"),
                 ]
-                + [group(f"wide{m}", for_each={"v": [big(n, 90 * m) for n in range(10_000)]}) for m in range(1, 7)]
+                + [
+                    group(f"wide{m}", for_each={"v": [big(n, 90 * m) for n in range(10_000)]})
+                    for m in range(1, 7)
+                ]
             },
             r"^groups\[1\]: the job would take 2\d\.\d MB .* Its largest part is group wide, with 8\.\d MB",
         ),
@@ -145,7 +173,9 @@ def test_alter_holds_the_bound_and_gives_runners_the_new_text(coordinator: Coord
     coordinator.reconciler.reconcile(job, due=True)
     assert coordinator.client.alter(job, {"groups.a.params.a": "new" * 1000}).answer == "DONE"
     before = coordinator.show(job).job
-    with pytest.raises(SpecError, match=r"the job would take .* largest part is (a text|what was altered so far)"):
+    with pytest.raises(
+        SpecError, match=r"the job would take .* largest part is (a text|what was altered so far)"
+    ):
         coordinator.client.alter(job, {"groups.a.conf.k": "v" * (MAX_JOB_BYTES // 2)})
     assert coordinator.show(job).job == before
     coordinator.client.resume(job)
@@ -170,7 +200,8 @@ def test_a_retry_of_a_job_with_shared_texts_is_the_same_work(coordinator: Coordi
 
 def feeding(*names: str) -> list[dict[str, Any]]:
     forks = [
-        group(f"f{n}", "a", for_each={"x": {"from": f"a.{name}"}}, join="none_failed") for n, name in enumerate(names)
+        group(f"f{n}", "a", for_each={"x": {"from": f"a.{name}"}}, join="none_failed")
+        for n, name in enumerate(names)
     ]
     return [group("a"), *forks]
 
@@ -179,12 +210,19 @@ def fed(coordinator: Coordinator, job: str, values: dict[str, list[Any]]) -> Non
     coordinator.reconciler.reconcile(job, due=True)
     (offer,) = coordinator.offers(job)
     keys = {f"a.{name}": every for name, every in values.items()}
-    assert coordinator.work(offer, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)) == "APPLIED"
+    assert (
+        coordinator.work(
+            offer, Outcome(OutcomeKind.SUCCEEDED, staging=SUCCEEDED.staging, forks=keys)
+        )
+        == "APPLIED"
+    )
     for _ in range(3):
         coordinator.reconciler.reconcile(job, due=True)
 
 
-def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reason(coordinator: Coordinator) -> None:
+def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reason(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(*feeding("v", "w"))
     fed(coordinator, job, {name: [big(n, 9000) for n in range(1000)] for name in "vw"})
     view = coordinator.show(job)
@@ -197,7 +235,9 @@ def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reaso
     assert coordinator.redis.hkeys(coordinator.keys.of(job).forks) == ["f0"]
 
 
-def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(coordinator: Coordinator) -> None:
+def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(*feeding(*["v"] * 12), on_failure="finish_others", max_parallel=1)
     fed(coordinator, job, {"v": list(range(10_000))})
     view = coordinator.show(job)

@@ -32,19 +32,29 @@ def test_an_offer_that_the_ready_set_lost_is_put_back_and_the_group_runs_once(
     else:
         assert coordinator.redis.delete(ready) == 1
     if lost == "every ready set and its index":
-        coordinator.redis.delete(coordinator.keys.lanes, coordinator.keys.turn, coordinator.keys.of(job).turns)
+        coordinator.redis.delete(
+            coordinator.keys.lanes, coordinator.keys.turn, coordinator.keys.of(job).turns
+        )
 
-    wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the offer to stand ready again")
+    wait_until(
+        lambda: coordinator.sweep.run() and bool(coordinator.sent),
+        20,
+        "the offer to stand ready again",
+    )
 
     (again,) = coordinator.offers()
-    assert again == offer, "the same offer, so that a copy of it that stands elsewhere is the same attempt"
+    assert again == offer, (
+        "the same offer, so that a copy of it that stands elsewhere is the same attempt"
+    )
     coordinator.work(again)
     coordinator.read()
     assert coordinator.status(job) is Status.FINISHED
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """It is made again after the dispatch timeout, since nobody knows that it stands; that must not cost its place."""
     coordinator = make_coordinator(dispatch_timeout=0.2)
     coordinator.submit(*(group(f"g{n}") for n in range(3)), name="first")
@@ -56,12 +66,16 @@ def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(make_coordinator: C
     made: list[int] = []
     acknowledge = coordinator.store.acknowledge
 
-    def noted(job: str, due: object, due_seen: object, acks: object, offers: Any = MappingProxyType({})) -> None:
+    def noted(
+        job: str, due: object, due_seen: object, acks: object, offers: Any = MappingProxyType({})
+    ) -> None:
         made.append(len(offers))
         acknowledge(job, due, due_seen, acks, offers)  # type: ignore[arg-type]
 
     coordinator.store.acknowledge = noted  # type: ignore[method-assign, assignment]
-    wait_until(lambda: coordinator.sweep.run() >= 0 and made.count(3) >= 2, 20, "all six to be made again")
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and made.count(3) >= 2, 20, "all six to be made again"
+    )
     assert coordinator.redis.zrange(ready, 0, -1, withscores=True) == before
 
 
@@ -99,7 +113,9 @@ def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no
     assert coordinator.wake_ups == {"light": 1}
 
 
-def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(coordinator: Coordinator) -> None:
+def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("first"), group("second", "first"))
     coordinator.read()
     (offer,) = coordinator.offers()
@@ -117,7 +133,9 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
 ) -> None:
     """The Conductor case: beat is off, and no sweep may help."""
     coordinator = make_coordinator(sweep_every=3600)
-    job = coordinator.submit(group("left"), group("right"), join("both", "left", "right"), group("after", "both"))
+    job = coordinator.submit(
+        group("left"), group("right"), join("both", "left", "right"), group("after", "both")
+    )
     coordinator.read()
     left, right = sorted(coordinator.offers(), key=lambda offer: offer.group)
     coordinator.work(left)
@@ -131,12 +149,18 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
         consumer.start()
         try:
             coordinator.work(right)
-            wait_until(lambda: other.exists(coordinator.keys.of(job).dirty), 20, "the consumer to meet the lock busy")
+            wait_until(
+                lambda: other.exists(coordinator.keys.of(job).dirty),
+                20,
+                "the consumer to meet the lock busy",
+            )
             assert not coordinator.sent
             assert coordinator.events(job, "right") == ["QUEUED"]
             other.delete(lock)
             limit = Limit(10.0)  # an idle report would come after 15 s
-            wait_until(lambda: bool(coordinator.sent), 20, "the successor to be queued", every=0.002)
+            wait_until(
+                lambda: bool(coordinator.sent), 20, "the successor to be queued", every=0.002
+            )
             in_time = limit.kept
         finally:
             coordinator.consumer.stopping.set()
@@ -155,7 +179,9 @@ def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(
     assert begun.answer == "LOCKED"
 
     # Both ways on: the report that stays pending, and the due that was pushed to the end of the lock's term.
-    assert coordinator.show(job).due == pytest.approx(begun.now + coordinator.settings.lock_term, abs=0.01)
+    assert coordinator.show(job).due == pytest.approx(
+        begun.now + coordinator.settings.lock_term, abs=0.01
+    )
     wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the job to go on")
     assert coordinator.events(job, "only") == ["QUEUED"]
 
@@ -166,11 +192,15 @@ def test_when_the_locks_holder_dies_a_job_that_was_due_much_later_goes_on_at_the
     """What began the pass (what came of publishing, a late report) may have moved no due: the pass itself does."""
     coordinator = make_coordinator(lock_ttl=0.5)
     job = coordinator.submit(group("only"))
-    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0, approximate=False)  # the wake-up of the submit is lost
+    coordinator.redis.xtrim(
+        coordinator.keys.reports, maxlen=0, approximate=False
+    )  # the wake-up of the submit is lost
     coordinator.redis.zadd(coordinator.keys.due, {job: coordinator.show(job).at + 3600})
     begun = coordinator.store.begin(job, "a coordinator that dies now")
 
-    assert coordinator.show(job).due == pytest.approx(begun.now + coordinator.settings.lock_term, abs=0.01)
+    assert coordinator.show(job).due == pytest.approx(
+        begun.now + coordinator.settings.lock_term, abs=0.01
+    )
     wait_until(lambda: coordinator.sweep.run() and bool(coordinator.sent), 20, "the job to go on")
     assert coordinator.events(job, "only") == ["QUEUED"]
 
@@ -181,12 +211,16 @@ def test_a_busy_lock_is_decided_once_more_by_its_holder(coordinator: Coordinator
     begun = coordinator.store.begin(job, "holder")
     assert coordinator.store.begin(job, "somebody else").answer == "BUSY"
     assert coordinator.store.end(job, "holder") == "AGAIN"
-    assert coordinator.store.begin(job, "holder").answer == "LOCKED", "the lock is kept through AGAIN"
+    assert coordinator.store.begin(job, "holder").answer == "LOCKED", (
+        "the lock is kept through AGAIN"
+    )
     assert coordinator.store.end(job, "holder") == "RELEASED"
     assert begun.answer == "LOCKED"
 
 
-def test_without_any_beat_the_consumer_sweeps_by_itself(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_without_any_beat_the_consumer_sweeps_by_itself(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """No beat at all makes no difference in the outcome."""
     coordinator = make_coordinator(sweep_every=0.1, dispatch_timeout=0.3)
     job = coordinator.submit(group("only"))
@@ -208,11 +242,17 @@ def test_without_any_beat_the_consumer_sweeps_by_itself(make_coordinator: Callab
         consumer.join()
 
 
-def test_two_sweeps_at_once_decide_every_job_once(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_two_sweeps_at_once_decide_every_job_once(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """Two beats make no difference in the outcome."""
     one, two = make_coordinator(), make_coordinator()
     jobs = [one.submit(group("only"), name=f"job{i}") for i in range(20)]
-    threads = [threading.Thread(target=coordinator.sweep.run) for coordinator in (one, two) for _ in range(3)]
+    threads = [
+        threading.Thread(target=coordinator.sweep.run)
+        for coordinator in (one, two)
+        for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -229,7 +269,9 @@ def test_a_report_of_an_unknown_job_is_made_a_dead_letter_and_those_behind_it_ar
     coordinator.read()
     (offer,) = coordinator.offers()
     ghost = "20130101T000000-ghost/only/1/n/c"
-    coordinator.redis.xadd(coordinator.keys.reports, {"v": 1, "id": "e", "token": ghost, "kind": "succeeded", "at": 1})
+    coordinator.redis.xadd(
+        coordinator.keys.reports, {"v": 1, "id": "e", "token": ghost, "kind": "succeeded", "at": 1}
+    )
     coordinator.work(offer)
 
     coordinator.read()
@@ -245,7 +287,9 @@ def test_a_report_of_an_unknown_job_is_made_a_dead_letter_and_those_behind_it_ar
     assert len(coordinator.client.dead_letters.newest()) == 1
 
 
-def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(coordinator: Coordinator) -> None:
+def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(
+    coordinator: Coordinator,
+) -> None:
     """The SeaTunnel case: "not found" is no success. The worker is told, and people can see it."""
     job = coordinator.submit(group("only"))
     coordinator.read()
@@ -256,7 +300,9 @@ def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(coord
 
     assert coordinator.finish(offer.held_by("runner1")) == "UNKNOWN_JOB"
     coordinator.read()
-    assert [dead.reason.split(":")[0] for dead in coordinator.client.dead_letters.newest()] == ["UNKNOWN_JOB"]
+    assert [dead.reason.split(":")[0] for dead in coordinator.client.dead_letters.newest()] == [
+        "UNKNOWN_JOB"
+    ]
 
 
 def test_reports_that_cannot_be_read_are_made_dead_letters(
@@ -282,7 +328,9 @@ def test_reports_that_cannot_be_read_are_made_dead_letters(
 
     assert coordinator.status(job) is Status.FINISHED, "what stood behind them was applied"
     assert len(coordinator.client.dead_letters.newest()) == 7
-    assert all(dead.reason.startswith("UNREADABLE") for dead in coordinator.client.dead_letters.newest())
+    assert all(
+        dead.reason.startswith("UNREADABLE") for dead in coordinator.client.dead_letters.newest()
+    )
     assert coordinator.client.counters()["UNREADABLE"] == 7, "each was counted, none acked away"
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
@@ -309,7 +357,9 @@ def test_a_report_of_a_version_that_no_release_has_is_made_a_dead_letter(
         "",
     )
     for version in strange:
-        coordinator.redis.xadd(coordinator.keys.reports, {"v": version, "id": "e", "kind": "succeeded", "at": 1})
+        coordinator.redis.xadd(
+            coordinator.keys.reports, {"v": version, "id": "e", "kind": "succeeded", "at": 1}
+        )
     coordinator.read()
     reasons = [dead.reason for dead in coordinator.client.dead_letters.newest()]
     assert len(reasons) == len(strange)
@@ -324,7 +374,9 @@ def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_bac
     older = make_coordinator()
     job = older.submit(group("only"))
     older.read()
-    monkeypatch.setattr("unstuck.tasks.transport.lease.SCHEMA_VERSION", 2)  # the workers are upgraded first
+    monkeypatch.setattr(
+        "unstuck.tasks.transport.lease.SCHEMA_VERSION", 2
+    )  # the workers are upgraded first
     (offer,) = older.offers()
     older.work(offer)
     older.read()
@@ -334,11 +386,15 @@ def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_bac
     older.sweep.run()
     assert older.status(job) is Status.FINISHED
     refused = older.client.dead_letters.replay(letters[0].id)
-    assert refused.word is DeadLetterAnswer.REFUSED, "an older coordinator could not read it now, either"
+    assert refused.word is DeadLetterAnswer.REFUSED, (
+        "an older coordinator could not read it now, either"
+    )
 
     monkeypatch.setattr("unstuck.tasks.protocol.report.SCHEMA_VERSION", 2)
     newer = make_coordinator()
-    assert {newer.client.dead_letters.replay(letter.id).word for letter in letters} == {DeadLetterAnswer.REPLAYED}
+    assert {newer.client.dead_letters.replay(letter.id).word for letter in letters} == {
+        DeadLetterAnswer.REPLAYED
+    }
     newer.read()
     assert newer.client.dead_letters.newest() == []
     assert newer.status(job) is Status.FINISHED
@@ -382,7 +438,9 @@ def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(
     assert other.status(job) is Status.FINISHED
 
 
-def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(coordinator: Coordinator) -> None:
+def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a"), group("b"))
     coordinator.read()
     for offer in coordinator.offers():
@@ -392,7 +450,9 @@ def test_the_stream_is_trimmed_by_the_oldest_pending_report_never_by_length(coor
 
     coordinator.stream.trim()
 
-    assert next(entry_id for entry_id, _ in coordinator.redis.xrange(coordinator.keys.reports)) == kept
+    assert (
+        next(entry_id for entry_id, _ in coordinator.redis.xrange(coordinator.keys.reports)) == kept
+    )
     coordinator.consumer.apply(pending)
     coordinator.read()
     coordinator.stream.trim()
@@ -421,9 +481,13 @@ def test_a_wake_up_between_load_and_commit_is_never_swallowed(coordinator: Coord
     entries = coordinator.stream.read(1, 0.1)
     coordinator.consumer.apply(entries)
     coordinator.store.load = load  # type: ignore[method-assign]
-    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0, approximate=False)  # b's report is lost as well
+    coordinator.redis.xtrim(
+        coordinator.keys.reports, maxlen=0, approximate=False
+    )  # b's report is lost as well
 
-    assert coordinator.due_in(job) <= 0, "b's finish made the job due, and the commit of a's left that standing"
+    assert coordinator.due_in(job) <= 0, (
+        "b's finish made the job due, and the commit of a's left that standing"
+    )
     coordinator.sweep.run()
     assert coordinator.status(job) is Status.FINISHED
 
@@ -436,7 +500,11 @@ def test_a_store_that_comes_back_empty_gets_its_consumer_group_again(
     try:
         client.delete(coordinator.keys.reports)
         job = coordinator.submit(group("only"))
-        wait_until(lambda: bool(coordinator.sent), 5, "the consumer to find its group gone and make it again")
+        wait_until(
+            lambda: bool(coordinator.sent),
+            5,
+            "the consumer to find its group gone and make it again",
+        )
         coordinator.work(coordinator.offers()[0])
         coordinator.wait_for(job, Status.FINISHED)
     finally:

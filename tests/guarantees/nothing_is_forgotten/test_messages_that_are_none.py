@@ -24,14 +24,30 @@ from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.tasks.protocol.keys import Keys
 
-TO = {"worker": ("light", "unstuck.run", ["light"]), "coordinator": ("control", "unstuck.pause", ["20131231T235959-a"])}
+TO = {
+    "worker": ("light", "unstuck.run", ["light"]),
+    "coordinator": ("control", "unstuck.pause", ["20131231T235959-a"]),
+}
 CHANNEL = "unstuck:celery:/0.celery.pidbox"
 COMMANDS = {
     "worker": ["unstuck.tasks", "worker", "-Q", "light", "-c", "4"],
     "coordinator": ["unstuck.coordinator", "worker", "-P", "threads"],
 }
 ODD: list[Any] = [
-    *(None, True, 1e308, 10**30, "", "\x1b]0;title\x07", "x" * 100_000, [], ["a"], [[1]], [1, 2, 3], {}),
+    *(
+        None,
+        True,
+        1e308,
+        10**30,
+        "",
+        "\x1b]0;title\x07",
+        "x" * 100_000,
+        [],
+        ["a"],
+        [[1]],
+        [1, 2, 3],
+        {},
+    ),
     *({"a": [{}]}, json.loads("[" * 60 + "]" * 60), json.loads("[" * 940 + "]" * 940)),
 ]
 NO_JSON = {
@@ -90,12 +106,27 @@ def whole(name: str) -> dict[str, Any]:
         "retries": 0,
         "stamped_headers": None,
     }
-    named = {"lang": "py", "task": task, "id": str(uuid.uuid4()), "shadow": None, "compression": None}
+    named = {
+        "lang": "py",
+        "task": task,
+        "id": str(uuid.uuid4()),
+        "shadow": None,
+        "compression": None,
+    }
     return {
-        "body": _body([args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]),
+        "body": _body(
+            [args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+        ),
         "content-encoding": "utf-8",
         "content-type": "application/json",
-        "headers": {**named, **no_limits, "group": None, "root_id": None, "argsrepr": "()", "origin": "gen1@here"},
+        "headers": {
+            **named,
+            **no_limits,
+            "group": None,
+            "root_id": None,
+            "argsrepr": "()",
+            "origin": "gen1@here",
+        },
         "properties": {
             "body_encoding": "base64",
             "delivery_info": {"exchange": "", "routing_key": queue},
@@ -116,14 +147,24 @@ def changed(name: str) -> Iterator[bytes]:
             yield _dumped(_with(whole(name), place, odd))
         if place:
             yield _dumped(_with(whole(name), place))
-    first = {"task": TO[name][1], "id": "1", "args": [], "kwargs": {}}  # of Celery's first protocol, all in the body
+    first = {
+        "task": TO[name][1],
+        "id": "1",
+        "args": [],
+        "kwargs": {},
+    }  # of Celery's first protocol, all in the body
     for body, headers in (([TO[name][2], {}, {"chain": None}], None), (first, {})):
         for place in _places(body):
             for odd in ODD:
                 made = {**whole(name), "body": _body(_with(body, place, odd))}
                 yield _dumped(made if headers is None else {**made, "headers": headers})
     for place, values in {
-        ("content-type",): ["application/x-python-serialize", "application/x-yaml", "text/plain", "application/data"],
+        ("content-type",): [
+            "application/x-python-serialize",
+            "application/x-yaml",
+            "text/plain",
+            "application/data",
+        ],
         ("content-encoding",): ["utf-16", "binary", "rot13", "\0"],
         ("headers", "compression"): ["gzip", "none", 5, ["x"]],
         ("properties", "body_encoding"): ["none", "utf-8", 5],
@@ -140,7 +181,13 @@ def _none(listed: dict[str, list[Any]] | None) -> bool:
 
 def _places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield above
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    parts = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in parts:
         yield from _places(part, (*above, key))
 
@@ -162,7 +209,9 @@ def _dumped(message: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def programs(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Program]]:
+def programs(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Program]]:
     folder = tmp_path_factory.mktemp("odd")
     env = {name: value for name, value in os.environ.items() if not name.startswith("UNSTUCK_")}
     env |= {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(folder / "warehouse")}
@@ -196,9 +245,16 @@ def test_what_is_no_json_is_dropped_and_told_once(program: Program, raw: bytes) 
     before = len(program.text())
     program.push(raw)
     program.handles_a_message()
-    told = [line for line in program.text()[before:].splitlines() if "is none that Celery can read" in line]
+    told = [
+        line
+        for line in program.text()[before:].splitlines()
+        if "is none that Celery can read" in line
+    ]
     assert len(told) == 1
-    assert f"a message on {TO[program.name][0]} is none that Celery can read, and is dropped: " in told[0]
+    assert (
+        f"a message on {TO[program.name][0]} is none that Celery can read, and is dropped: "
+        in told[0]
+    )
     assert f"It begins with {raw[:20]!r}"[:-1] in told[0]
     assert len(told[0]) < 1000
 
@@ -216,11 +272,21 @@ def test_an_envelope_or_a_body_with_any_odd_value_ends_nobody_and_stays_nowhere(
     assert told.count("is none that Celery can read, and is dropped") > 100
     assert max(map(len, told.splitlines())) < 20_000
     assert "\x1b]0;" not in told
-    assert "consumer: Connection to broker lost" not in told, "the message was taken for a lost connection"
-    wait_until(lambda: program.store.hlen("unstuck:celery:unacked") == 0, 20, "no message to be kept for later")
+    assert "consumer: Connection to broker lost" not in told, (
+        "the message was taken for a lost connection"
+    )
+    wait_until(
+        lambda: program.store.hlen("unstuck:celery:unacked") == 0,
+        20,
+        "no message to be kept for later",
+    )
     with closing(app_of_strangers(redis_server.url)) as app:
         asked = app.control.inspect([f"celery@{program.name}"], timeout=5)
-        wait_until(lambda: _none(asked.reserved()) and _none(asked.active()), 20, "no slot to be taken for ever")
+        wait_until(
+            lambda: _none(asked.reserved()) and _none(asked.active()),
+            20,
+            "no slot to be taken for ever",
+        )
 
 
 @pytest.mark.variant
@@ -229,13 +295,22 @@ def test_what_is_published_to_the_control_channel_and_is_no_command_ends_nobody(
 ) -> None:
     # Given all that is no JSON, and commands with odd values
     store = programs["worker"].store
-    command = {"method": "ping", "arguments": {}, "destination": None, "pattern": None, "matcher": None, "ticket": "t"}
+    command = {
+        "method": "ping",
+        "arguments": {},
+        "destination": None,
+        "pattern": None,
+        "matcher": None,
+        "ticket": "t",
+    }
     envelope = {**whole("worker"), "headers": {"clock": 1}}
     envelope["properties"]["delivery_info"] = {"exchange": "celery.pidbox", "routing_key": ""}
     sent = [raw for name, raw in NO_JSON.items() if name != "of 65 MiB"]
     sent += [_dumped(_with(envelope, place, odd)) for place in _places(envelope) for odd in ODD]
     sent += [
-        _dumped({**envelope, "body": _body(_with(command, place, odd))}) for place in _places(command) for odd in ODD
+        _dumped({**envelope, "body": _body(_with(command, place, odd))})
+        for place in _places(command)
+        for odd in ODD
     ]
     # When they are published, not faster than they are read
     before = {name: len(program.text()) for name, program in programs.items()}
@@ -246,7 +321,9 @@ def test_what_is_published_to_the_control_channel_and_is_no_command_ends_nobody(
                 program.handles_a_message()
     # Then both still answer, and the log is bounded
     with closing(app_of_strangers(redis_server.url)) as app:
-        pinged = wait_until(lambda: found if len(found := app.control.ping()) == 2 else None, 30, "two answers")
+        pinged = wait_until(
+            lambda: found if len(found := app.control.ping()) == 2 else None, 30, "two answers"
+        )
     assert {next(iter(answer)).split("@")[1] for answer in pinged} == set(programs)
     for name, program in programs.items():
         program.handles_a_message()

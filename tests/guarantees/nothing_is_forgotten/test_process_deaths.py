@@ -54,7 +54,9 @@ class Case:
     job: str
     home: Path
     orders: list[Path] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)  # what readers saw while it was published: the jobs, joined by "+"
+    seen: set[str] = field(
+        default_factory=set
+    )  # what readers saw while it was published: the jobs, joined by "+"
 
     @property
     def warehouse(self) -> str:
@@ -123,7 +125,12 @@ class Place:
             "name": name,
             "groups": [
                 {"name": "make", "spark": False, "steps": [step]},
-                {"name": "after", "spark": False, "needs": ["make"], "steps": [{"python": "fleet_steps:my_pid"}]},
+                {
+                    "name": "after",
+                    "spark": False,
+                    "needs": ["make"],
+                    "steps": [{"python": "fleet_steps:my_pid"}],
+                },
             ],
             "publish": ["carriers", "months"],
         }
@@ -164,7 +171,9 @@ class Place:
     def run(self, cases: Iterable[Case]) -> None:
         """Until every job has ended."""
         left = list(cases)
-        self.until("all jobs to end", lambda: all(self.status(case).terminal for case in left), left)
+        self.until(
+            "all jobs to end", lambda: all(self.status(case).terminal for case in left), left
+        )
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +205,11 @@ def thaw(pids: Iterable[int]) -> None:
 RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
     "after the claim": ([Point.AFTER_CLAIM], [2], 2),
     "in the middle of a step": ([Point.AFTER_OUTPUT], [1, 2], 2),
-    "in the middle of a step, its watchdog too": ([Point.AFTER_OUTPUT, Point.BEFORE_LOSS_REPORT], [1, 2], 2),
+    "in the middle of a step, its watchdog too": (
+        [Point.AFTER_OUTPUT, Point.BEFORE_LOSS_REPORT],
+        [1, 2],
+        2,
+    ),
     "before the marker": ([Point.BEFORE_MARKER], [1, 2], 2),
     "after the marker": ([Point.AFTER_MARKER], [1], 2),
     "before the outcome": ([Point.BEFORE_FINISH], [1], 2),
@@ -227,7 +240,9 @@ def test_a_runner_killed_at_any_point_costs_no_work_that_was_done(
     assert case.ran == ran
     record = place.made(case)
     assert (record.state, record.attempt, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
-    assert record.adopted == (epoch == 2 and ran == [1]), "the second attempt takes over what the marker vouches for"
+    assert record.adopted == (epoch == 2 and ran == [1]), (
+        "the second attempt takes over what the marker vouches for"
+    )
     assert place.kinds(case, "make").count("SUCCEEDED") == 1
     assert place.kinds(case, "after") == ["QUEUED", "RUNNING", "SUCCEEDED"]
     assert case.entries() == ["package"]
@@ -246,7 +261,9 @@ RUNNER_FREEZES = {
 @pytest.fixture(scope="module")
 def thawed(place: Place) -> dict[Point, Case]:
     """Jobs whose first runner was frozen until the job had ended, and has let go or ended itself since."""
-    cases = {point: place.case(f"frozen-{point}", {point: Effect.FREEZE}) for point in RUNNER_FREEZES}
+    cases = {
+        point: place.case(f"frozen-{point}", {point: Effect.FREEZE}) for point in RUNNER_FREEZES
+    }
     pids: list[int] = []
     try:
         place.run(cases.values())
@@ -281,7 +298,12 @@ def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_tha
     assert view.job.status is Status.FINISHED
     assert case.seen == {str(view.job)}, "as it was before the thaw"
     record = place.made(case)
-    assert (record.state, record.attempt, record.failures, record.losses) == (GroupState.SUCCEEDED, 2, 0, 0)
+    assert (record.state, record.attempt, record.failures, record.losses) == (
+        GroupState.SUCCEEDED,
+        2,
+        0,
+        0,
+    )
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
     assert place.kinds(case, "make").count("SUCCEEDED") == 1
@@ -297,8 +319,14 @@ def coordinator_deaths(place: Place) -> dict[Point, Case]:
     cases: dict[Point, Case] = {}
     # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that no other job's death
     # takes its writer away just before.
-    for points in ([p for p in OF_A_COORDINATOR if p is not Point.AFTER_ENTRY], [Point.AFTER_ENTRY]):
-        now = {point: place.case(f"headless-{point}", {point: Effect.KILL}, before=True) for point in points}
+    for points in (
+        [p for p in OF_A_COORDINATOR if p is not Point.AFTER_ENTRY],
+        [Point.AFTER_ENTRY],
+    ):
+        now = {
+            point: place.case(f"headless-{point}", {point: Effect.KILL}, before=True)
+            for point in points
+        }
         cases |= now
         stop = threading.Event()
         for case in now.values():
@@ -330,7 +358,9 @@ def test_a_coordinator_killed_at_any_point_is_followed_and_readers_see_all_of_th
     assert place.status(case) is Status.FINISHED
     assert case.ran == [1], "nothing ran twice"
     for group in ("make", "after"):
-        assert place.kinds(case, group) == ["QUEUED", "RUNNING", "SUCCEEDED"], "nothing was applied twice"
+        assert place.kinds(case, group) == ["QUEUED", "RUNNING", "SUCCEEDED"], (
+            "nothing was applied twice"
+        )
     assert place.kinds(case, None) == ["SUBMITTED", "PUBLISHING", "FINISHED"]
     assert case.entries() == ["package"]
     assert case.seen == {"before", case.job}
@@ -354,7 +384,11 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
     place.until("the publisher to freeze", case.struck)
     (pid,) = reached_by(case.orders[0])
     try:
-        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 10, "the publisher to stand still")
+        wait_until(
+            lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED,
+            10,
+            "the publisher to stand still",
+        )
         assert place.client.force_stop(case.job).answer == "DONE"
         place.until("the job to end", lambda: place.status(case).terminal)
         entries, ended = case.entries(), place.client.show(case.job).job
@@ -377,9 +411,17 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
 
 
 @pytest.mark.variant
-def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_applied_once(place: Place) -> None:
+def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_applied_once(
+    place: Place,
+) -> None:
     members = 250
-    fork = {"name": "w", "spark": False, "queue": "by-hand", "for_each": {"n": list(range(members))}, "steps": NOOP}
+    fork = {
+        "name": "w",
+        "spark": False,
+        "queue": "by-hand",
+        "for_each": {"n": list(range(members))},
+        "steps": NOOP,
+    }
     job = place.client.submit({"name": "wide", "groups": [fork]}).id
     keys = fleet.KEYS.of(job)
     place.until("all members to be queued", lambda: place.store.hlen(keys.attempts) == members)
@@ -410,7 +452,9 @@ MAIN_DEATHS = {Point.AFTER_MARKER: 2, Point.AFTER_FINISH: 1}
 @pytest.fixture(scope="module")
 def main_deaths(place: Place) -> dict[Point, Case]:
     """Jobs whose runners stood at a point when the main process above them was killed. Another worker follows."""
-    cases = {point: place.case(f"mainless-{point}", {point: Effect.FREEZE}) for point in MAIN_DEATHS}
+    cases = {
+        point: place.case(f"mainless-{point}", {point: Effect.FREEZE}) for point in MAIN_DEATHS
+    }
     place.until("the runners to come there", lambda: all(case.struck() for case in cases.values()))
     runners = [runner.pid for runner in place.worker.runners]
     place.worker.process.kill()
@@ -418,7 +462,9 @@ def main_deaths(place: Place) -> dict[Point, Case]:
     # By a newly started Python: its hashes have another seed than those of the dead.
     with fleet.worker(place.server.url, place.home, environ=place.environ, python=sys.executable):
         place.run(cases.values())
-    wait_until(lambda: all(map(fleet.gone, runners)), 20, "its runners to be gone, the frozen ones too")
+    wait_until(
+        lambda: all(map(fleet.gone, runners)), 20, "its runners to be gone, the frozen ones too"
+    )
     return cases
 
 

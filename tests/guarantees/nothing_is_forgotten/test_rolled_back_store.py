@@ -49,7 +49,9 @@ def fails(coordinator: Coordinator, job: str) -> None:
     assert coordinator.status(job) is Status.FAILED
 
 
-def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(coordinator: Coordinator) -> None:
+def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(
+    coordinator: Coordinator,
+) -> None:
     """A coordinator read that it had ended, stood still while the store went back, and settles the job now."""
     job = running(coordinator)
     begun = coordinator.store.begin(job, "somebody")
@@ -58,7 +60,9 @@ def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(coo
     fails(coordinator, job)
     back()
     coordinator.store.acknowledge(job, None, begun.due_seen, Acks((), {}))
-    assert coordinator.redis.zscore(coordinator.keys.due, job) is not None, "nobody would look at it again"
+    assert coordinator.redis.zscore(coordinator.keys.due, job) is not None, (
+        "nobody would look at it again"
+    )
     coordinator.store.end(job, "somebody")
     fails(coordinator, job)
     coordinator.store.acknowledge(job, None, begun.due_seen, Acks((), {}))
@@ -83,7 +87,9 @@ def test_a_job_that_goes_on_again_is_not_retried_by_who_had_seen_it_ended(
     assert coordinator.client.retry(job).new, "the key of the one that was refused is free"
 
 
-def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(coordinator: Coordinator) -> None:
+def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(
+    coordinator: Coordinator,
+) -> None:
     """It was asked for, made its output, was forgotten with it, and is asked for again: what it made then is not it.
 
     Seed 33076 of the simulator: a count of reruns came round again.
@@ -126,7 +132,9 @@ def order_texts(coordinator: Coordinator, job: str) -> dict[str, str]:
     keys, found = coordinator.keys.of(job), {}
     for offer in coordinator.sent:
         names = [offer.group.partition("[")[0], offer.group]
-        found[offer.group] = str([coordinator.redis.hmget(key, names) for key in (keys.plans, keys.inputs)])
+        found[offer.group] = str(
+            [coordinator.redis.hmget(key, names) for key in (keys.plans, keys.inputs)]
+        )
     return found
 
 
@@ -147,7 +155,11 @@ def test_plans_and_inputs_that_are_gone_are_made_again_and_the_event_log_says_so
     for offer in coordinator.sent:
         assert coordinator.claim(offer, "in vain").answer == "REFUSED"
 
-    wait_until(lambda: coordinator.sweep.run() and len(coordinator.sent) == 3, 2, "all offers to stand again")
+    wait_until(
+        lambda: coordinator.sweep.run() and len(coordinator.sent) == 3,
+        2,
+        "all offers to stand again",
+    )
 
     assert order_texts(coordinator, job) == before
     (told,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "RESTORED"]
@@ -155,7 +167,9 @@ def test_plans_and_inputs_that_are_gone_are_made_again_and_the_event_log_says_so
     assert coordinator.drive(job) is Status.FINISHED
 
 
-def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(coordinator: Coordinator) -> None:
+def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(
+    coordinator: Coordinator,
+) -> None:
     """Nothing in the store says what they were, and without them the fork would never be done."""
     fork = group("fork", "a", for_each={"n": {"from": "a.n"}})
     job = coordinator.submit(group("a"), fork)
@@ -169,26 +183,46 @@ def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(coordinator
         coordinator.work(offer)
 
     wait_until(
-        lambda: (coordinator.read(), coordinator.sweep.run(), coordinator.status_of_record(job) is Status.HALTED)[-1],
+        lambda: (
+            coordinator.read(),
+            coordinator.sweep.run(),
+            coordinator.status_of_record(job) is Status.HALTED,
+        )[-1],
         *(2, "the job to be halted"),
     )
     assert "values of the fork fork" in coordinator.client.explain(job)[0].what
 
 
 @pytest.mark.parametrize("lost", ["due", "jobs", "summary", "ended", "retries", "status"])
-def test_an_index_that_is_gone_is_made_again_by_the_sweep(coordinator: Coordinator, lost: str) -> None:
+def test_an_index_that_is_gone_is_made_again_by_the_sweep(
+    coordinator: Coordinator, lost: str
+) -> None:
     """No report comes of a job that waits, so a job that is not due any more would wait for ever."""
     first = running(coordinator)
     fails(coordinator, first)
     again = coordinator.client.retry(first).id
     coordinator.read()
-    indexes = [getattr(coordinator.keys, lost)] if lost != "status" else [coordinator.keys.status(s) for s in Status]
+    indexes = (
+        [getattr(coordinator.keys, lost)]
+        if lost != "status"
+        else [coordinator.keys.status(s) for s in Status]
+    )
 
     def stands() -> list[object]:
-        entries = [coordinator.redis.zrange(key, 0, -1) for key in indexes if coordinator.redis.type(key) == "zset"]
-        hashes = [coordinator.redis.hgetall(key) for key in indexes if coordinator.redis.type(key) == "hash"]
+        entries = [
+            coordinator.redis.zrange(key, 0, -1)
+            for key in indexes
+            if coordinator.redis.type(key) == "zset"
+        ]
+        hashes = [
+            coordinator.redis.hgetall(key)
+            for key in indexes
+            if coordinator.redis.type(key) == "hash"
+        ]
         ended = coordinator.redis.zscore(coordinator.keys.ended, first)
-        times = [coordinator.redis.zscore(key, again) for key in indexes if key == coordinator.keys.jobs]
+        times = [
+            coordinator.redis.zscore(key, again) for key in indexes if key == coordinator.keys.jobs
+        ]
         return [entries, hashes, times, ended and round(ended / 60)]
 
     def listed() -> list[object]:
@@ -240,7 +274,9 @@ def appending(coordinator: Coordinator) -> str:
     return job
 
 
-def test_a_job_that_runs_again_after_a_rollback_does_not_publish_beside_its_retry(coordinator: Coordinator) -> None:
+def test_a_job_that_runs_again_after_a_rollback_does_not_publish_beside_its_retry(
+    coordinator: Coordinator,
+) -> None:
     first = appending(coordinator)
     back = snapshot(coordinator)
     fails(coordinator, first)
@@ -263,7 +299,9 @@ def test_a_retry_that_was_forgotten_in_a_rollback_is_not_made_again_unless_a_per
     second = coordinator.client.retry(first).id
     succeeds(coordinator, second, "runner2")
     back()
-    with pytest.raises(Refused, match=f"retried before, as job {second}, which published version 1"):
+    with pytest.raises(
+        Refused, match=f"retried before, as job {second}, which published version 1"
+    ):
         coordinator.client.retry(first, reason="again")
     third = coordinator.client.retry(first, rerun=["a"]).id
     succeeds(coordinator, third, "runner3")

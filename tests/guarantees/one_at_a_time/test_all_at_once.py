@@ -13,7 +13,10 @@ from unstuck import Status
 from unstuck.coordinator.commands.job_commands import Command
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
-WANTED: dict[Command | None, Status] = {Command.PAUSE: Status.PAUSED, Command.CANCEL: Status.CANCELED}
+WANTED: dict[Command | None, Status] = {
+    Command.PAUSE: Status.PAUSED,
+    Command.CANCEL: Status.CANCELED,
+}
 
 
 @pytest.mark.parametrize("given", [None, Command.RESUME, Command.PAUSE, Command.CANCEL], ids=str)
@@ -30,8 +33,12 @@ def test_ten_sweeps_two_coordinators_and_a_command_hit_a_retrying_job_and_make_o
     coordinator.finish(first.held_by("runner1"), failed())
     coordinator.read()
     assert coordinator.status(job) is Status.RETRYING
-    assert not coordinator.sent, "it waits out its backoff: the attempt below is made in the race, not before it"
-    wait_until(lambda: coordinator.due_in(job) < 0, 10, "the backoff to be over, and nobody to have looked")
+    assert not coordinator.sent, (
+        "it waits out its backoff: the attempt below is made in the race, not before it"
+    )
+    wait_until(
+        lambda: coordinator.due_in(job) < 0, 10, "the backoff to be over, and nobody to have looked"
+    )
     start = threading.Barrier(13)
 
     def at_once(act: Callable[[], object]) -> Callable[[], None]:
@@ -73,7 +80,9 @@ def test_ten_sweeps_two_coordinators_and_a_command_hit_a_retrying_job_and_make_o
 def test_a_lost_worker_never_hides_the_users_own_traceback(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", retry={"max": 3, "backoff": 0}, worker_losses=2))
     coordinator.read()
-    own = Failure("STEP_FAILED", "no such table: flights", True, 'File "steps.py", line 7, in clean')
+    own = Failure(
+        "STEP_FAILED", "no such table: flights", True, 'File "steps.py", line 7, in clean'
+    )
     (offer,) = coordinator.offers()
     coordinator.work(offer, Outcome(OutcomeKind.FAILED, failure=own))
     lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "killed by signal 9"))

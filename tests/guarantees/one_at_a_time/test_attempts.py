@@ -55,7 +55,9 @@ def test_one_offer_that_many_runners_take_at_once_is_claimed_once(
             lease = Lease(client, coordinator.keys, 15, f"runner{number}")
             client.ping()
             start.wait()
-            claims.append(lease.take([queues[number % len(queues)]], f"runner{number}", "host", f"e{number}"))
+            claims.append(
+                lease.take([queues[number % len(queues)]], f"runner{number}", "host", f"e{number}")
+            )
 
     threads = [threading.Thread(target=runner, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -65,7 +67,9 @@ def test_one_offer_that_many_runners_take_at_once_is_claimed_once(
     assert len(claims) == 8
     (claim,) = [claim for claim in claims if claim is not None]
     assert claim.token.offer == offer
-    assert not any(coordinator.redis.exists(coordinator.keys.ready(queue)) for queue in queues), "it stands no more"
+    assert not any(coordinator.redis.exists(coordinator.keys.ready(queue)) for queue in queues), (
+        "it stands no more"
+    )
 
 
 def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
@@ -86,7 +90,12 @@ def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_n
     assert coordinator.claim(offer, "runner2").answer == "REFUSED"
     coordinator.read()
     record = coordinator.show(job).groups[0].members[0]
-    assert (record.state, record.attempt, record.failures, record.losses) == (GroupState.RUNNING, 1, 0, 0)
+    assert (record.state, record.attempt, record.failures, record.losses) == (
+        GroupState.RUNNING,
+        1,
+        0,
+        0,
+    )
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
     assert coordinator.events(job, "other") == ["QUEUED"]
 
@@ -121,7 +130,9 @@ def test_a_runner_that_is_killed_while_it_waits_takes_nothing(
             lease.take(["light"], "claimant1", "host", "event1", linger=30)
 
     def waits() -> bool:
-        return any(one["cmd"] == "blpop" and "b" in one["flags"] for one in coordinator.redis.client_list())
+        return any(
+            one["cmd"] == "blpop" and "b" in one["flags"] for one in coordinator.redis.client_list()
+        )
 
     runner = threading.Thread(target=linger)
     runner.start()
@@ -162,7 +173,9 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent
 
 
 def test_a_submit_whose_reply_was_lost_makes_one_job(
-    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator],
+    lossy: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     coordinator = make_coordinator(client=lossy)
     monkeypatch.setattr(Submissions, "submit", losing_reply(Submissions.submit))
@@ -172,7 +185,9 @@ def test_a_submit_whose_reply_was_lost_makes_one_job(
     assert coordinator.events(job) == ["SUBMITTED"]
 
 
-def test_a_finish_whose_reply_was_lost_counts_once(coordinator: Coordinator, lossy: redis.Redis) -> None:
+def test_a_finish_whose_reply_was_lost_counts_once(
+    coordinator: Coordinator, lossy: redis.Redis
+) -> None:
     job, offer = queued(coordinator)
     coordinator.claim(offer)  # type: ignore[arg-type]
     lease = Lease(lossy, coordinator.keys, 15, "runner1")
@@ -192,17 +207,23 @@ def test_a_finish_and_take_whose_reply_was_lost_ends_one_attempt_and_takes_one(
     lease = Lease(lossy, coordinator.keys, 15, "runner1")
     first = lease.take(["light"], "claimant1", "host", "event1")
     assert first is not None
-    _, _, second = lease.finish_and_take(first.token, SUCCEEDED, "event2", ["light"], "claimant2", "host", "event3")
+    _, _, second = lease.finish_and_take(
+        first.token, SUCCEEDED, "event2", ["light"], "claimant2", "host", "event3"
+    )
     assert second is not None
     LosesReplies.armed = 1
-    said, _, claim = lease.finish_and_take(second.token, SUCCEEDED, "event4", ["light"], "claimant3", "host", "event5")
+    said, _, claim = lease.finish_and_take(
+        second.token, SUCCEEDED, "event4", ["light"], "claimant3", "host", "event5"
+    )
     assert LosesReplies.lost == 1
     assert said == "DUPLICATE"
     assert claim is not None
     assert claim.token == third.held_by("claimant3")
     assert coordinator.sent == [last], "the repeat took no second offer"
     coordinator.read()
-    for name, wanted in zip("abcd", (["RUNNING", "SUCCEEDED"], ["RUNNING", "SUCCEEDED"], ["RUNNING"], []), strict=True):
+    for name, wanted in zip(
+        "abcd", (["RUNNING", "SUCCEEDED"], ["RUNNING", "SUCCEEDED"], ["RUNNING"], []), strict=True
+    ):
         assert coordinator.events(job, name) == ["QUEUED", *wanted]
 
 
@@ -215,14 +236,23 @@ def test_a_runner_that_dies_before_it_hears_what_it_took_with_an_outcome_costs_t
     first = lease.take(["light"], "claimant1", "host", "event1")
     assert first is not None
     with armed(Death([Point.AFTER_FINISH])), pytest.raises(Died):
-        lease.finish_and_take(first.token, SUCCEEDED, "event2", ["light"], "claimant2", "host", "event3")
+        lease.finish_and_take(
+            first.token, SUCCEEDED, "event2", ["light"], "claimant2", "host", "event3"
+        )
     assert not coordinator.sent, "it holds the second one"
     coordinator.read()
     lapse(coordinator, job, "b")
     coordinator.reconciler.reconcile(job)
     assert coordinator.drive(job) is Status.FINISHED
     assert coordinator.events(job, "a") == ["QUEUED", "RUNNING", "SUCCEEDED"]
-    assert coordinator.events(job, "b") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED", "RUNNING", "SUCCEEDED"]
+    assert coordinator.events(job, "b") == [
+        "QUEUED",
+        "RUNNING",
+        "BACKOFF",
+        "QUEUED",
+        "RUNNING",
+        "SUCCEEDED",
+    ]
 
 
 def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(coordinator: Coordinator) -> None:
@@ -268,7 +298,9 @@ def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(coordinator: Coordinator)
     assert (record.losses, record.failures) == (1, 0), "a lost worker never eats a user's retry"
 
 
-def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordinator: Coordinator) -> None:
+def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(
+    coordinator: Coordinator,
+) -> None:
     """What was concluded from absence is checked again inside the commit."""
     job, offer = queued(coordinator)
     coordinator.claim(offer)  # type: ignore[arg-type]
@@ -288,7 +320,9 @@ def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordi
 
     assert answers[0] is CommitAnswer.GUARDED
     assert coordinator.status(job) is Status.FINISHED
-    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"], "no trace of the refused takeover"
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "SUCCEEDED"], (
+        "no trace of the refused takeover"
+    )
     assert not coordinator.sent
 
 
@@ -325,7 +359,9 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
     answers: list[CommitAnswer] = []
 
     def commit_late(*args: object) -> CommitAnswer:
-        coordinator.redis.hset(coordinator.keys.alive, field, str(coordinator.show(job).at + seconds))
+        coordinator.redis.hset(
+            coordinator.keys.alive, field, str(coordinator.show(job).at + seconds)
+        )
         answers.append(commit(*args))  # type: ignore[arg-type]
         return answers[-1]
 
@@ -337,7 +373,9 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
     assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
 
 
-def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the tick."""
     coordinator = make_coordinator(lease_ttl=600, sweep_every=60)  # nothing here takes minutes
     job, offer = queued(coordinator)
@@ -346,7 +384,9 @@ def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_coordinat
     lapse(coordinator, job)
     coordinator.redis.hset(coordinator.keys.alive, "at", "1")  # nobody has swept for a long time
     coordinator.reconciler.reconcile(job)
-    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover without a fresh tick"
+    assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"], (
+        "no takeover without a fresh tick"
+    )
 
     coordinator.sweep.run()  # the tick that ends the outage begins the grace
     coordinator.redis.zadd(coordinator.keys.due, {job: 0})
@@ -354,7 +394,11 @@ def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(make_coordinat
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"], "no takeover within the grace"
 
     coordinator.redis.hset(coordinator.keys.alive, "grace_until", "0")  # as if it was over
-    wait_until(lambda: coordinator.sweep.run() >= 0 and bool(coordinator.sent), 20, "the takeover after the grace")
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and bool(coordinator.sent),
+        20,
+        "the takeover after the grace",
+    )
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
 
 
@@ -363,7 +407,10 @@ def test_the_first_sweep_of_all_is_not_told_as_an_outage(
 ) -> None:
     caplog.set_level(logging.INFO)
     coordinator.sweep.run()
-    assert "this is the first sweep on this Redis: no lease counts as lapsed for the next 15s" in caplog.text
+    assert (
+        "this is the first sweep on this Redis: no lease counts as lapsed for the next 15s"
+        in caplog.text
+    )
     assert "nobody had swept" not in caplog.text
     coordinator.redis.hset(coordinator.keys.alive, "at", "1")
     coordinator.sweep.run()
@@ -375,12 +422,14 @@ def test_a_clock_that_was_set_back_begins_a_grace(coordinator: Coordinator) -> N
     coordinator.redis.hset(coordinator.keys.alive, "at", "99999999999")
     now, gap = coordinator.store.tick(1, 15)
     assert gap < 0
-    assert float(str(coordinator.redis.hget(coordinator.keys.alive, "grace_until"))) == pytest.approx(
-        now + 15, abs=0.01
-    )
+    assert float(
+        str(coordinator.redis.hget(coordinator.keys.alive, "grace_until"))
+    ) == pytest.approx(now + 15, abs=0.01)
 
 
-@pytest.mark.parametrize(("began", "ended", "left"), [(20, -5, 15), (40, 1, 5), (55, 10, -10), (80, 20, 15)])
+@pytest.mark.parametrize(
+    ("began", "ended", "left"), [(20, -5, 15), (40, 1, 5), (55, 10, -10), (80, 20, 15)]
+)
 def test_outages_in_a_row_have_one_grace_of_three_terms_at_most(
     coordinator: Coordinator, began: float, ended: float, left: float
 ) -> None:
@@ -393,7 +442,9 @@ def test_outages_in_a_row_have_one_grace_of_three_terms_at_most(
     assert before + left - 0.01 <= grace <= after + left + 0.01
 
 
-def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(coordinator: Coordinator) -> None:
+def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(
+    coordinator: Coordinator,
+) -> None:
     """Protocol rule 3: the store was rolled back to before the claim."""
     job, offer = queued(coordinator)
     keys = coordinator.keys.of(job)
@@ -421,7 +472,13 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
     assert coordinator.finish(offer.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
     coordinator.redis.xadd(
         coordinator.keys.reports,
-        {"v": 1, "id": "late", "token": str(offer.held_by("runner1")), "kind": "succeeded", "at": 1},  # type: ignore[attr-defined]
+        {
+            "v": 1,
+            "id": "late",
+            "token": str(offer.held_by("runner1")),
+            "kind": "succeeded",
+            "at": 1,
+        },  # type: ignore[attr-defined]
     )
     stale = coordinator.client.counters().get("STALE", 0)
     coordinator.read()
@@ -434,7 +491,9 @@ def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Co
     """Rule 8: the lock saves work and proves nothing. Deleted all the time, commits still decide who wins."""
     coordinators = [make_coordinator() for _ in range(3)]
     job = coordinators[0].submit(
-        group("start"), group("wide", "start", for_each={"n": list(range(40))}), group("end", "wide")
+        group("start"),
+        group("wide", "start", for_each={"n": list(range(40))}),
+        group("end", "wide"),
     )
     stop = threading.Event()
 
@@ -474,7 +533,9 @@ def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Co
     assert len(events) == 1 + 42 * 3 + 1
 
 
-def test_two_commits_race_and_the_loser_writes_nothing(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_two_commits_race_and_the_loser_writes_nothing(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """Protocol rule 1."""
     from unstuck.coordinator.decide.decide import decide
     from unstuck.coordinator.model.decision import Environment
@@ -491,7 +552,9 @@ def test_two_commits_race_and_the_loser_writes_nothing(make_coordinator: Callabl
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED"]
     attempts = coordinator.redis.hgetall(coordinator.keys.of(job).attempts)
     assert json.loads(attempts["only"])["nonce"] == "n1"
-    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED", "its own id: the reply had been lost"
+    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED", (
+        "its own id: the reply had been lost"
+    )
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED"]
 
 
@@ -517,19 +580,27 @@ def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator)
     assert coordinator.finish(offer.held_by("runner1"), failed()) == "STALE"  # type: ignore[attr-defined]
     token = str(offer.held_by("runner1"))  # type: ignore[attr-defined]
     for kind in ("claimed", "failed", "lost", "succeeded"):
-        coordinator.redis.xadd(coordinator.keys.reports, {"v": 1, "id": kind, "token": token, "kind": kind, "at": 1})
+        coordinator.redis.xadd(
+            coordinator.keys.reports, {"v": 1, "id": kind, "token": token, "kind": kind, "at": 1}
+        )
     coordinator.read()
     coordinator.redis.zadd(coordinator.keys.due, {job: 0})
     coordinator.sweep.run()
 
     assert record() == before
-    assert coordinator.events(job) == [*log, "REPORT_REFUSED"], "the finish that was refused, and nothing else"
-    assert 0 < coordinator.redis.ttl(coordinator.keys.of(job).events) <= 1000, "the log expires when it would have"
+    assert coordinator.events(job) == [*log, "REPORT_REFUSED"], (
+        "the finish that was refused, and nothing else"
+    )
+    assert 0 < coordinator.redis.ttl(coordinator.keys.of(job).events) <= 1000, (
+        "the log expires when it would have"
+    )
     assert coordinator.redis.zscore(coordinator.keys.due, job) is None
     assert coordinator.client.counters()["TERMINAL"] == 5
 
 
-def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(coordinator: Coordinator) -> None:
+def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(
+    coordinator: Coordinator,
+) -> None:
     """Rule 9: instead of failing for ever, and without stopping the other jobs."""
     broken = coordinator.submit(group("only"), name="broken")
     fine = coordinator.submit(group("only"), name="fine")
@@ -544,7 +615,9 @@ def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reaso
     assert fields["status"] == Status.HALTED
     assert json.loads(fields["halted"])["code"] == "UNDECIDABLE"
     assert "WRONGTYPE" in json.loads(fields["halted"])["text"]
-    assert [listed.status for listed in coordinator.client.jobs(name="broken")] == [Status.HALTED], "as the list says"
+    assert [listed.status for listed in coordinator.client.jobs(name="broken")] == [
+        Status.HALTED
+    ], "as the list says"
     assert [offer.job for offer in coordinator.sent] == [fine]
     assert coordinator.redis.zscore(coordinator.keys.due, broken) is not None, (
         "it stays due: a person may mend and resume it"
@@ -553,7 +626,9 @@ def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reaso
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 
-def test_an_offer_is_passed_over_while_the_user_wants_something_else_than_running(coordinator: Coordinator) -> None:
+def test_an_offer_is_passed_over_while_the_user_wants_something_else_than_running(
+    coordinator: Coordinator,
+) -> None:
     """Rule 4."""
     job, offer = queued(coordinator)
     coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "pause")
@@ -562,7 +637,9 @@ def test_an_offer_is_passed_over_while_the_user_wants_something_else_than_runnin
     assert coordinator.claim(offer, "runner2").answer == "CLAIMED"  # type: ignore[arg-type]
 
 
-def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(coordinator: Coordinator) -> None:
+def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(
+    coordinator: Coordinator,
+) -> None:
     """Rule 4: a job that could not be decided is HALTED, so nothing of it starts."""
     job, offer = queued(coordinator)
     coordinator.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", coordinator.show(job).at)
@@ -582,7 +659,9 @@ def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(c
 
 def test_frozen_inputs_are_what_every_later_attempt_reads(coordinator: Coordinator) -> None:
     """Rule 12."""
-    job = coordinator.submit(group("first"), group("second", "first", retry={"max": 3, "backoff": 0}))
+    job = coordinator.submit(
+        group("first"), group("second", "first", retry={"max": 3, "backoff": 0})
+    )
     coordinator.read()
     (offer,) = coordinator.offers()
     staging = offer.held_by("runner1").staging

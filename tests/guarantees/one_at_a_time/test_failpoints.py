@@ -66,7 +66,9 @@ class Job:
 def submitted(coordinator: Coordinator, length: int = 2) -> Job:
     """A chain of groups; the last one's output is published."""
     names = [f"g{n}" for n in range(length)]
-    return Job(coordinator.submit(*(group(name, *names[n - 1 : n]) for n, name in enumerate(names))), names)
+    return Job(
+        coordinator.submit(*(group(name, *names[n - 1 : n]) for n, name in enumerate(names))), names
+    )
 
 
 def check(coordinator: Coordinator, job: Job, at: object) -> None:
@@ -105,7 +107,9 @@ def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing
             wait_until(lambda job=job, dies=dies: job.go_on(dies), 10, "the death")
         assert death.at is point
         job.work(dies)  # offers that stand ready
-        wait_until(lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point} to end the job")
+        wait_until(
+            lambda job=job: job.inherit(heir), 10, f"the heir of {nth} {point} to end the job"
+        )
         check(heir, job, (nth, point))
 
 
@@ -173,7 +177,9 @@ def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_
             for act in (
                 lambda coordinator=coordinator, offer=offer: coordinator.claim(offer).answer,
                 lambda coordinator=coordinator, offer=offer: coordinator.finish(
-                    offer.held_by("runner1"), staged(coordinator, offer, offer.group), f"event-{offer}"
+                    offer.held_by("runner1"),
+                    staged(coordinator, offer, offer.group),
+                    f"event-{offer}",
                 ),
             ):
                 try:
@@ -181,11 +187,15 @@ def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_
                 except redis.ConnectionError:
                     assert act() in ("CLAIMED", "DUPLICATE")
         assert once.at is point
-        wait_until(lambda job=job, coordinator=coordinator: job.go_on(coordinator), 10, "the job to end")
+        wait_until(
+            lambda job=job, coordinator=coordinator: job.go_on(coordinator), 10, "the job to end"
+        )
         check(coordinator, job, point)
 
 
-def test_lost_replies_of_a_submit_and_a_command_are_one_job_and_one_event(coordinator: Coordinator) -> None:
+def test_lost_replies_of_a_submit_and_a_command_are_one_job_and_one_event(
+    coordinator: Coordinator,
+) -> None:
     spec = {"name": "lossy", "groups": [group("only")]}
     with armed(Once(lost, [Point.AFTER_SUBMIT])), pytest.raises(Unreachable):
         coordinator.client.submit(spec, key="once")

@@ -54,7 +54,9 @@ def test_a_copy_of_a_take_that_comes_late_claims_nothing(coordinator: Coordinato
     assert made[0]() == ["EMPTY"], "and none when it has ended"
     second = take(lease, "c2")
     assert made[0]() == ["EMPTY"]
-    assert made[1]()[1] == str(second.token.offer), "nor does an old copy change what a repeat of the last take gets"
+    assert made[1]()[1] == str(second.token.offer), (
+        "nor does an old copy change what a repeat of the last take gets"
+    )
     assert coordinator.sent == standing[1:]
 
 
@@ -83,7 +85,9 @@ def test_a_copy_of_a_finish_that_comes_late_is_no_refusal(coordinator: Coordinat
     assert "REPORT_REFUSED" not in coordinator.events(job)
 
 
-def test_a_small_job_goes_first_whatever_was_taken_on_other_queues(coordinator: Coordinator) -> None:
+def test_a_small_job_goes_first_whatever_was_taken_on_other_queues(
+    coordinator: Coordinator,
+) -> None:
     wide = coordinator.submit(group("w", for_each={"n": list(range(64))}, queue="slow"))
     coordinator.read()
     lease = coordinator.lease_of("r1")
@@ -164,12 +168,18 @@ def test_a_wake_up_of_a_queue_that_was_added_later_is_served() -> None:
         (5000.0, 5.0, True),  # said before the clock was set back
     ],
 )
-def test_the_later_statement_says_whether_a_runner_is_idle(said: float, idle_since: float | None, idle: bool) -> None:
-    one = RunnerStatus(id="r", host="h", pid=1, worker_pid=1, queues=("light",), seen=10.0, idle_since=idle_since)
+def test_the_later_statement_says_whether_a_runner_is_idle(
+    said: float, idle_since: float | None, idle: bool
+) -> None:
+    one = RunnerStatus(
+        id="r", host="h", pid=1, worker_pid=1, queues=("light",), seen=10.0, idle_since=idle_since
+    )
     assert idle_runner(one, said, now=12.0) is idle
 
 
-def test_a_resume_that_a_report_brings_about_makes_dropped_offers_again_at_once(coordinator: Coordinator) -> None:
+def test_a_resume_that_a_report_brings_about_makes_dropped_offers_again_at_once(
+    coordinator: Coordinator,
+) -> None:
     """The pass for a report may come before that for the command, and looks at one group alone."""
     job = coordinator.submit(group("a"), group("b"))
     coordinator.read()
@@ -180,6 +190,8 @@ def test_a_resume_that_a_report_brings_about_makes_dropped_offers_again_at_once(
     assert coordinator.claim(b).answer == "REFUSED"
     coordinator.client.resume(job)
     coordinator.finish(a.held_by("runner1"))
-    reports = [entry for entry in coordinator.stream.read(500, 0.001) if entry.fields["kind"] != "due"]
+    reports = [
+        entry for entry in coordinator.stream.read(500, 0.001) if entry.fields["kind"] != "due"
+    ]
     coordinator.consumer.apply(reports)
     assert coordinator.sent == [b]

@@ -20,7 +20,9 @@ from unstuck.tasks.transport.lease import ANSWER_KEPT, FINISH_FOR, Lease
 
 
 def refused(coordinator: Coordinator, job: str) -> list[dict[str, Any]]:
-    return [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_REFUSED"]
+    return [
+        event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_REFUSED"
+    ]
 
 
 def record(coordinator: Coordinator, job: str) -> dict[str, Any]:
@@ -63,11 +65,20 @@ def test_a_force_stopped_jobs_worker_that_reports_success_changes_nothing_and_is
 
     assert record(coordinator, job) == before
     (event,) = refused(coordinator, job)
-    assert (event["group"], event["epoch"], event["claimant"], event["said"]) == ("only", 1, "runner1", "succeeded")
+    assert (event["group"], event["epoch"], event["claimant"], event["said"]) == (
+        "only",
+        1,
+        "runner1",
+        "succeeded",
+    )
     assert event["code"] == "TERMINAL"
-    assert event["text"] == "attempt 1 reported succeeded after the job was CANCELED: nothing changed"
+    assert (
+        event["text"] == "attempt 1 reported succeeded after the job was CANCELED: nothing changed"
+    )
     assert coordinator.client.counters()["TERMINAL"] == 1
-    assert 0 < coordinator.redis.ttl(coordinator.keys.of(job).events) <= lives, "its log expires when it would have"
+    assert 0 < coordinator.redis.ttl(coordinator.keys.of(job).events) <= lives, (
+        "its log expires when it would have"
+    )
 
 
 def test_a_report_of_attempt_1_while_attempt_2_runs_is_counted_and_one_event_and_changes_nothing(
@@ -82,12 +93,17 @@ def test_a_report_of_attempt_1_while_attempt_2_runs_is_counted_and_one_event_and
     assert record(coordinator, job) == before
     (event,) = refused(coordinator, job)
     assert (event["epoch"], event["code"]) == (1, "STALE")
-    assert event["text"] == "attempt 1 reported succeeded after attempt 2 had taken its place: nothing changed"
+    assert (
+        event["text"]
+        == "attempt 1 reported succeeded after attempt 2 had taken its place: nothing changed"
+    )
     assert coordinator.client.counters()["STALE"] == 1
     assert coordinator.show(job).groups[0].members[0].attempt == 2
 
 
-def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_too(coordinator: Coordinator) -> None:
+def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_too(
+    coordinator: Coordinator,
+) -> None:
     job, offer = queued(coordinator, retry={"max": 3, "backoff": 60})
     coordinator.work(offer, failed())  # type: ignore[arg-type]
     coordinator.read()
@@ -98,18 +114,25 @@ def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_to
     coordinator.read()
 
     (event,) = refused(coordinator, job)
-    assert event["text"] == "attempt 1 reported lost when it was no longer the live attempt: nothing changed"
+    assert (
+        event["text"]
+        == "attempt 1 reported lost when it was no longer the live attempt: nothing changed"
+    )
     assert coordinator.client.counters()["STALE"] == 1
 
 
-def test_a_refused_finish_whose_reply_was_lost_is_one_event(coordinator: Coordinator, lossy: redis.Redis) -> None:
+def test_a_refused_finish_whose_reply_was_lost_is_one_event(
+    coordinator: Coordinator, lossy: redis.Redis
+) -> None:
     job, zombie = taken_over(coordinator)
     lease = Lease(lossy, coordinator.keys, 15, "runner1")
     LosesReplies.armed = 2
     assert lease.finish(zombie, SUCCEEDED, "its-event") == "STALE"
     assert LosesReplies.lost == 2
     coordinator.read()
-    assert lease.finish(zombie, SUCCEEDED, "its-event") == "STALE", "also when it was read in between"
+    assert lease.finish(zombie, SUCCEEDED, "its-event") == "STALE", (
+        "also when it was read in between"
+    )
     coordinator.read()
     assert len(refused(coordinator, job)) == 1
     assert coordinator.client.counters()["STALE"] == 1
@@ -126,7 +149,9 @@ def test_a_finish_repeated_after_it_was_taken_in_is_no_refusal(coordinator: Coor
     assert refused(coordinator, job) == []
 
 
-def test_an_answer_is_remembered_for_longer_than_anybody_repeats_and_not_for_ever(coordinator: Coordinator) -> None:
+def test_an_answer_is_remembered_for_longer_than_anybody_repeats_and_not_for_ever(
+    coordinator: Coordinator,
+) -> None:
     assert FINISH_FOR + 60 < ANSWER_KEPT
     _, token = held(coordinator)
     coordinator.finish(token, event="its-event")
@@ -158,7 +183,9 @@ def test_a_script_that_acks_a_refused_report_and_is_repeated_writes_one_event(
     job, zombie = taken_over(coordinator)
     coordinator.finish(zombie)
     if write == "commit":
-        coordinator.finish(_live(coordinator, job))  # a report that changes the record, read in the same batch
+        coordinator.finish(
+            _live(coordinator, job)
+        )  # a report that changes the record, read in the same batch
     setattr(coordinator.store, write, losing_reply(getattr(coordinator.store, write)))
     coordinator.read()
     assert LosesReplies.lost
@@ -203,7 +230,9 @@ def _live(coordinator: Coordinator, job: str) -> Token:
     return coordinator.offer_of(job, "only").held_by("runner2")
 
 
-def test_a_repeated_finish_counts_as_a_repeat_although_its_answer_was_forgotten(coordinator: Coordinator) -> None:
+def test_a_repeated_finish_counts_as_a_repeat_although_its_answer_was_forgotten(
+    coordinator: Coordinator,
+) -> None:
     """An eviction, or a clock of Redis that jumps ahead, may take the answer away before its time."""
     job, token = held(coordinator)
     assert coordinator.finish(token, event="its-event") == "APPLIED"

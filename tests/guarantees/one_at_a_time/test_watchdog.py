@@ -26,7 +26,9 @@ LEASE_TTL = 3.0
 
 
 @pytest.fixture(scope="module")
-def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+def worker(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fleet.FleetWorker]:
     with fleet.worker(
         redis_server.url,
         (home := tmp_path_factory.mktemp("worker")),
@@ -91,13 +93,21 @@ def test_a_standing_marker_is_adopted_and_nothing_runs_again(
 ) -> None:
     first = fleet.outcome(store, make_offer("table", output="numbers"))
     again = fleet.outcome(store, make_offer("table", output="numbers", epoch=2, nonce="n2"))
-    assert (again.kind, again.adopted, again.staging) == (OutcomeKind.SUCCEEDED, True, first.staging)
+    assert (again.kind, again.adopted, again.staging) == (
+        OutcomeKind.SUCCEEDED,
+        True,
+        first.staging,
+    )
     assert (again.rows, again.results) == (first.rows, first.results)
 
 
-def test_a_changed_parameter_runs_again(worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_a_changed_parameter_runs_again(
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
+) -> None:
     fleet.outcome(store, make_offer("table", output="numbers", params={"rows": 1}))
-    again = fleet.outcome(store, make_offer("table", output="numbers", params={"rows": 2}, epoch=2, nonce="n2"))
+    again = fleet.outcome(
+        store, make_offer("table", output="numbers", params={"rows": 2}, epoch=2, nonce="n2")
+    )
     assert (again.adopted, again.rows) == (False, {"numbers": 2})
 
 
@@ -168,7 +178,9 @@ def test_a_secret_reaches_the_step_and_nothing_else(
 def test_a_secret_that_is_not_there_is_named_and_not_retried(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    failure = fleet.outcome(store, make_offer("with_secret", step_params={"password": "${secret:NOT_SET}"})).failure
+    failure = fleet.outcome(
+        store, make_offer("with_secret", step_params={"password": "${secret:NOT_SET}"})
+    ).failure
     assert failure is not None
     assert not failure.recoverable
     assert "NOT_SET" in failure.text
@@ -207,7 +219,9 @@ def test_a_cancel_reaches_a_polite_step_at_once(
     assert runner.is_running()
 
 
-def test_a_drained_attempt_is_handed_back(worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_a_drained_attempt_is_handed_back(
+    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
+) -> None:
     offer = make_offer("wait_for_cancel")
     fleet.claimed(store, offer)
     fleet.instruct(store, offer, "DRAIN")
@@ -273,7 +287,9 @@ def test_an_attempt_taken_over_writes_no_outcome(
     ready_again(worker, store, make_offer)
     # Then: the old runner has left and said nothing.
     assert "outcome" not in fleet.attempt(store, fresh)
-    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == ["claimed"]
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == [
+        "claimed"
+    ]
 
 
 @pytest.mark.variant
@@ -294,7 +310,9 @@ def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_l
     make_offer("sleep_on", epoch=2, nonce="n2", send=False)
     runner.send_signal(signal.SIGCONT)
     wait_until(lambda: fleet.gone(runner.pid), 20, "the thawed runner to be gone")
-    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == ["claimed"]
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == [
+        "claimed"
+    ]
     ready_again(worker, store, make_offer)
 
 
@@ -307,7 +325,9 @@ def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
 
     def ended() -> bool:
         nonlocal lowest
-        raw, (seconds, micros) = store.pipeline().hget(fleet.KEYS.of(offer.job).attempts, offer.group).time().execute()
+        raw, (seconds, micros) = (
+            store.pipeline().hget(fleet.KEYS.of(offer.job).attempts, offer.group).time().execute()
+        )
         record = json.loads(raw)
         if "outcome" in record:
             return True
@@ -318,7 +338,9 @@ def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
     wait_until(ended, 60, "the step to end", every=0.05)
     outcome = fleet.outcome(store, offer)
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
-    assert outcome.results["silent_for"] > LEASE_TTL, "the runner could have renewed its lease itself: proves nothing"
+    assert outcome.results["silent_for"] > LEASE_TTL, (
+        "the runner could have renewed its lease itself: proves nothing"
+    )
     assert lowest > 0, "a lease that lapsed meanwhile could have been taken over"
 
 
@@ -329,9 +351,13 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
     runner = fleet.runner_of(store, offer)
     watchdog = worker.watchdog()
     watchdog.kill()
-    wait_until(lambda: [w for w in worker.watchdogs if w.pid != watchdog.pid], 10, "another watchdog")
+    wait_until(
+        lambda: [w for w in worker.watchdogs if w.pid != watchdog.pid], 10, "another watchdog"
+    )
     lease = fleet.attempt(store, offer)["lease"]
-    wait_until(lambda: fleet.attempt(store, offer)["lease"] > lease, 10, "a renewal by the new watchdog")
+    wait_until(
+        lambda: fleet.attempt(store, offer)["lease"] > lease, 10, "a renewal by the new watchdog"
+    )
     fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
     assert runner.is_running()
@@ -347,7 +373,9 @@ def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_me
     frozen = worker.watchdog()
     frozen.suspend()
     try:
-        wait_until(lambda: [w for w in worker.watchdogs if w.pid != frozen.pid], 10, "another watchdog")
+        wait_until(
+            lambda: [w for w in worker.watchdogs if w.pid != frozen.pid], 10, "another watchdog"
+        )
         assert fleet.gone(frozen.pid), "it could thaw, and act beside the one that took over"
         assert not fleet.gone(runner.pid), "and the attempt goes on"
         failure = fleet.outcome(store, offer).failure
@@ -364,10 +392,17 @@ def test_a_runner_never_waits_for_its_frozen_watchdog(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
     """Each step begins and ends a clock, of which the watchdog is told."""
-    first = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}, "timeout": "60s"}
+    first = {
+        "python": "fleet_steps:until",
+        "params": {"path": str(tmp_path / "gate")},
+        "timeout": "60s",
+    }
     steps = [first, *[{"python": "fleet_steps:my_pid", "timeout": "60s"}] * 600]
     offer = fleet.make_offer(
-        store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", {"name": "g", "spark": False, "steps": steps}
+        store,
+        tmp_path / "warehouse",
+        f"job-{os.urandom(4).hex()}",
+        {"name": "g", "spark": False, "steps": steps},
     )
     runner = fleet.runner_of(store, offer)
     frozen = worker.watchdog()
@@ -411,7 +446,11 @@ def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
 
 @pytest.mark.parametrize("while_it", ["waits", "runs", "has ended"])
 def test_an_offer_that_stands_again_and_a_second_wake_up_are_one_run(
-    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, while_it: str
+    worker: fleet.FleetWorker,
+    store: redis.Redis,
+    make_offer: MakeOffer,
+    tmp_path: Path,
+    while_it: str,
 ) -> None:
     offer = make_offer("until", step_params={"path": str(tmp_path / "gate")})
     if while_it != "waits":
@@ -424,7 +463,10 @@ def test_an_offer_that_stands_again_and_a_second_wake_up_are_one_run(
     fleet.outcome(store, offer)
     ready_again(worker, store, make_offer)
     assert store.zscore(fleet.KEYS.ready("light"), str(offer)) is None, "it was dropped"
-    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == ["claimed", "succeeded"]
+    assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == [
+        "claimed",
+        "succeeded",
+    ]
 
 
 def test_the_fleet_list_shows_the_runner_and_what_it_runs(
@@ -435,7 +477,10 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     runner = fleet.runner_of(store, offer)
 
     def shown() -> RunnerStatus | None:
-        return next((one for one in fleet.listed(store) if one.pid == runner.pid and one.job == offer.job), None)
+        return next(
+            (one for one in fleet.listed(store) if one.pid == runner.pid and one.job == offer.job),
+            None,
+        )
 
     one = wait_until(shown, 5, "the runner to be shown")
     assert (one.queues, one.group, one.attempt, one.idle_since) == (("light",), "g", 1, None)
@@ -480,7 +525,9 @@ def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
     assert sent <= (one.taken_at or 0.0) <= store.time()[0] + 1
 
 
-def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store: redis.Redis) -> None:
+def test_a_runner_tells_which_warehouse_it_sees(
+    worker: fleet.FleetWorker, store: redis.Redis
+) -> None:
     def looked() -> RunnerStatus | None:
         one = described(store, worker)
         return one if one and one.warehouse.id is not None else None
@@ -497,9 +544,14 @@ def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
 ) -> None:
     """Only the doctor's look hangs: the attempt has another warehouse."""
     (tmp_path / "mount").mkdir()
-    os.mkfifo(tmp_path / "mount" / "_warehouse_id")  # who reads it waits, as on a mount whose server is gone
+    os.mkfifo(
+        tmp_path / "mount" / "_warehouse_id"
+    )  # who reads it waits, as on a mount whose server is gone
     with fleet.worker(
-        redis_server.url, tmp_path, queues="hung", environ={"UNSTUCK_WAREHOUSE": str(tmp_path / "mount")}
+        redis_server.url,
+        tmp_path,
+        queues="hung",
+        environ={"UNSTUCK_WAREHOUSE": str(tmp_path / "mount")},
     ) as hung:
 
         def told() -> bool:
@@ -516,4 +568,8 @@ def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
         assert fleet.stop_gently(hung) == 0
         assert watchdogs
         for watchdog in watchdogs:
-            wait_until(lambda pid=watchdog.pid: fleet.gone(pid), 10, "the watchdog to end, though a thread of it hangs")
+            wait_until(
+                lambda pid=watchdog.pid: fleet.gone(pid),
+                10,
+                "the watchdog to end, though a thread of it hangs",
+            )

@@ -85,7 +85,9 @@ def count_in_copies(uri: str, paths: Iterable[str], folder: Path) -> dict[str, i
     folder.mkdir()
     for number, path in enumerate(paths):
         folder.joinpath(f"{number:04}.parquet").write_bytes(storage.read(path))
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     try:
         return by_day(spark.read.parquet(str(folder)).groupBy("day").count().collect())
     finally:
@@ -96,7 +98,10 @@ def count_in_copies(uri: str, paths: Iterable[str], folder: Path) -> dict[str, i
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_month_of_nights(
-    place: tuple[str, dict[str, str]], redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: tuple[str, dict[str, str]],
+    redis_server: RedisServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     root, reaches = place
     warehouse, table = f"{root}/warehouse", f"{root}/lake/flights"
@@ -109,7 +114,9 @@ def test_a_month_of_nights(
         "PYTHONPATH": PYTHONPATH,
     }
     nightly = JobSpec.from_file(ROOT / "examples" / "nightly.yaml")
-    lake = JobSpec.from_file(ROOT / "examples" / "nightly_delta.yaml").model_dump(mode="json", exclude_unset=True)
+    lake = JobSpec.from_file(ROOT / "examples" / "nightly_delta.yaml").model_dump(
+        mode="json", exclude_unset=True
+    )
     lake["outputs"]["flights_lake"]["path"] = table
     to_delta = JobSpec.model_validate(lake)
     client = Client(Settings(redis_url=redis_server.url, warehouse=warehouse))
@@ -123,14 +130,23 @@ def test_a_month_of_nights(
             jobs = [client.submit(spec).id for spec in specs]
             assert {client.wait(job).job.status for job in jobs} == {Status.FINISHED}
 
-        run([nightly.with_params({"day": day}) for day in DAYS] + [to_delta.with_params({"day": day}) for day in DAYS])
+        run(
+            [nightly.with_params({"day": day}) for day in DAYS]
+            + [to_delta.with_params({"day": day}) for day in DAYS]
+        )
         run([nightly.with_params({"day": day}) for day in DAYS])
         before = size(warehouse)
         told = CliRunner().invoke(app, ["vacuum", "--keep", "1", "--older-than", "0s"], env=environ)
         assert told.exit_code == 0, told.output
         after = size(warehouse)
         if has_spark:
-            run([JobSpec.from_values(yaml.safe_load(COUNTS), {"paths": DeltaTable(table).file_uris()})])
+            run(
+                [
+                    JobSpec.from_values(
+                        yaml.safe_load(COUNTS), {"paths": DeltaTable(table).file_uris()}
+                    )
+                ]
+            )
     assert after < before * 0.4, "each night twice, and what the table has"
 
     flights = read_table("flights", ["month", "day"]).to_pandas().query("month == 1 and day <= 30")
@@ -139,7 +155,9 @@ def test_a_month_of_nights(
     delta = DeltaTable(table, storage_options=options or None)
     with capsys.disabled():
         print(f"\n{root}: {before:,} bytes, {after:,} after the vacuum; {told.output.strip()}")
-        print(f"the Delta table: {sum(delta.get_add_actions(flatten=True)['size_bytes'].to_pylist()):,} bytes")
+        print(
+            f"the Delta table: {sum(delta.get_add_actions(flatten=True)['size_bytes'].to_pylist()):,} bytes"
+        )
     assert delta.version() == len(DAYS) - 1, "one commit for each night"
     files = published_files(warehouse, "flights_by_day")
     in_warehouse, in_table = in_arrow(files), delta.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds them by name
@@ -149,19 +167,33 @@ def test_a_month_of_nights(
     }
     scans = {"warehouse": f"read_parquet({files})", "Delta": f"delta_scan('{table}')"}
     found = {
-        **{f"Polars, {name}": by_day(frame.group_by("day").len().rows()) for name, frame in polars.items()},
+        **{
+            f"Polars, {name}": by_day(frame.group_by("day").len().rows())
+            for name, frame in polars.items()
+        },
         "deltalake": dict(Counter(map(str, delta.to_pyarrow_table()["day"].to_pylist()))),
-        "DuckDB over Arrow, warehouse": by_day(duckdb.sql(f"{BY_DAY} in_warehouse GROUP BY day").fetchall()),
-        "DuckDB over Arrow, Delta": by_day(duckdb.sql(f"{BY_DAY} in_table GROUP BY day").fetchall()),
-        **{f"DuckDB, {name}": by_day(query(f"{BY_DAY} {scan} GROUP BY day", reaches)) for name, scan in scans.items()},
+        "DuckDB over Arrow, warehouse": by_day(
+            duckdb.sql(f"{BY_DAY} in_warehouse GROUP BY day").fetchall()
+        ),
+        "DuckDB over Arrow, Delta": by_day(
+            duckdb.sql(f"{BY_DAY} in_table GROUP BY day").fetchall()
+        ),
+        **{
+            f"DuckDB, {name}": by_day(query(f"{BY_DAY} {scan} GROUP BY day", reaches))
+            for name, scan in scans.items()
+        },
     }
     if has_spark:
         for name in ("counted", "counted_lake"):
             (counted,) = published_files(warehouse, name)
-            found[f"Spark, {name}"] = by_day([(row["day"], row["count"]) for row in pq.read_table(counted).to_pylist()])
+            found[f"Spark, {name}"] = by_day(
+                [(row["day"], row["count"]) for row in pq.read_table(counted).to_pylist()]
+            )
     else:
         published = [file.path for file in Warehouse(warehouse).files_of("flights_by_day").files]
-        found["Spark, copies, warehouse"] = count_in_copies(warehouse, published, tmp_path / "published")
+        found["Spark, copies, warehouse"] = count_in_copies(
+            warehouse, published, tmp_path / "published"
+        )
         objects = [uri.removeprefix(f"{table}/") for uri in delta.file_uris()]
         found["Spark, copies, Delta"] = count_in_copies(table, objects, tmp_path / "objects")
     assert {name: counts for name, counts in found.items() if counts != truth} == {}

@@ -24,11 +24,15 @@ def job(step: dict[str, Any], **more: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "job", "groups": [group], **more})
 
 
-LOAD = job({"python": f"{STEPS}:table", "output": "flights"}, outputs={"flights": {"mode": "append"}})
+LOAD = job(
+    {"python": f"{STEPS}:table", "output": "flights"}, outputs={"flights": {"mode": "append"}}
+)
 
 
 @pytest.fixture(scope="module")
-def warehouse(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def warehouse(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """The warehouse of a fleet whose workers may import only the steps of tests."""
     home = tmp_path_factory.mktemp("compact")
     environ = {
@@ -62,7 +66,9 @@ def group(view: JobView) -> GroupView:
     return one
 
 
-def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(client: Client, warehouse: Path) -> None:
+def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(
+    client: Client, warehouse: Path
+) -> None:
     for _ in range(4):
         assert ended(client, LOAD).job.status is Status.FINISHED
     place = str(warehouse)
@@ -111,4 +117,7 @@ def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Pa
     assert again.job.terminal
     assert len(published_files(place, "flights")) < files
     reason = next(one.reason for one in again.claimed if one.id == "upkeep")
-    assert (reason.code, reason.text) == ("RAN_AGAIN", "it compacts what is published by now, so it ran again")
+    assert (reason.code, reason.text) == (
+        "RAN_AGAIN",
+        "it compacts what is published by now, so it ran again",
+    )

@@ -63,7 +63,9 @@ class Reader:
             self.found = self.table.version(), sorted((row["n"], row["made_by"]) for row in rows)
         new = (1, NEW[self.name])
         if self.found != new and (finished or before == new or self.found != (0, OLD)):
-            self.wrong.append(f"{self.name} of a job that is {'' if finished else 'not '}FINISHED: {self.found}")
+            self.wrong.append(
+                f"{self.name} of a job that is {'' if finished else 'not '}FINISHED: {self.found}"
+            )
         self.looks.note()
         if finished and not self.ended:
             self.ended = self.looks.last
@@ -83,11 +85,15 @@ def case_of(place: Place, base: str, storage_options: dict[str, str], point: Poi
     """Make the tables, submit a job that writes them, and order the death."""
     place.coordinators.kill()  # one that lives could pass the point before it is armed
     made = TableCase("", place.home, uri=f"{base}/warehouse-{point}")
-    rows = pa.table({"n": pa.array([n for n, _ in OLD], pa.int64()), "made_by": [by for _, by in OLD]})
+    rows = pa.table(
+        {"n": pa.array([n for n, _ in OLD], pa.int64()), "made_by": [by for _, by in OLD]}
+    )
     outputs = {}
     for name, mode in MODES.items():
         path = f"{base}/{point}/{name}"
-        write_deltalake(path, rows, partition_by=mode.get("partition_by"), storage_options=storage_options)
+        write_deltalake(
+            path, rows, partition_by=mode.get("partition_by"), storage_options=storage_options
+        )
         made.tables[name] = Reader(name, DeltaTable(path, storage_options=storage_options))
         outputs[name] = {"format": "delta", "path": path, **mode}
     step = {"python": "fleet_steps:rows_of_tables", "params": {"names": [*MODES], "made_by": "new"}}

@@ -43,7 +43,9 @@ def run_next(coordinator: Coordinator, job: str, folder: Path, disk: str = "") -
     return said
 
 
-def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
     job = coordinator.submit(GROUP)
     assert run_next(coordinator, job, tmp_path, FULL) == "failed APPLIED"
     (group,) = coordinator.show(job).groups
@@ -67,7 +69,12 @@ def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
     assert (record.attempt, record.failures, record.state) == (3, 3, GroupState.FAILED)
     assert record.reason is not None
     assert record.reason.code == "MARKER_FAILED"
-    for said in ("the marker of ", "No space left on device", "Look at the space", "all 2 retries are used up"):
+    for said in (
+        "the marker of ",
+        "No space left on device",
+        "Look at the space",
+        "all 2 retries are used up",
+    ):
         assert said in record.reason.text
 
 

@@ -161,7 +161,9 @@ def reasons(view: JobView) -> dict[str, str]:
     return {name: record.reason.text if record.reason else "" for name, record in records.items()}
 
 
-def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the_newest(shop: Shop) -> None:
+def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the_newest(
+    shop: Shop,
+) -> None:
     # Given: a job whose second group fails, again and again, while a newer version is published
     assert shop.publish(price=1) == 1
     job = shop.submit(REPORT, folder=str(shop.folder))
@@ -191,7 +193,9 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
     # And: the next job reads the newer one; the old files may go now
     ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
     assert shop.seen[-1] == "[2, 2, 2]"
-    assert Warehouse(shop.warehouse).history("report", 1)[0].datasets["report"].inputs == {"prices": [2]}
+    assert Warehouse(shop.warehouse).history("report", 1)[0].datasets["report"].inputs == {
+        "prices": [2]
+    }
     assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["kept_for"] == ""
 
 
@@ -253,14 +257,18 @@ def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_store
 
     # And: once it has ended, the files go, and a job that names the version is refused
     assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["files"] == 1
-    expected = r"groups\[2\]\.inputs\.now: .* no version 1; the oldest that can be read is 3, the newest 3"
+    expected = (
+        r"groups\[2\]\.inputs\.now: .* no version 1; the oldest that can be read is 3, the newest 3"
+    )
     with pytest.raises(SpecError, match=expected):
         shop.submit(named, folder=str(shop.folder))
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("late", [False, True], ids=["before the vacuum", "as it begins"])
-def test_a_version_that_the_retry_of_a_job_reads_stays(shop: Shop, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+def test_a_version_that_the_retry_of_a_job_reads_stays(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     for price in (1, 2):
         shop.publish(price)
     named = REPORT.replace("now: prices@latest", "now: prices@1").replace("max: 1000", "max: 0")
@@ -338,7 +346,9 @@ def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(sho
         assert shop.ended(shop.client.retry(job).id).job.status is Status.FINISHED
     rows = duckdb.read_parquet(published_files(shop.warehouse, "dim")).fetchall()
     assert sorted(rows) == [(0,), (1,), (2,)]
-    assert [entry.datasets["dim"].inputs for entry in Warehouse(shop.warehouse).history("dim", 10)] == [
+    assert [
+        entry.datasets["dim"].inputs for entry in Warehouse(shop.warehouse).history("dim", 10)
+    ] == [
         {"dim": [4]},
         {"dim": [1]},
         {},
@@ -350,15 +360,23 @@ def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_it
 ) -> None:
     """The run is submitted while the other job has not published, and begins when it has."""
     other = shop.submit(ADD, id=0, folder=str(shop.folder))
-    wait_until(lambda: shop.client.show(other).job.status is Status.RUNNING, 30, "the other job to begin")
+    wait_until(
+        lambda: shop.client.show(other).job.status is Status.RUNNING, 30, "the other job to begin"
+    )
     spec = JobSpec.from_text(ADD).with_params({"id": 1, "folder": str(shop.folder)})
     schedules, name = shop.client.schedules, "add"
-    schedules.set({**json.loads(spec.to_json()), "schedule": {"every": "1h", "retry": {"backoff": "100ms"}}})
+    schedules.set(
+        {**json.loads(spec.to_json()), "schedule": {"every": "1h", "retry": {"backoff": "100ms"}}}
+    )
     tick = tick_text((time.time() // 3600 - 2) * 3600)
     assert schedules.backfill(name, tick, tick).answer == "DONE"
     wait_until(lambda: bool(schedules.runs(name)), 30, "the run to be submitted")
     (shop.folder / "open").touch()
-    wait_until(lambda: schedules.show(name).schedule.last_success is not None, 60, "the retry of the schedule")
+    wait_until(
+        lambda: schedules.show(name).schedule.last_success is not None,
+        60,
+        "the retry of the schedule",
+    )
     told = [(event["kind"], event.get("code")) for event in schedules.events(name)]
     assert told[-5:] == [
         ("RUN_SUBMITTED", None),
@@ -379,7 +397,9 @@ def test_a_version_is_read_by_its_number(shop: Shop) -> None:
     spec = REPORT.replace("prices@latest", "prices@2")
     assert shop.ended(shop.submit(spec, folder=str(shop.folder))).job.status is Status.FINISHED
     assert shop.seen == ["[3, 2, 3]"]
-    assert Warehouse(shop.warehouse).history("report", 1)[0].datasets["report"].inputs == {"prices": [2, 3]}
+    assert Warehouse(shop.warehouse).history("report", 1)[0].datasets["report"].inputs == {
+        "prices": [2, 3]
+    }
 
 
 def test_a_step_reads_the_version_that_it_asks_for(shop: Shop) -> None:
@@ -392,14 +412,20 @@ groups: [{name: older, spark: false, retry: {max: 0}, steps: [{python: "shop:old
 """
     for version, price in ((1, 10), (2, 20), (3, 30)):
         assert shop.ended(shop.submit(spec, version=version)).job.status is Status.FINISHED
-        assert duckdb.read_parquet(published_files(shop.warehouse, "older")).fetchall() == [(price,)]
-        assert Warehouse(shop.warehouse).history("older", 1)[0].datasets["older"].inputs == {"prices": [version]}
+        assert duckdb.read_parquet(published_files(shop.warehouse, "older")).fetchall() == [
+            (price,)
+        ]
+        assert Warehouse(shop.warehouse).history("older", 1)[0].datasets["older"].inputs == {
+            "prices": [version]
+        }
     ended = shop.ended(shop.submit(spec, version=100))
     assert ended.job.status is Status.FAILED
     assert "version 100" in reasons(ended)["older"]
 
 
-def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those_there_are(shop: Shop) -> None:
+def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those_there_are(
+    shop: Shop,
+) -> None:
     shop.publish(price=1)
     asked = REPORT.replace("inputs: {prices: prices}", "inputs: {prices: price}")
     ended = shop.ended(shop.submit(asked, folder=str(shop.folder)))

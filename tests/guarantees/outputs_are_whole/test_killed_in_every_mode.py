@@ -88,7 +88,9 @@ class ModeCase(Case):
             if rows not in (new, [OLD] * len(OUTPUTS)):
                 self.wrong.append(f"a mixture: {rows}")
         if self.found == "old" and (finished or found_before):
-            self.wrong.append(f"the old rows after {'FINISHED' if finished else 'a reader had found the new ones'}")
+            self.wrong.append(
+                f"the old rows after {'FINISHED' if finished else 'a reader had found the new ones'}"
+            )
         self.looks.note()
         if finished and not self.ended:
             self.ended = self.looks.last
@@ -147,7 +149,9 @@ def play(place: Place, cases: list[ModeCase]) -> None:
         place.until("readers to see the end", lambda: all(case.ended for case in cases))
 
 
-@pytest.fixture(scope="module", params=["on local disk", pytest.param("on S3", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module", params=["on local disk", pytest.param("on S3", marks=pytest.mark.long)]
+)
 def deaths(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, dict[tuple[str, Point], ModeCase]]]:

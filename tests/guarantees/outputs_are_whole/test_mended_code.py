@@ -109,7 +109,9 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
     assert said["prices"] == Reason(
         "RAN_AGAIN", f"the code of its steps changed since job {failed.id}, so it ran again"
     )
-    assert said["report"] == Reason("RAN_AGAIN", f"it had not finished in job {failed.id}, so it ran again")
+    assert said["report"] == Reason(
+        "RAN_AGAIN", f"it had not finished in job {failed.id}, so it ran again"
+    )
     warehouse = str(shop.folder / "warehouse")
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(7,)]
 
@@ -196,14 +198,18 @@ groups:
     same = {"given": "ADOPTED", "after": "ADOPTED"}
     assert reasons(price) == {**told, **same, "looked": "RAN_AGAIN", "asked": "RAN_AGAIN"}
     said = {group.name: group.members[0].reason for group in price.groups}
-    assert said["looked"] == Reason("RAN_AGAIN", f"its parameter price changed since job {failed.id}, so it ran again")
+    assert said["looked"] == Reason(
+        "RAN_AGAIN", f"its parameter price changed since job {failed.id}, so it ran again"
+    )
     assert said["asked"] == said["looked"]
     warehouse = str(shop.folder / "warehouse")
     assert duckdb.read_parquet(published_files(warehouse, "looked")).fetchall() == [(3,)]
 
 
 @pytest.mark.variant
-def test_what_a_group_looked_at_counts_for_the_next_one_of_the_job_in_its_process(shop: Shop) -> None:
+def test_what_a_group_looked_at_counts_for_the_next_one_of_the_job_in_its_process(
+    shop: Shop,
+) -> None:
     # Given: two groups, of which the second reads what the first has kept for their job, such as a connection
     (shop.folder / "keeping.py").write_text(
         "import pyarrow as pa\nkept = {}\n"
@@ -230,7 +236,9 @@ groups:
 
 @pytest.mark.variant
 def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
-    spec = JobSpec.from_text(SPEC.replace("name: prices, spark", "name: prices, code_version: v1, spark"))
+    spec = JobSpec.from_text(
+        SPEC.replace("name: prices, spark", "name: prices, code_version: v1, spark")
+    )
     shop.deploy(price=-1)
     with shop.running():
         failed = shop.ended(shop.client.submit(spec).id).job
@@ -241,12 +249,18 @@ def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
     assert reasons(retried) == {"rates": "ADOPTED", "prices": "ADOPTED", "report": "STEP_FAILED"}
 
 
-def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts(shop: Shop) -> None:
+def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts(
+    shop: Shop,
+) -> None:
     # Given: a runner that has imported a module for another step, before the module is mended on disk
     shop.deploy(price=-1)
     rates = shop.folder / "rates.py"
     rates.write_text(f"import shop.price\n{rates.read_text()}")
-    group = {"name": "rates", "spark": False, "steps": [{"python": "rates:rates", "output": "rates"}]}
+    group = {
+        "name": "rates",
+        "spark": False,
+        "steps": [{"python": "rates:rates", "output": "rates"}],
+    }
     first = {"name": "rates", "groups": [group]}
     with shop.running():
         assert shop.ended(shop.client.submit(first).id).job.status is Status.FINISHED
@@ -261,4 +275,6 @@ def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts
     assert (ended.job.status, again.job.status) == (Status.FINISHED, Status.FINISHED)
     assert [view.groups[0].members[0].failures for view in (ended, again)] == [0, 0]
     assert again.groups[0].members[0].attempt == 1
-    assert duckdb.read_parquet(published_files(str(shop.folder / "warehouse"), "report")).fetchall() == [(7,)]
+    assert duckdb.read_parquet(
+        published_files(str(shop.folder / "warehouse"), "report")
+    ).fetchall() == [(7,)]

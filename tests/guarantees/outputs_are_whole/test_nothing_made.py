@@ -103,17 +103,21 @@ def test_a_retry_does_nothing_again_that_a_group_did_which_made_nothing(project:
     # Then: nothing is told again, and what stands behind it is read in its place
     assert retried.job.status is Status.FINISHED
     assert project.told() == 4
-    assert {id for id, reason in reasons(retried).items() if reason and reason.code == "ADOPTED"} == {
-        *("tell", "many[0]", "many[1]", "many[2]", "count")
-    }
+    assert {
+        id for id, reason in reasons(retried).items() if reason and reason.code == "ADOPTED"
+    } == {*("tell", "many[0]", "many[1]", "many[2]", "count")}
     staging = project.folder / "warehouse" / "_staging" / failed.job.id
     marked = {path.parent.parent.name for path in staging.glob("*/*/_marker.json")}
     assert marked == {"many.1", "count"}, "what made nothing has no folder"
     assert not [path for path in staging.glob("tell/*") if path.is_dir()]
-    assert duckdb.read_parquet(published_files(str(project.folder / "warehouse"), "report")).fetchall() == [(4,)]
+    assert duckdb.read_parquet(
+        published_files(str(project.folder / "warehouse"), "report")
+    ).fetchall() == [(4,)]
 
 
-def test_mended_code_of_a_group_that_made_nothing_runs_again_and_so_does_what_came_after_it(project: Project) -> None:
+def test_mended_code_of_a_group_that_made_nothing_runs_again_and_so_does_what_came_after_it(
+    project: Project,
+) -> None:
     # Given
     failed = project.broken_job()
 
@@ -130,5 +134,9 @@ def test_mended_code_of_a_group_that_made_nothing_runs_again_and_so_does_what_ca
     )
     said = found["count"]
     assert said is not None
-    assert said.text.startswith("what it reads, its parameters, its steps or its time zone changed since job")
-    assert duckdb.read_parquet(published_files(str(project.folder / "warehouse"), "report")).fetchall() == [(12,)]
+    assert said.text.startswith(
+        "what it reads, its parameters, its steps or its time zone changed since job"
+    )
+    assert duckdb.read_parquet(
+        published_files(str(project.folder / "warehouse"), "report")
+    ).fetchall() == [(12,)]

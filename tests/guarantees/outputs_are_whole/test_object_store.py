@@ -58,7 +58,9 @@ def look(warehouse: Warehouse) -> int:
     assert isinstance(n, int)
     assert [row["part"] for row in found["replaced"]] == ["a", "b", "c"]
     assert Counter(row["n"] for row in found["appended"]) == dict.fromkeys(range(n + 1), 3)
-    assert sorted((row["part"], row["n"]) for row in found["parted"]) == [(part, n) for part in "abc"]
+    assert sorted((row["part"], row["n"]) for row in found["parted"]) == [
+        (part, n) for part in "abc"
+    ]
     return n
 
 
@@ -98,7 +100,9 @@ def test_what_users_read_and_run_finds_a_warehouse_on_s3(
         told = CliRunner().invoke(app, ["doctor", "--json"], env=environ)
         assert f"{uri} can be written, and creates a file only if it is absent" in told.output
         kept = {"hash": store.hgetall, "string": store.get, "stream": store.xrange}
-        everything = repr([kept[kind](key) for key in store.scan_iter() if (kind := str(store.type(key))) in kept])
+        everything = repr(
+            [kept[kind](key) for key in store.scan_iter() if (kind := str(store.type(key))) in kept]
+        )
         assert "a team" in everything
         assert SECRET not in everything
 
@@ -106,9 +110,15 @@ def test_what_users_read_and_run_finds_a_warehouse_on_s3(
         told = CliRunner().invoke(app, arguments, env=environ)
         assert told.exit_code == 0, told.output
         assert "lake" in told.output
-    told = CliRunner().invoke(app, ["vacuum", "--keep", "1", "--older-than", "0s", "--json"], env=environ)
+    told = CliRunner().invoke(
+        app, ["vacuum", "--keep", "1", "--older-than", "0s", "--json"], env=environ
+    )
     assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout)["files"] == 4, "what the first job replaced, and its three partitions"
+    assert json.loads(told.stdout)["files"] == 4, (
+        "what the first job replaced, and its three partitions"
+    )
     assert look(Warehouse(uri)) == 1
     store_options = {name.lower(): value for name, value in s3_server.environ.items()}
-    assert pl.read_parquet(published_files(uri, "parted"), storage_options=store_options).height == 3
+    assert (
+        pl.read_parquet(published_files(uri, "parted"), storage_options=store_options).height == 3
+    )

@@ -65,7 +65,12 @@ def in_pandas(paths: list[str]) -> list[int]:
     return [int(n) for path in paths for n in pd.read_parquet(path, dtype_backend="pyarrow")["n"]]
 
 
-READERS: list[Reader] = [in_polars, in_duckdb, in_pandas, lambda paths: in_arrow(paths).to_table()["n"].to_pylist()]
+READERS: list[Reader] = [
+    in_polars,
+    in_duckdb,
+    in_pandas,
+    lambda paths: in_arrow(paths).to_table()["n"].to_pylist(),
+]
 
 
 @dataclass
@@ -87,7 +92,9 @@ class Lake:
 
         gate = {"python": "lake:gate", "params": {"home": str(self.home)}}
         groups = [group("first"), {**group("second", gate), "needs": ["first"]}]
-        return self.client.submit({"name": "lake", "groups": groups, "publish": ["first", "second"]}).id
+        return self.client.submit(
+            {"name": "lake", "groups": groups, "publish": ["first", "second"]}
+        ).id
 
     def ended(self, job: str) -> JobView:
         def over() -> JobView | None:
@@ -106,12 +113,20 @@ class Lake:
 
     def entries(self) -> list[tuple[str, str]]:
         log = Warehouse(self.uri)
-        return [(entry.kind, entry.job) for n in range(1, log.head() + 1) if (entry := log.entry(n)) is not None]
+        return [
+            (entry.kind, entry.job)
+            for n in range(1, log.head() + 1)
+            if (entry := log.entry(n)) is not None
+        ]
 
     def staged(self, job: str) -> dict[str, list[str]]:
         """By group, the folders of its attempts; without the folder of logs."""
         files, top = Warehouse(self.uri).storage, f"_staging/{job}"
-        return {group: files.names(f"{top}/{group}") for group in files.names(top) if group != "job.logs"}
+        return {
+            group: files.names(f"{top}/{group}")
+            for group in files.names(top)
+            if group != "job.logs"
+        }
 
     def ran(self) -> list[str]:
         return (self.home / "ran").read_text().split()
@@ -152,13 +167,17 @@ def lake(
     tmp_path: Path,
 ) -> Iterator[Lake]:
     coordinators, arms, store = fleet_of_s3
-    with Client(Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=store) as client:
+    with Client(
+        Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=store
+    ) as client:
         yield Lake(f"{bucket}/w", tmp_path, arms, client, store, coordinators)
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
-def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(lake: Lake, point: Point) -> None:
+def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
+    lake: Lake, point: Point
+) -> None:
     # Given: something is published, and the publisher of the next job stands still at its slot
     (lake.home / "gate").touch()
     before = lake.submit(0)
@@ -168,7 +187,9 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(la
     wait_until(lambda: reached_by(effect), 60, "the publisher to freeze")
     (pid,) = reached_by(effect)
     try:
-        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 10, "it to stand still")
+        wait_until(
+            lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 10, "it to stand still"
+        )
         # When: the user ends the job, and another coordinator asks the log
         assert lake.client.force_stop(job).answer == "DONE"
         ended = lake.ended(job).job
@@ -191,7 +212,10 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
     # Given: a job of which the first group succeeded, and the second failed after it had staged rows
     failed = lake.submit(7)
     assert lake.ended(failed).job.status is Status.FAILED
-    assert {group: len(names) for group, names in lake.staged(failed).items()} == {"first": 1, "second": 1}
+    assert {group: len(names) for group, names in lake.staged(failed).items()} == {
+        "first": 1,
+        "second": 1,
+    }
 
     # When: it is retried
     (lake.home / "gate").touch()
@@ -227,7 +251,9 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
     def forgotten() -> bool:
         for job in jobs:
             if known := lake.store.hget(fleet.KEYS.staged, job):
-                lake.store.hset(fleet.KEYS.staged, job, json.dumps({**json.loads(known), "forget_at": 1.0}))
+                lake.store.hset(
+                    fleet.KEYS.staged, job, json.dumps({**json.loads(known), "forget_at": 1.0})
+                )
         due()
         return not any(lake.store.zscore(index, job) for job in jobs)
 
@@ -236,6 +262,9 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
     # Then: what is published stands, and nothing else
     assert [*lake.staged(failed), *lake.staged(retried.job.id)] == ["first", "second"]
     names = Warehouse(lake.uri).storage.names
-    left = [names(f"_staging/{job}/{group}") for job, group in zip(jobs, ("first", "second"), strict=True)]
+    left = [
+        names(f"_staging/{job}/{group}")
+        for job, group in zip(jobs, ("first", "second"), strict=True)
+    ]
     assert [len(one) for one in left] == [1, 1], "not even their logs"
     assert lake.read("first") == lake.read("second") == [7] * 3

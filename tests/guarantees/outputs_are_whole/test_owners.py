@@ -58,11 +58,18 @@ def test_a_typo_in_output_is_refused_when_it_is_submitted(coordinator: Coordinat
         coordinator.client.submit(job_spec("hourly"), key="hourly-1")
 
     text = str(refused.value)
-    assert text.startswith("job hourly is not stored: job hourly may not publish flights, which job daily owns. ")
+    assert text.startswith(
+        "job hourly is not stored: job hourly may not publish flights, which job daily owns. "
+    )
     assert "list hourly in shared_with: of the output flights of job daily" in text
     assert "submit hourly with --take-over" in text
     assert len(coordinator.client.jobs()) == jobs
-    assert dataset(coordinator) == {"rows": 33, "owner": "daily", "shared_with": [], "job_name": "daily"}
+    assert dataset(coordinator) == {
+        "rows": 33,
+        "owner": "daily",
+        "shared_with": [],
+        "job_name": "daily",
+    }
 
 
 def test_a_dataset_is_shared_with_jobs_that_its_owner_lists(coordinator: Coordinator) -> None:
@@ -72,16 +79,23 @@ def test_a_dataset_is_shared_with_jobs_that_its_owner_lists(coordinator: Coordin
     assert dataset(coordinator) == shared
 
 
-def test_a_job_that_takes_over_is_the_owner_and_its_events_name_the_one_before(coordinator: Coordinator) -> None:
+def test_a_job_that_takes_over_is_the_owner_and_its_events_name_the_one_before(
+    coordinator: Coordinator,
+) -> None:
     published(coordinator, "daily")
     spec = job_spec("hourly")
     job = coordinator.client.submit(spec, key="k", take_over=True).id
-    assert coordinator.client.submit(spec, key="k").id == job, "a message that comes twice is answered with the job"
+    assert coordinator.client.submit(spec, key="k").id == job, (
+        "a message that comes twice is answered with the job"
+    )
     assert publish(coordinator, job, 2) is Status.FINISHED
 
     told = [event.get("text", "") for _, event in coordinator.client.events(job)]
     assert told[0] == "takes over what it publishes"
-    assert told[-1] == "all groups are done and published as version 2. It took flights over from job daily"
+    assert (
+        told[-1]
+        == "all groups are done and published as version 2. It took flights over from job daily"
+    )
     assert dataset(coordinator)["owner"] == "hourly"
     with pytest.raises(DatasetOwned, match="which job hourly owns"):
         coordinator.client.submit(job_spec("daily"))
@@ -98,7 +112,9 @@ def test_of_two_jobs_that_are_submitted_at_once_the_second_fails_and_its_retry_m
     assert reason.code == "DATASET_OWNED"
     assert dataset(coordinator)["rows"] == 33
 
-    with pytest.raises(DatasetOwned, match=f"job {loser} is not retried: job loser may not publish flights"):
+    with pytest.raises(
+        DatasetOwned, match=f"job {loser} is not retried: job loser may not publish flights"
+    ):
         coordinator.client.retry(loser)
     retried = coordinator.client.retry(loser, take_over=True).id
     assert publish(coordinator, retried, 2) is Status.FINISHED
@@ -126,12 +142,16 @@ def test_a_rollback_of_redis_changes_no_owner(coordinator: Coordinator) -> None:
     assert dataset(coordinator)["owner"] == "hourly"
 
 
-def test_a_schedule_is_refused_when_it_is_set_and_halts_if_it_loses_its_dataset(coordinator: Coordinator) -> None:
+def test_a_schedule_is_refused_when_it_is_set_and_halts_if_it_loses_its_dataset(
+    coordinator: Coordinator,
+) -> None:
     schedules = coordinator.client.schedules
     spec = job_spec("ticking", schedule={"every": "1s"})
     assert schedules.set(spec).answer == "DONE"
     published(coordinator, "daily", rows=33)
-    with pytest.raises(DatasetOwned, match="schedule ticking is not set: job ticking may not publish flights"):
+    with pytest.raises(
+        DatasetOwned, match="schedule ticking is not set: job ticking may not publish flights"
+    ):
         schedules.set(spec)
 
     def halted() -> bool:

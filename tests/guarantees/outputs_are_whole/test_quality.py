@@ -27,8 +27,15 @@ class Fleet:
     """Jobs of plain Python, and a warehouse of a test's own."""
 
     def __init__(self, redis_url: str, warehouse: str) -> None:
-        self._client, self.warehouse = Client(Settings(redis_url=redis_url, warehouse=warehouse)), warehouse
-        self._environ = {"UNSTUCK_REDIS_URL": redis_url, "UNSTUCK_WAREHOUSE": warehouse, "COLUMNS": "200"}
+        self._client, self.warehouse = (
+            Client(Settings(redis_url=redis_url, warehouse=warehouse)),
+            warehouse,
+        )
+        self._environ = {
+            "UNSTUCK_REDIS_URL": redis_url,
+            "UNSTUCK_WAREHOUSE": warehouse,
+            "COLUMNS": "200",
+        }
 
     def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
         full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
@@ -69,7 +76,9 @@ def whole(running: str, tmp_path: Path) -> Fleet:
 
 
 @pytest.mark.parametrize("caught", [False, True])
-def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(whole: Fleet, caught: bool) -> None:
+def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(
+    whole: Fleet, caught: bool
+) -> None:
     def run(bad: int) -> JobView:
         quality = {"quality": {"rules": RULES, "max_rejected_ratio": 0.01}}
         outputs = dict.fromkeys(("first", "middle", "last"), quality)
@@ -89,7 +98,9 @@ def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears
     passed = run(1)
     assert passed.job.status is Status.FINISHED
     names = ("first", "middle", "last")
-    assert sorted(passed.job.published) == sorted([*names, *(f"{name}__rejected" for name in names)])
+    assert sorted(passed.job.published) == sorted(
+        [*names, *(f"{name}__rejected" for name in names)]
+    )
     assert {name: whole.count(name) for name in names} == {"first": 100, "middle": 99, "last": 100}
     rejected = duckdb.read_parquet(published_files(whole.warehouse, "middle__rejected"))
     assert rejected.fetchall()[0][-1] == ["has_distance", "known_carrier"]
@@ -99,8 +110,15 @@ def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears
 def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
     rules = {"quality": {"rules": {**RULES, "any": "true"}, "max_rejected_ratio": 0.1}}
     groups = [
-        {"name": "load", "steps": [{"python": f"{STEPS}:flights", "output": "flights", "params": {"bad": 4}}]},
-        {"name": "count", "needs": ["load"], "steps": [{"python": f"{STEPS}:count", "output": "counted"}]},
+        {
+            "name": "load",
+            "steps": [{"python": f"{STEPS}:flights", "output": "flights", "params": {"bad": 4}}],
+        },
+        {
+            "name": "count",
+            "needs": ["load"],
+            "steps": [{"python": f"{STEPS}:count", "output": "counted"}],
+        },
     ]
     view = whole.run(*groups, outputs={"flights": rules})
     assert view.job.status is Status.FINISHED, view.job.reason
@@ -108,7 +126,9 @@ def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
     (member,) = json.loads(whole.told("show", view.job.id, "--json"))["groups"][0]["members"]
     counted = {"has_distance": 4, "known_carrier": 2, "any": 0}
     assert member["quality"] == {"flights": {"rows": 96, "rejected": 4, "rules": counted}}
-    assert "96 rows · 4 rejected (has_distance 4, known_carrier 2)" in whole.told("show", view.job.id)
+    assert "96 rows · 4 rejected (has_distance 4, known_carrier 2)" in whole.told(
+        "show", view.job.id
+    )
     paths = published_files(whole.warehouse, "counted")
     assert duckdb.read_parquet(paths).fetchall() == [(96, 4)], "the group after it reads both"
 
@@ -119,11 +139,16 @@ def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fle
         steps = [{"python": f"{STEPS}:flights", "output": "flights"}]
         quality = {"rules": RULES, "max_rejected_ratio": 0.05}
         outputs = {"flights": {"quality": quality, "expect": {"rows": {"min": least}}}}
-        return whole.run({"name": "load", "for_each": {"bad": bad}, "steps": steps}, outputs=outputs)
+        return whole.run(
+            {"name": "load", "for_each": {"bad": bad}, "steps": steps}, outputs=outputs
+        )
 
     assert run([0, 9], 1).job.status is Status.FAILED, "9 of 100, and not 9 of 200"
     short = run([0, 5], 196).job
-    assert (short.status, short.reason and short.reason.code) == (Status.FAILED, "EXPECTATION_FAILED")
+    assert (short.status, short.reason and short.reason.code) == (
+        Status.FAILED,
+        "EXPECTATION_FAILED",
+    )
     assert Warehouse(whole.warehouse).state() == {}
     assert run([0, 5], 195).job.status is Status.FINISHED
     assert (whole.count("flights"), whole.count("flights__rejected")) == (195, 5)
@@ -146,6 +171,11 @@ def test_expectations_and_columns_that_change(whole: Fleet) -> None:
 
     assert code(whole.load({**spec, "on_schema_change": "fail"})) == "SCHEMA_MISMATCH"
     assert code(whole.load({**spec, "expect": {"unique": ["day"]}})) == "EXPECTATION_FAILED"
-    assert code(whole.load({**spec, "expect": {"fresh": {"column": "day", "within": "1s"}}})) == "EXPECTATION_FAILED"
-    assert code(whole.load({**spec, "quality": {"rules": {"odd": "no_such > 0"}}})) == "RULE_INVALID"
+    assert (
+        code(whole.load({**spec, "expect": {"fresh": {"column": "day", "within": "1s"}}}))
+        == "EXPECTATION_FAILED"
+    )
+    assert (
+        code(whole.load({**spec, "quality": {"rules": {"odd": "no_such > 0"}}})) == "RULE_INVALID"
+    )
     assert whole.count("flights") == 200

@@ -46,7 +46,12 @@ def stage(coordinator: Coordinator, token: Token, *outputs: str) -> Outcome:
     return Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows=dict.fromkeys(made, 1))
 
 
-def work(coordinator: Coordinator, offer: Offer, outcome: Outcome | None = None, claimant: str = "runner1") -> Token:
+def work(
+    coordinator: Coordinator,
+    offer: Offer,
+    outcome: Outcome | None = None,
+    claimant: str = "runner1",
+) -> Token:
     """Claim, stage and finish one attempt."""
     token = offer.held_by(claimant)
     assert coordinator.claim(offer, claimant).answer == "CLAIMED"
@@ -56,7 +61,9 @@ def work(coordinator: Coordinator, offer: Offer, outcome: Outcome | None = None,
     return token
 
 
-def finished(coordinator: Coordinator, *groups: dict[str, Any], **spec: Any) -> tuple[str, dict[str, Token]]:
+def finished(
+    coordinator: Coordinator, *groups: dict[str, Any], **spec: Any
+) -> tuple[str, dict[str, Token]]:
     """A job that is FINISHED, and the token that counts of each group."""
     job = coordinator.submit(*(groups or (group("out"),)), **spec)
     coordinator.read()
@@ -87,7 +94,9 @@ def stands(coordinator: Coordinator, path: str) -> bool:
 
 def readable(coordinator: Coordinator, dataset: str) -> list[str]:
     """What a reader finds in the files of a dataset."""
-    return [Path(path).read_text() for path in published_files(coordinator.settings.warehouse, dataset)]
+    return [
+        Path(path).read_text() for path in published_files(coordinator.settings.warehouse, dataset)
+    ]
 
 
 def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is_swept(
@@ -110,7 +119,9 @@ def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is
     assert not stands(coordinator, zombie.staging)
     assert stands(coordinator, zombie.log), "its log can be read until the retention is over"
     assert len(refused(coordinator, job)) == 1
-    assert {key: coordinator.redis.dump(key) for key in coordinator.redis.keys(f"*{{{job}}}*")} == before
+    assert {
+        key: coordinator.redis.dump(key) for key in coordinator.redis.keys(f"*{{{job}}}*")
+    } == before
     assert coordinator.status(job) is Status.CANCELED
     assert readable(coordinator, "kept") == [str(tokens["kept"])]
 
@@ -131,7 +142,9 @@ def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
     assert ended <= looked_at_next() - 1000 - staging_gc.MARGIN <= stored
 
 
-def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(coordinator: Coordinator) -> None:
+def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("good"), group("bad", "good"))
     coordinator.read()
     (offer,) = coordinator.offers()
@@ -141,12 +154,16 @@ def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(coordinator
     assert coordinator.status(job) is Status.FAILED
 
     look(coordinator, job)
-    assert read_marker(Files(coordinator.settings.warehouse), good.staging) is not None, "a retry may adopt it"
+    assert read_marker(Files(coordinator.settings.warehouse), good.staging) is not None, (
+        "a retry may adopt it"
+    )
     assert not stands(coordinator, bad.staging)
     assert stands(coordinator, bad.log)
 
     stage(coordinator, bad)  # a zombie thaws and writes once more
-    (Path(coordinator.settings.warehouse) / f"_staging/{job}/notes").write_text("a file of somebody else's")
+    (Path(coordinator.settings.warehouse) / f"_staging/{job}/notes").write_text(
+        "a file of somebody else's"
+    )
     look(coordinator, job)
     assert read_marker(Files(coordinator.settings.warehouse), good.staging) is not None
     assert not stands(coordinator, bad.staging)
@@ -171,7 +188,9 @@ def test_what_a_finished_job_published_can_be_read_for_ever(coordinator: Coordin
     assert stands(coordinator, tokens["inner"].staging)
     assert not stands(coordinator, zombie.staging)
 
-    newer, _ = finished(coordinator, inner, fork)  # it replaces the dataset: the older version can still be read
+    newer, _ = finished(
+        coordinator, inner, fork
+    )  # it replaces the dataset: the older version can still be read
     for name in (job, newer):
         forget(coordinator, name)
         look(coordinator, name)
@@ -179,10 +198,18 @@ def test_what_a_finished_job_published_can_be_read_for_ever(coordinator: Coordin
     older = published_files(coordinator.settings.warehouse, "fork", version=1)
     assert sorted(Path(path).read_text() for path in older) == published
     assert not stands(coordinator, f"_staging/{job}/inner")
-    assert sorted(p.name for p in (Path(coordinator.settings.warehouse) / f"_staging/{job}").rglob("*.log")) == []
+    assert (
+        sorted(
+            p.name
+            for p in (Path(coordinator.settings.warehouse) / f"_staging/{job}").rglob("*.log")
+        )
+        == []
+    )
 
 
-def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before_it(coordinator: Coordinator) -> None:
+def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before_it(
+    coordinator: Coordinator,
+) -> None:
     """What was read of the log for the newer job begins after the entry of the older one."""
     older, tokens = finished(coordinator, group("kept"))
     newer, zombie = canceled(coordinator)
@@ -194,7 +221,9 @@ def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before
     assert readable(coordinator, "kept") == [str(tokens["kept"])]
 
 
-def test_an_object_store_is_swept_like_a_folder(redis_server: RedisServer, coordinator: Coordinator) -> None:
+def test_an_object_store_is_swept_like_a_folder(
+    redis_server: RedisServer, coordinator: Coordinator
+) -> None:
     elsewhere: Any = f"memory://{coordinator.redis.client_id()}"
     coordinator = Coordinator(redis_server.url, elsewhere)
     files = Files(elsewhere)
@@ -238,7 +267,9 @@ def retry(coordinator: Coordinator, of: str, *groups: dict[str, Any]) -> str:
     return job
 
 
-def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(coordinator: Coordinator) -> None:
+def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(
+    coordinator: Coordinator,
+) -> None:
     groups = group("out"), group("more", "out"), group("last", "more")
     job = coordinator.submit(*groups, publish=["out"])
     coordinator.read()
@@ -260,7 +291,9 @@ def test_what_a_retry_adopted_stays_with_it_and_for_ever_once_it_is_published(co
     assert coordinator.status(again) is Status.FINISHED
     assert readable(coordinator, "more") == [str(more)]
     look(coordinator, job, again)
-    assert stands(coordinator, out.staging), "a record of the retry names it, also where the log does not"
+    assert stands(coordinator, out.staging), (
+        "a record of the retry names it, also where the log does not"
+    )
     assert stands(coordinator, more.staging)
 
     forget(coordinator, again)
@@ -342,7 +375,10 @@ def test_a_link_from_staging_to_a_folder_outside_is_not_followed(
 ) -> None:
     # Given a job whose staging folder is a link to a precious folder with the same names in it
     job, _ = canceled(coordinator)
-    precious, folder = tmp_path / "precious", Path(coordinator.settings.warehouse) / "_staging" / job
+    precious, folder = (
+        tmp_path / "precious",
+        Path(coordinator.settings.warehouse) / "_staging" / job,
+    )
     folder.rename(precious)
     folder.symlink_to(precious)
     before = sorted(precious.rglob("*"))
@@ -427,7 +463,9 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
-    coordinator = make_coordinator(collecting=Background(1, "staging-collector", term=0.0, beside=3))
+    coordinator = make_coordinator(
+        collecting=Background(1, "staging-collector", term=0.0, beside=3)
+    )
     (job, zombie), (later, other) = canceled(coordinator), canceled(coordinator)
     thaw, hangs, head_of = threading.Event(), threading.Event(), Warehouse.head
 
@@ -444,7 +482,9 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
         hangs.wait()
         finished(coordinator)
         look(coordinator, later)
-        wait_until(lambda: not stands(coordinator, other.staging), 10, "the other to be swept beside it")
+        wait_until(
+            lambda: not stands(coordinator, other.staging), 10, "the other to be swept beside it"
+        )
     finally:
         thaw.set()
     wait_until(lambda: not stands(coordinator, zombie.staging), 10, "the first to sweep on")
@@ -473,15 +513,24 @@ def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
 ) -> None:
     keep = {str(tmp_path / "few"): 1, str(tmp_path / "some"): 3}
     for name, kept in {"few": 1, "some": 3, "others": 4}.items():
-        one = Coordinator(redis_server.url, tmp_path / name, keep_versions=keep, keep_versions_for=0.0)
+        one = Coordinator(
+            redis_server.url, tmp_path / name, keep_versions=keep, keep_versions_for=0.0
+        )
         made = [finished(one) for _ in range(4)]
         look(one, made[0][0])
-        assert sum(stands(one, f"{tokens['out'].staging}/out/part-0.parquet") for _, tokens in made) == kept, name
+        assert (
+            sum(stands(one, f"{tokens['out'].staging}/out/part-0.parquet") for _, tokens in made)
+            == kept
+        ), name
 
 
-def test_one_sweep_looks_at_all_warehouses_that_are_due(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_one_sweep_looks_at_all_warehouses_that_are_due(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     keep = {"keep_versions": 1, "keep_versions_for": 0.0}
-    fleets = [Coordinator(redis_server.url, tmp_path / name, **keep) for name in ("one", "two", "three")]
+    fleets = [
+        Coordinator(redis_server.url, tmp_path / name, **keep) for name in ("one", "two", "three")
+    ]
     made = [[finished(one) for _ in range(2)] for one in fleets]
     look(fleets[0], *(job for jobs in made for job, _ in jobs))
     for one, jobs in zip(fleets, made, strict=True):
@@ -489,7 +538,9 @@ def test_one_sweep_looks_at_all_warehouses_that_are_due(redis_server: RedisServe
         assert [stands(one, file) for file in files] == [False, True], one.settings.warehouse
 
 
-def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_open(coordinator: Coordinator) -> None:
+def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_open(
+    coordinator: Coordinator,
+) -> None:
     jobs = [f"job-{n}" for n in range(450)]  # more than are read in one round trip
     with coordinator.redis.pipeline() as pipe:
         for job in jobs:
@@ -504,7 +555,9 @@ def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_ope
         coordinator.redis.hset(key, "base", 7)
 
 
-def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(coordinator: Coordinator) -> None:
+def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(
+    coordinator: Coordinator,
+) -> None:
     """A retry published what it took over from the job that had failed, and a newer version has replaced it since."""
 
     def cleaned() -> Vacuumed:
@@ -563,12 +616,22 @@ def test_what_a_compaction_that_died_has_written_goes_and_what_stands_in_the_log
     warehouse = Warehouse(coordinator.settings.warehouse)
     index = StagingIndex(coordinator.redis, coordinator.keys)
     for name in ("compact-died", "compact-done"):
-        index.add(Staged(name, coordinator.settings.warehouse, str(warehouse.identity()), warehouse.head(), 1.0))
+        index.add(
+            Staged(
+                name,
+                coordinator.settings.warehouse,
+                str(warehouse.identity()),
+                warehouse.head(),
+                1.0,
+            )
+        )
         path = f"_staging/{name}/out/0-compact-compact/part-00000.parquet"
         warehouse.storage.write_durable(path, b"rows")
         if name == "compact-done":
             change = Change("compact", [DataFile(path, 1, 4)], [], 1, SCHEMA)
-            warehouse.create_entry(2, Entry(2, 1, name, "package", name, "compact", 1.0, datasets={"out": change}))
+            warehouse.create_entry(
+                2, Entry(2, 1, name, "package", name, "compact", 1.0, datasets={"out": change})
+            )
 
     look(coordinator, "compact-died", "compact-done")
 
@@ -596,10 +659,14 @@ def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordin
         thread.join()
     assert not [zombie for _, zombie in jobs if stands(coordinator, zombie.staging)]
     assert readable(coordinator, "kept") == [str(tokens["kept"])]
-    assert coordinator.redis.zcard(coordinator.keys.staging_index) == len(jobs) + 1, "each is looked at once more"
+    assert coordinator.redis.zcard(coordinator.keys.staging_index) == len(jobs) + 1, (
+        "each is looked at once more"
+    )
 
 
-def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(coordinator: Coordinator) -> None:
+def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(
+    coordinator: Coordinator,
+) -> None:
     job, _ = canceled(coordinator)
     index = coordinator.staging_index
     coordinator.redis.zadd(coordinator.keys.staging_index, {job: 1.0}, xx=True)

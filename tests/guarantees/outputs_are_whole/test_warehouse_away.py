@@ -19,8 +19,12 @@ from unstuck.tasks.protocol.token import Offer
 
 
 @pytest.fixture(scope="module")
-def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
-    with fleet.worker(redis_server.url, tmp_path_factory.mktemp("worker"), queues="away") as running:
+def worker(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fleet.FleetWorker]:
+    with fleet.worker(
+        redis_server.url, tmp_path_factory.mktemp("worker"), queues="away"
+    ) as running:
         yield running
 
 
@@ -65,13 +69,17 @@ def gated(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> Call
         one = {"python": f"fleet_steps:{step}", "params": given, "output": output}
         spec = {"name": "g", "spark": False, "queue": "away", "steps": [one], **more}
         return Gated(
-            store, tmp_path, fleet.make_offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec)
+            store,
+            tmp_path,
+            fleet.make_offer(store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", spec),
         )
 
     return make
 
 
-@pytest.mark.parametrize("mount_point", [False, True], ids=["nothing there", "an empty mount point"])
+@pytest.mark.parametrize(
+    "mount_point", [False, True], ids=["nothing there", "an empty mount point"]
+)
 def test_an_attempt_never_succeeds_in_a_folder_that_is_not_its_warehouse(
     gated: Callable[..., Gated], mount_point: bool
 ) -> None:
@@ -85,10 +93,14 @@ def test_an_attempt_never_succeeds_in_a_folder_that_is_not_its_warehouse(
     assert outcome.kind is OutcomeKind.FAILED
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.failure.recoverable) == ("WAREHOUSE_MISMATCH", True)
-    assert not list(attempt.folder.glob("warehouse/*")), "nothing is made where the warehouse is not"
+    assert not list(attempt.folder.glob("warehouse/*")), (
+        "nothing is made where the warehouse is not"
+    )
 
 
-def test_what_a_step_makes_in_the_false_folder_makes_it_no_warehouse(gated: Callable[..., Gated]) -> None:
+def test_what_a_step_makes_in_the_false_folder_makes_it_no_warehouse(
+    gated: Callable[..., Gated],
+) -> None:
     """As Spark does, which writes by itself and makes every folder that is missing."""
     attempt = gated("false_folder")
     attempt.take_away()

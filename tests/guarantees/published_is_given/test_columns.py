@@ -39,7 +39,10 @@ class Fleet:
     """Jobs of plain Python, and a warehouse of a test's own."""
 
     def __init__(self, redis_url: str, warehouse: str) -> None:
-        self._client, self.warehouse = Client(Settings(redis_url=redis_url, warehouse=warehouse)), warehouse
+        self._client, self.warehouse = (
+            Client(Settings(redis_url=redis_url, warehouse=warehouse)),
+            warehouse,
+        )
 
     def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
         full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
@@ -48,7 +51,11 @@ class Fleet:
 
     def night(self, columns: Columns, output: dict[str, Any], **params: Any) -> JobView:
         """A job of one group that makes the dataset ``out``."""
-        step = {"python": f"{STEPS}:made", "output": "out", "params": {"columns": columns, **params}}
+        step = {
+            "python": f"{STEPS}:made",
+            "output": "out",
+            "params": {"columns": columns, **params},
+        }
         return self.run({"name": "load", "steps": [step]}, outputs={"out": output})
 
     def fork(self, members: dict[str, Columns], *after: dict[str, Any], **output: Any) -> JobView:
@@ -66,7 +73,10 @@ class Fleet:
     def rows(self, name: str = "out") -> list[tuple[Any, ...]]:
         """The rows as DuckDB finds them, in order."""
         return sorted(
-            duckdb.read_parquet(published_files(self.warehouse, name), union_by_name=True).fetchall(), key=str
+            duckdb.read_parquet(
+                published_files(self.warehouse, name), union_by_name=True
+            ).fetchall(),
+            key=str,
         )
 
 
@@ -99,7 +109,11 @@ def refusal(view: JobView) -> tuple[str, str]:
 
 @pytest.mark.variant
 def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Fleet) -> None:
-    sums = {"python": f"{STEPS}:total", "output": "sums", "params": {"name": "out", "column": "amount"}}
+    sums = {
+        "python": f"{STEPS}:total",
+        "output": "sums",
+        "params": {"name": "out", "column": "amount"},
+    }
     after = {"name": "after", "needs": ["each"], "steps": [sums]}
     members: dict[str, Columns] = {
         "empty": {"id": [], "amount": []},
@@ -129,7 +143,9 @@ def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on
 ) -> None:
     keeps = output.get("mode", "replace") != "replace"
     seen: list[tuple[Any, ...]] = []
-    for night, (x, kind) in enumerate([(None, "void"), (None, "void"), (2**40, "long"), (None, "long")]):
+    for night, (x, kind) in enumerate(
+        [(None, "void"), (None, "void"), (2**40, "long"), (None, "long")]
+    ):
         view = given.night({"id": [night], "x": [x]}, output)
         assert view.job.status is Status.FINISHED, view.job.reason
         assert given.types == {"id": "long", "x": kind}
@@ -143,7 +159,9 @@ def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on
 
 
 def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given: Fleet) -> None:
-    given.night({"id": [1], "to": [{"city": "x", "geo": {"lat": 1.5}}]}, {"mode": "append"}, library="arrow")
+    given.night(
+        {"id": [1], "to": [{"city": "x", "geo": {"lat": 1.5}}]}, {"mode": "append"}, library="arrow"
+    )
     other = {"id": [2], "to": [{"city": "y", "geo": {"lat": "1.5", "lon": 2.5}}]}
 
     code, text = refusal(given.night(other, {"mode": "append"}, library="arrow"))
@@ -153,7 +171,9 @@ def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given:
     assert len(given.rows()) == 1
 
 
-def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not_fit(given: Fleet) -> None:
+def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not_fit(
+    given: Fleet,
+) -> None:
     members: dict[str, Columns] = {
         "empty": {},
         "full": {"id": [1], "amount": [10]},
@@ -166,27 +186,50 @@ def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not
     assert given.rows() == [(1, 10), (2, 20), (3, None), (4, None)]
 
     code, text = refusal(
-        given.night({"id": [1, 2], "amount": [1.0, 2.5]}, {"columns": {"id": "bigint", "amount": "int"}})
+        given.night(
+            {"id": [1, 2], "amount": [1.0, 2.5]}, {"columns": {"id": "bigint", "amount": "int"}}
+        )
     )
     assert code == "OUTPUT_INVALID"
-    assert "the column amount is to be int, and holds the double 2.5, which cannot be cast without loss" in text
+    assert (
+        "the column amount is to be int, and holds the double 2.5, which cannot be cast without loss"
+        in text
+    )
     assert "Row 2 of 2: id = 2, amount = 2.5" in text
     assert len(given.rows()) == 4
 
 
 @pytest.mark.parametrize("known", ["declared", "published", ""])
-def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known(given: Fleet, known: str) -> None:
+def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known(
+    given: Fleet, known: str
+) -> None:
     def run(values: list[Any]) -> JobView:
         values_of = {"columns": {"customer id": values}, "library": "arrow"}
-        made = {"name": "made", "steps": [{"python": f"{STEPS}:made", "output": "wide", "params": values_of}]}
+        made = {
+            "name": "made",
+            "steps": [{"python": f"{STEPS}:made", "output": "wide", "params": values_of}],
+        }
         step = {"python": f"{STEPS}:member_of", "output": "out"}
-        fork = {"name": "each", "needs": ["made"], "for_each": {"one": {"from": "wide.customer id"}}, "steps": [step]}
-        sums = {"python": f"{STEPS}:total", "output": "sums", "params": {"name": "out", "column": "amount"}}
+        fork = {
+            "name": "each",
+            "needs": ["made"],
+            "for_each": {"one": {"from": "wide.customer id"}},
+            "steps": [step],
+        }
+        sums = {
+            "python": f"{STEPS}:total",
+            "output": "sums",
+            "params": {"name": "out", "column": "amount"},
+        }
         after = {"name": "after", "needs": ["each"], "join": "none_failed", "steps": [sums]}
         outputs = (
-            {"outputs": {"out": {"columns": {"one": "bigint", "amount": "bigint"}}}} if known == "declared" else {}
+            {"outputs": {"out": {"columns": {"one": "bigint", "amount": "bigint"}}}}
+            if known == "declared"
+            else {}
         )
-        return given.run(made, fork, after, publish=["sums", "out"] if values else ["sums"], **outputs)
+        return given.run(
+            made, fork, after, publish=["sums", "out"] if values else ["sums"], **outputs
+        )
 
     if known == "published":
         view = run([4, 5])
@@ -221,7 +264,13 @@ class Log:
     def attempt(self, base: int, output: OutputSpec, *, member: bool = False) -> Work:
         published = PublishedDatasets(self.warehouse, base)
         beside = BesidePublished(published, {"out": output.publishing}.get, member)
-        return Work(self.files, Token("mine", "g[0]" if member else "g", 1, "n", "c"), None, {}, beside=beside)
+        return Work(
+            self.files,
+            Token("mine", "g[0]" if member else "g", 1, "n", "c"),
+            None,
+            {},
+            beside=beside,
+        )
 
 
 APPEND = OutputSpec(mode="append")
@@ -235,23 +284,35 @@ def test_columns_that_somebody_published_since_the_submit_are_not_refused(tmp_pa
     assert log.attempt(1, APPEND).write("out", pa.table({"id": ["b"]})).rows == 1
     with pytest.raises(SchemaMismatch, match="changed id from string to double"):
         log.attempt(1, APPEND).write("out", pa.table({"id": [0.5]}))
-    assert log.attempt(1, APPEND).write("out", pa.table({"id": pa.array([], pa.float64())})).rows == 0
-    assert log.attempt(2, OutputSpec()).write("out", pa.table({"id": [0.5]})).rows == 1, "replace takes any columns"
+    assert (
+        log.attempt(1, APPEND).write("out", pa.table({"id": pa.array([], pa.float64())})).rows == 0
+    )
+    assert log.attempt(2, OutputSpec()).write("out", pa.table({"id": [0.5]})).rows == 1, (
+        "replace takes any columns"
+    )
 
 
 def test_only_a_member_of_a_fork_that_replaces_leaves_its_columns_open(tmp_path: Path) -> None:
     """Another member may give a column another type than the published one."""
     log = Log(tmp_path)
     tags = pa.array([["a"]])
-    log.publish(pa.table({"id": [1], "x": [2], "tags": tags, "s": [{"a": 1, "b": "t"}]}), OutputSpec())
-    nulls = pa.table({"id": [1], "x": pa.nulls(1), "tags": pa.array([[None]]), "s": [{"a": 1, "b": None}]})
+    log.publish(
+        pa.table({"id": [1], "x": [2], "tags": tags, "s": [{"a": 1, "b": "t"}]}), OutputSpec()
+    )
+    nulls = pa.table(
+        {"id": [1], "x": pa.nulls(1), "tags": pa.array([[None]]), "s": [{"a": 1, "b": None}]}
+    )
 
     def types(staged: StagedOutput) -> list[Any]:
         return [column["type"] for column in json.loads(staged.schema)["fields"]]
 
     published = types(log.attempt(1, APPEND).write("out", nulls))
     assert published == types(
-        stage(log.files, "as_it_is", pa.table({"id": [1], "x": [2], "tags": tags, "s": [{"a": 1, "b": "t"}]}))
+        stage(
+            log.files,
+            "as_it_is",
+            pa.table({"id": [1], "x": [2], "tags": tags, "s": [{"a": 1, "b": "t"}]}),
+        )
     )
     assert types(log.attempt(1, OutputSpec()).write("out", nulls)) == published
     assert types(log.attempt(1, APPEND, member=True).write("out", nulls)) == published
@@ -284,13 +345,18 @@ def test_a_dataset_with_an_open_column_is_read_as_one(tmp_path: Path) -> None:
 
 def spec(**output: Any) -> JobSpec:
     step = {"python": "a:b", "output": "out"}
-    return JobSpec.model_validate({"name": "x", "outputs": {"out": output}, "groups": [{"name": "g", "steps": [step]}]})
+    return JobSpec.model_validate(
+        {"name": "x", "outputs": {"out": output}, "groups": [{"name": "g", "steps": [step]}]}
+    )
 
 
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ({"columns": {"id": "bigit"}}, "outputs.out.columns.id: 'bigit' is no type of a column; expected a type"),
+        (
+            {"columns": {"id": "bigit"}},
+            "outputs.out.columns.id: 'bigit' is no type of a column; expected a type",
+        ),
         ({"columns": {"id": "varchar(3)"}}, "outputs.out.columns.id: 'varchar(3)' is no type"),
         ({"columns": {"id": "array<int"}}, "outputs.out.columns.id"),
         ({"columns": {"id": "int", "ID": "int"}}, "names a column twice"),
@@ -298,11 +364,16 @@ def spec(**output: Any) -> JobSpec:
             {"columns": {"id": "int"}, "mode": "partition_overwrite", "partition_by": ["day"]},
             "partition_by names 'day'",
         ),
-        ({"columns": {"id": "int"}, "expect": {"unique": ["key"]}}, "expect.unique names 'key', and columns: has id"),
+        (
+            {"columns": {"id": "int"}, "expect": {"unique": ["key"]}},
+            "expect.unique names 'key', and columns: has id",
+        ),
         ({"on_schema_change": "evolve"}, "no published row stays"),
     ],
 )
-def test_columns_that_cannot_be_are_refused_at_submit_with_their_place(output: dict[str, Any], said: str) -> None:
+def test_columns_that_cannot_be_are_refused_at_submit_with_their_place(
+    output: dict[str, Any], said: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         spec(**output)
     assert said in str(refused.value)
@@ -311,7 +382,9 @@ def test_columns_that_cannot_be_are_refused_at_submit_with_their_place(output: d
 def test_work_counts_as_done_only_for_the_same_columns_in_the_same_order() -> None:
     def fingerprint(**output: Any) -> str:
         plans = plan_of(spec(**output).to_json()).group_plans("/w", None)
-        return WorkOrder(plan=GroupPlan.model_validate_json(plans["g"]), frozen=FrozenInputs()).fingerprint
+        return WorkOrder(
+            plan=GroupPlan.model_validate_json(plans["g"]), frozen=FrozenInputs()
+        ).fingerprint
 
     first = fingerprint(columns={"b": "int", "a": "int"})
     assert first == fingerprint(columns={"b": "int", "a": "int"}, mode="append")

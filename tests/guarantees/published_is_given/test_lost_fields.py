@@ -41,7 +41,9 @@ SPEC = {
         {
             "name": "make",
             "spark": False,
-            "steps": [{"python": "lost:make", "output": "made", "params": {"rows": 2, "note": "x" * 2000}}],
+            "steps": [
+                {"python": "lost:make", "output": "made", "params": {"rows": 2, "note": "x" * 2000}}
+            ],
         },
         {"name": "extra", "spark": False, "steps": [{"python": "lost:extra", "output": "extra"}]},
         {
@@ -88,7 +90,11 @@ class Lost:
             wait_until(lambda: fleet.asleep(self.redis, runner), 60, "the runner to have done all")
 
     def ended(self, job: str) -> bool:
-        return self.redis.hget(self.coordinator.keys.of(job).job, "status") in ("HALTED", "FINISHED", "FAILED")
+        return self.redis.hget(self.coordinator.keys.of(job).job, "status") in (
+            "HALTED",
+            "FINISHED",
+            "FAILED",
+        )
 
     def drive(self, jobs: dict[str, str]) -> None:
         def all_ended() -> bool:
@@ -106,7 +112,9 @@ class Lost:
         root = self.coordinator.settings.warehouse
         made = {name for name in RIGHT if name in self.coordinator.show(job).job.published}
         files = {name: published_files(root, name, version) for name in made}
-        return {name: sorted(duckdb.read_parquet(found).fetchall()) for name, found in files.items()}
+        return {
+            name: sorted(duckdb.read_parquet(found).fetchall()) for name, found in files.items()
+        }
 
     def told(self, job: str) -> str:
         """Why a job stands still, as a person hears it."""
@@ -153,22 +161,33 @@ def test_a_job_that_has_lost_a_field_ends_with_the_right_rows_or_is_halted_with_
         model = lost.submit()
         come_to(lost, [model])
         fields = [
-            (key, name) for key in HASHES for name in coordinator.redis.hkeys(getattr(coordinator.keys.of(model), key))
+            (key, name)
+            for key in HASHES
+            for name in coordinator.redis.hkeys(getattr(coordinator.keys.of(model), key))
         ]
         jobs = {lost.submit(): found for found in fields}
         come_to(lost, list(jobs))
         for job, (key, name) in jobs.items():
-            assert coordinator.redis.hdel(getattr(coordinator.keys.of(job), key), name) == 1, (key, name)
+            assert coordinator.redis.hdel(getattr(coordinator.keys.of(job), key), name) == 1, (
+                key,
+                name,
+            )
         lost.work()
         lost.drive({f"{key} {name}": job for job, (key, name) in jobs.items()} | {"none": model})
 
-        right = RIGHT if come_to is not half_done else {name: rows for name, rows in RIGHT.items() if name != "extra"}
+        right = (
+            RIGHT
+            if come_to is not half_done
+            else {name: rows for name, rows in RIGHT.items() if name != "extra"}
+        )
         wrong = {}
         for job, (key, name) in jobs.items():
             status = coordinator.status_of_record(job)
             if status is Status.FINISHED and (rows := lost.rows(job)) != right:
                 wrong[key, name] = f"FINISHED with {rows}"
-            elif status is Status.HALTED and key in ("job", "groups") and name not in lost.told(job):
+            elif (
+                status is Status.HALTED and key in ("job", "groups") and name not in lost.told(job)
+            ):
                 wrong[key, name] = lost.told(job)
             elif status is Status.FAILED:
                 wrong[key, name] = f"FAILED: {coordinator.show(job).job.reason}"

@@ -59,7 +59,9 @@ class Shop:
 
     def offer(self, **options: Any) -> Offer:
         self._jobs += 1
-        return fleet.make_offer(self.client, self._folder / "w", f"job{self._jobs}", GROUP, **options)
+        return fleet.make_offer(
+            self.client, self._folder / "w", f"job{self._jobs}", GROUP, **options
+        )
 
     def outcomes(self, *offers: Offer) -> list[Outcome]:
         """The outcomes of these offers. Wake-ups are sent again, as every sweep does."""
@@ -75,7 +77,9 @@ class Shop:
     def runs(self, **params: Any) -> dict[str, Any]:
         """The results of a job with these parameters, whose first attempt that begins succeeds."""
         (outcome,) = self.outcomes(self.offer(params=params))
-        while outcome.kind is OutcomeKind.RELEASED:  # by a runner that found other code; a coordinator offers it anew
+        while (
+            outcome.kind is OutcomeKind.RELEASED
+        ):  # by a runner that found other code; a coordinator offers it anew
             (outcome,) = self.outcomes(self.offer(params=params))
         assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
         return outcome.results
@@ -104,7 +108,9 @@ def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: S
 
 
 @pytest.mark.variant
-def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_with_its_outcome(shop: Shop) -> None:
+def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_with_its_outcome(
+    shop: Shop,
+) -> None:
     with shop.worker() as worker:
         changes = f"open({str(shop.deploy('base'))!r}, 'a').write('# more\\n') and base"
         shop.deploy(changes)
@@ -142,7 +148,9 @@ def test_code_that_could_not_be_imported_is_read_anew(shop: Shop) -> None:
     """Its digest stood for the code that ran after the next deploy: in `unstuck fleet`, and in the marker."""
 
     def shown() -> str:
-        return next((one.code["shop"] for one in fleet.listed(shop.client) if "shop" in one.code), "")
+        return next(
+            (one.code["shop"] for one in fleet.listed(shop.client) if "shop" in one.code), ""
+        )
 
     with shop.worker() as worker:
         shop.deploy("(")
@@ -163,7 +171,9 @@ def test_a_module_that_moved_is_imported_from_where_it_is_now(shop: Shop, tmp_pa
     with shop.worker():
         first = shop.runs(base=2)
         (tmp_path / "shop" / "steps.py").rename(tmp_path / "away.py")
-        assert shop.runs(base=2)["pid"] == first["pid"], "a deploy that is under way takes no work away"
+        assert shop.runs(base=2)["pid"] == first["pid"], (
+            "a deploy that is under way takes no work away"
+        )
         (tmp_path / "shop" / "steps").mkdir()
         shop.write("shop/steps/__init__.py", STEP.format(price="base * 7", more=""))
         assert shop.runs(base=2)["price"] == 14

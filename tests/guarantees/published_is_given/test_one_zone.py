@@ -38,18 +38,31 @@ def cli(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Cli:
 def test_a_zone_that_nobody_knows_is_refused_at_start_by_every_process(cli: Cli, zone: str) -> None:
     done = cli("list", UNSTUCK_TIME_ZONE=zone)
     assert done.returncode == 2
-    assert f"UNSTUCK_TIME_ZONE: {zone!r} is no time zone; expected UTC, or a name of IANA" in done.stderr
+    assert (
+        f"UNSTUCK_TIME_ZONE: {zone!r} is no time zone; expected UTC, or a name of IANA"
+        in done.stderr
+    )
 
 
 def test_a_worker_on_a_host_without_the_data_of_the_zone_does_not_start(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": PYTHONPATH, "UNSTUCK_TIME_ZONE": "Europe/Berlin", "TZDIR": str(tmp_path)}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": PYTHONPATH,
+        "UNSTUCK_TIME_ZONE": "Europe/Berlin",
+        "TZDIR": str(tmp_path),
+    }
     command = [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "light"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "this host has no data of the time zone Europe/Berlin (UNSTUCK_TIME_ZONE, or zone: of the" in done.stderr
+    assert (
+        "this host has no data of the time zone Europe/Berlin (UNSTUCK_TIME_ZONE, or zone: of the"
+        in done.stderr
+    )
 
 
-def test_a_process_that_took_the_zone_has_it_and_one_that_could_not_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_took_the_zone_has_it_and_one_that_could_not_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Asia/Tokyo")
         use_zone("America/New_York")
@@ -75,8 +88,13 @@ def test_a_conf_of_all_sessions_with_another_zone_is_refused_at_start(
 ) -> None:
     done = cli("list", UNSTUCK_SPARK_CONF=json.dumps(conf), UNSTUCK_TIME_ZONE="Europe/Berlin")
     assert done.returncode == 2
-    assert f"{next(iter(conf))} is Asia/Tokyo, and the time zone of this fleet is Europe/Berlin" in done.stderr
-    same = json.dumps({key: value.replace("Asia/Tokyo", "Europe/Berlin") for key, value in conf.items()})
+    assert (
+        f"{next(iter(conf))} is Asia/Tokyo, and the time zone of this fleet is Europe/Berlin"
+        in done.stderr
+    )
+    same = json.dumps(
+        {key: value.replace("Asia/Tokyo", "Europe/Berlin") for key, value in conf.items()}
+    )
     assert Settings(spark_conf=same, time_zone="Europe/Berlin").spark_conf  # type: ignore[arg-type]
 
 
@@ -109,9 +127,13 @@ def test_a_conf_agrees_with_the_zone_of_the_job_and_a_job_has_one_zone() -> None
     JobSpec.from_values(spec, {}).check_zone("UTC")
     berlin = {"zone": "Europe/Berlin", "cron": "30 2 * * *"}
     scheduled = {**spec, "schedule": berlin, "zone": None}
-    with pytest.raises(SpecError, match="is Asia/Tokyo, and the time zone of this job is Europe/Berlin"):
+    with pytest.raises(
+        SpecError, match="is Asia/Tokyo, and the time zone of this job is Europe/Berlin"
+    ):
         JobSpec.from_values(scheduled, {}).check_zone("Asia/Tokyo")
-    with pytest.raises(SpecError, match="zone: the days of a job with a schedule are those of its schedule"):
+    with pytest.raises(
+        SpecError, match="zone: the days of a job with a schedule are those of its schedule"
+    ):
         JobSpec.from_values({**spec, "schedule": berlin}, {})
     with pytest.raises(SpecError, match="zone: 'Asia/Tokio' is no time zone"):
         JobSpec.from_values({**spec, "zone": "Asia/Tokio"}, {})

@@ -23,7 +23,9 @@ class Days(test_quality.Fleet):
 
     redis_url: str
 
-    def load(self, day: str, rows: int, late: dict[str, int] | None = None, **output: Any) -> JobView:  # type: ignore[override]
+    def load(
+        self, day: str, rows: int, late: dict[str, int] | None = None, **output: Any
+    ) -> JobView:  # type: ignore[override]
         step = {"python": STEP, "output": "flights", "params": {"rows": rows, "late": late or {}}}
         group = {"name": "load", "steps": [step]}
         return self.run(group, params={"day": day}, outputs={"flights": {**BY_DAY, **output}})
@@ -31,7 +33,12 @@ class Days(test_quality.Fleet):
     def rows(self, dataset: str = "flights") -> dict[str, int]:
         """The published rows of each day."""
         paths = published_files(self.warehouse, dataset)
-        found = duckdb.read_parquet(paths, union_by_name=True).aggregate("day, count(*)").order("day").fetchall()
+        found = (
+            duckdb.read_parquet(paths, union_by_name=True)
+            .aggregate("day, count(*)")
+            .order("day")
+            .fetchall()
+        )
         return {str(day): rows for day, rows in found}
 
 
@@ -48,12 +55,17 @@ def days(running: str, tmp_path: Path) -> Days:
 
 
 @pytest.mark.variant
-def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warning(days: Days) -> None:
+def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warning(
+    days: Days,
+) -> None:
     """The second day is named, and has 19 of its 1,931 rows left."""
     assert days.load(FOURTH, 90).job.status is Status.FINISHED
     named = {"day": [SECOND, "2013-01-03", FOURTH]}
     done = days.load(FOURTH, 100, {SECOND: 19, "2013-01-03": 5}, partitions=named)
-    assert (done.job.status, days.rows()) == (Status.FINISHED, {SECOND: 19, "2013-01-03": 5, FOURTH: 100})
+    assert (done.job.status, days.rows()) == (
+        Status.FINISHED,
+        {SECOND: 19, "2013-01-03": 5, FOURTH: 100},
+    )
 
     warning = "partitions of flights have lost more than half of their rows: day=2013-01-02: 1,931 → 19 rows"
     job = done.job.id
@@ -120,12 +132,16 @@ def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
     assert days.rows("flights__rejected") == {SECOND: 1}
 
 
-def test_a_named_partition_without_rows_is_emptied_and_one_that_is_not_named_stays(days: Days) -> None:
+def test_a_named_partition_without_rows_is_emptied_and_one_that_is_not_named_stays(
+    days: Days,
+) -> None:
     assert days.load(FOURTH, 100).job.status is Status.FINISHED
     named = {"partitions": {"day": [":day", "2013-01-05"]}}
     emptied = days.load(FOURTH, 0, **named)
     assert emptied.job.status is Status.FINISHED
-    assert "have lost more than half of their rows: day=2013-01-04: 100 → 0 rows" in str(emptied.job.reason)
+    assert "have lost more than half of their rows: day=2013-01-04: 100 → 0 rows" in str(
+        emptied.job.reason
+    )
     assert days.rows() == {SECOND: 1931}
 
 
@@ -133,7 +149,9 @@ def test_each_member_of_a_fork_replaces_its_own_partition(days: Days) -> None:
     def run(rows: int, late: dict[str, int], **output: Any) -> JobView:
         step = {"python": STEP, "output": "flights", "params": {"rows": rows, "late": late}}
         group = {"name": "load", "for_each": {"day": [SECOND, FOURTH]}, "steps": [step]}
-        return days.run(group, outputs={"flights": {**BY_DAY, "partitions": {"day": ":day"}, **output}})
+        return days.run(
+            group, outputs={"flights": {**BY_DAY, "partitions": {"day": ":day"}, **output}}
+        )
 
     assert run(10, {}).job.status is Status.FINISHED
     assert days.rows() == {SECOND: 10, FOURTH: 10}
@@ -151,12 +169,19 @@ def test_each_member_of_a_fork_replaces_its_own_partition(days: Days) -> None:
 
 @pytest.mark.parametrize(
     ("day", "says"),
-    [("2013-1-4", "'2013-1-4' is no value of the column day, of type date"), ("", "'' is no value of the column day")],
+    [
+        ("2013-1-4", "'2013-1-4' is no value of the column day, of type date"),
+        ("", "'' is no value of the column day"),
+    ],
 )
 def test_a_value_that_is_none_of_its_column_is_named(days: Days, day: str, says: str) -> None:
     named = {"partitions": {"day": day or ":empty"}}
     step = {"python": STEP, "output": "flights", "params": {"rows": 1, "day": FOURTH}}
-    failed = days.run({"name": "load", "steps": [step]}, params={"empty": ""}, outputs={"flights": {**BY_DAY, **named}})
+    failed = days.run(
+        {"name": "load", "steps": [step]},
+        params={"empty": ""},
+        outputs={"flights": {**BY_DAY, **named}},
+    )
 
     reason = failed.groups[0].members[0].reason
     assert reason is not None
@@ -168,7 +193,9 @@ def test_what_a_load_has_erased_is_published_again(days: Days) -> None:
     days.load(FOURTH, 100, {SECOND: 19}, partitions={"day": [SECOND, FOURTH]})
     assert days.rows() == {SECOND: 19, FOURTH: 100}
 
-    told = days.told("restore", "flights", "--version", "1", "--reason", "late rows", "--by", "anna")
+    told = days.told(
+        "restore", "flights", "--version", "1", "--reason", "late rows", "--by", "anna"
+    )
     assert "flights is published as it was at version 1, with 1,931 rows, as version 3" in told
     assert "day=2013-01-02: 19 → 1,931 rows" in told
     assert days.rows() == {SECOND: 1931}

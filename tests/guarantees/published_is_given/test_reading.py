@@ -25,7 +25,10 @@ from unstuck.testing import Unstuck
 DAYS = ("2026-01-01", "2026-01-02", None)
 FIELDS = [("day", "date"), ("n", "long"), ("late", "boolean"), ("raw", "binary")]
 SCHEMA = json.dumps(
-    {"type": "struct", "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in FIELDS]}
+    {
+        "type": "struct",
+        "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in FIELDS],
+    }
 )
 
 
@@ -40,12 +43,20 @@ def parted(tmp_path: Path) -> Warehouse:
         path.parent.mkdir(parents=True, exist_ok=True)
         at = None if day is None else date.fromisoformat(day)
         # The columns stand in another order than the dataset lists them, and one is not there.
-        rows = {"n": range(10 * number, 10 * number + 10), "late": [late] * 10, "day": pa.array([at] * 10, pa.date32())}
-        pq.write_table(pa.table({name: list(v) if name == "n" else v for name, v in rows.items()}), path)
+        rows = {
+            "n": range(10 * number, 10 * number + 10),
+            "late": [late] * 10,
+            "day": pa.array([at] * 10, pa.date32()),
+        }
+        pq.write_table(
+            pa.table({name: list(v) if name == "n" else v for name, v in rows.items()}), path
+        )
         partition = {"day": day, "late": str(late).lower()}
         files.append(DataFile(f"_staging/j/{number}.parquet", 10, path.stat().st_size, partition))
     change = {"flights": Change("replace", files, [], 60, SCHEMA)}
-    assert warehouse.create_entry(1, Entry(1, 0, "job", "package", "job", "flights", 1e9, {}, change))
+    assert warehouse.create_entry(
+        1, Entry(1, 0, "job", "package", "job", "flights", 1e9, {}, change)
+    )
     return warehouse
 
 
@@ -60,8 +71,12 @@ def parted(tmp_path: Path) -> Warehouse:
         ({}, [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_the_files_of_some_partitions_are_named(parted: Warehouse, where: dict[str, Any], numbers: list[int]) -> None:
-    assert [int(Path(path).stem) for path in published_files(parted, "flights", where=where)] == numbers
+def test_the_files_of_some_partitions_are_named(
+    parted: Warehouse, where: dict[str, Any], numbers: list[int]
+) -> None:
+    assert [
+        int(Path(path).stem) for path in published_files(parted, "flights", where=where)
+    ] == numbers
 
 
 def test_a_column_that_does_not_part_the_files_is_refused(parted: Warehouse) -> None:
@@ -79,7 +94,9 @@ def test_where_is_refused_if_any_file_is_not_partitioned_by_its_columns(
     table = pa.table({"day": pa.array([date(2026, 1, 2)], pa.date32()), "n": [60], "late": [True]})
     pq.write_table(table, _made(parted, path))
     added = {"flights": Change("append", [DataFile(path, 1, 1, partition)], [], 1, SCHEMA)}
-    assert parted.create_entry(2, Entry(2, 1, "later", "package", "later", "flights", 1e9, {}, added))
+    assert parted.create_entry(
+        2, Entry(2, 1, "later", "package", "later", "flights", 1e9, {}, added)
+    )
     with pytest.raises(ValueError, match=r"where: the files of flights are not parted by .*late"):
         read(parted, "flights", where={"day": "2026-01-02", "late": True})
 
@@ -87,7 +104,9 @@ def test_where_is_refused_if_any_file_is_not_partitioned_by_its_columns(
 def test_where_and_version_together_select_files_of_that_version(parted: Warehouse) -> None:
     removed = [f"_staging/j/{number}.parquet" for number in range(1, 6)]
     change = {"flights": Change("partition_overwrite", [], removed, 0, SCHEMA)}
-    assert parted.create_entry(2, Entry(2, 1, "later", "package", "later", "flights", 1e9, {}, change))
+    assert parted.create_entry(
+        2, Entry(2, 1, "later", "package", "later", "flights", 1e9, {}, change)
+    )
     read = partial(read_arrow, parted, "flights", where={"late": True})
     assert (read(version=1).num_rows, read(version=2).num_rows, read().num_rows) == (30, 0, 0)
     named = partial(published_files, parted, "flights", where={"day": "2026-01-01"})
@@ -96,16 +115,22 @@ def test_where_and_version_together_select_files_of_that_version(parted: Warehou
 
 @pytest.mark.parametrize("value", [datetime(2026, 1, 2), 1.5, ["2026-01-01", datetime(2026, 1, 2)]])
 def test_a_value_that_no_partition_can_have_is_refused(parted: Warehouse, value: Any) -> None:
-    with pytest.raises(TypeError, match="where: day is text, a whole number, a date, true, false or None, not a "):
+    with pytest.raises(
+        TypeError, match="where: day is text, a whole number, a date, true, false or None, not a "
+    ):
         published_files(parted, "flights", where={"day": value})
 
 
 def test_a_read_of_no_partition_has_the_columns_and_types_of_the_others(parted: Warehouse) -> None:
-    none, all_of = (read_arrow(parted, "flights", where=where) for where in ({"day": "2026-02-30"}, None))
+    none, all_of = (
+        read_arrow(parted, "flights", where=where) for where in ({"day": "2026-02-30"}, None)
+    )
     assert (none.num_rows, all_of.num_rows) == (0, 60)
     assert none.schema == all_of.schema
     assert none.schema.names == ["day", "n", "late", "raw"]
-    assert read_arrow(parted, "flights", to="pandas", where={"day": None})["n"].sum() == sum(range(40, 60))
+    assert read_arrow(parted, "flights", to="pandas", where={"day": None})["n"].sum() == sum(
+        range(40, 60)
+    )
 
 
 def _made(warehouse: Warehouse, path: str) -> Path:
@@ -115,7 +140,9 @@ def _made(warehouse: Warehouse, path: str) -> Path:
     return local
 
 
-def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_listed(parted: Warehouse) -> None:
+def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_listed(
+    parted: Warehouse,
+) -> None:
     rows = head_rows(parted, parted.dataset("flights"), 12)
     assert [row["n"] for row in rows] == list(range(12))
     assert list(rows[11]) == ["day", "n", "late", "raw"]
@@ -123,7 +150,9 @@ def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_
 
 
 @pytest.mark.variant
-def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_pipe(parted: Warehouse) -> None:
+def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_pipe(
+    parted: Warehouse,
+) -> None:
     def run(*arguments: str) -> str:
         command = [
             sys.executable,
@@ -134,9 +163,13 @@ def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_
             "--warehouse",
             parted.storage.uri(""),
         ]
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=True
+        ).stdout
 
-    assert json.loads(run("--head", "1", "--json")) == [{"day": "2026-01-01", "n": 0, "late": False, "raw": None}]
+    assert json.loads(run("--head", "1", "--json")) == [
+        {"day": "2026-01-01", "n": 0, "late": False, "raw": None}
+    ]
     assert [line.split() for line in run("--head", "2").splitlines()] == [
         ["day", "n", "late", "raw"],
         ["2026-01-01", "0", "False", "null"],

@@ -59,12 +59,16 @@ def coordinator(make_coordinator: Callable[..., Coordinator]) -> Coordinator:
 
 
 def fork(coordinator: Coordinator, *, name: str = "job", members: int = 3, **spec: object) -> str:
-    job = coordinator.submit({**group("f"), **SPARK, "for_each": {"n": list(range(members))}}, name=name, **spec)
+    job = coordinator.submit(
+        {**group("f"), **SPARK, "for_each": {"n": list(range(members))}}, name=name, **spec
+    )
     coordinator.read()
     return job
 
 
-def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(coordinator: Coordinator) -> None:
+def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(
+    coordinator: Coordinator,
+) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator)
     assert new.took() == "f[0]"
@@ -73,7 +77,9 @@ def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(c
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(coordinator: Coordinator) -> None:
+def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(
+    coordinator: Coordinator,
+) -> None:
     new, other = Runner(coordinator, NEW, "new"), Runner(coordinator, OTHER_PYTHON, "other")
     old = Runner(coordinator, OLD, "old")
     job = coordinator.submit(group("a"), group("b"), {**group("c"), **SPARK})
@@ -86,7 +92,9 @@ def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(coordinator:
 
 
 @pytest.mark.variant
-def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(coordinator: Coordinator) -> None:
+def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(
+    coordinator: Coordinator,
+) -> None:
     """However many they are: each is moved away once."""
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     wide = fork(coordinator, name="wide", members=60)
@@ -106,7 +114,9 @@ def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(coordinator
     assert coordinator.status(wide) is Status.FINISHED
 
 
-def test_offers_of_a_pool_wait_for_its_slot_also_where_other_versions_have_met_them(coordinator: Coordinator) -> None:
+def test_offers_of_a_pool_wait_for_its_slot_also_where_other_versions_have_met_them(
+    coordinator: Coordinator,
+) -> None:
     """None of them is dropped, to be found missing later, because the slot was taken."""
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = coordinator.submit({**group("f"), **SPARK, "pool": "p", "for_each": {"n": [0, 1, 2]}})
@@ -178,7 +188,9 @@ def test_an_attempt_that_a_rollback_undid_is_stale_where_others_have_begun_its_j
     forget()
     assert old.took() == "f[0]"
     assert new.lease.renew(lost.token, "new") == "STALE"
-    assert new.lease.renew(second.token, "new") == "STALE", "made by Spark 4.3, where the job began on 3.5"
+    assert new.lease.renew(second.token, "new") == "STALE", (
+        "made by Spark 4.3, where the job began on 3.5"
+    )
     assert coordinator.finish(second.token) == "STALE"
     assert [old.took(), old.took()] == ["f[1]", "f[2]"], "its offer stands, and none is lost"
     assert coordinator.status(job) is Status.FINISHED
@@ -213,11 +225,15 @@ def woken(coordinator: Coordinator, *idle: Runner) -> int:
     return coordinator.wake_ups["light"]
 
 
-def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_on(coordinator: Coordinator) -> None:
+def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_on(
+    coordinator: Coordinator,
+) -> None:
     old = Runner(coordinator, OLD, "old")
     job = fork(coordinator)
     assert old.took() == "f[0]"
-    coordinator.redis.delete(coordinator.keys.processes)  # the old worker is stopped, and a new one started
+    coordinator.redis.delete(
+        coordinator.keys.processes
+    )  # the old worker is stopped, and a new one started
     new = Runner(coordinator, NEW, "new")
     assert new.took() is None
     why = {one.subject: one for one in coordinator.client.explain(job)}["f[1]"]
@@ -243,7 +259,9 @@ def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_runner_of_the_right_version_is_told_who_may_not_take_it(coordinator: Coordinator) -> None:
+def test_a_runner_of_the_right_version_is_told_who_may_not_take_it(
+    coordinator: Coordinator,
+) -> None:
     new = Runner(coordinator, NEW, "new")
     Runner(coordinator, OLD, "old")
     job = fork(coordinator)
@@ -283,7 +301,9 @@ def test_a_runner_without_spark_leaves_groups_with_spark_to_others_and_takes_the
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(coordinator: Coordinator) -> None:
+def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(
+    coordinator: Coordinator,
+) -> None:
     none, new = Runner(coordinator, NO_SPARK, "none"), Runner(coordinator, NEW, "new")
     other = Runner(coordinator, OTHER_PYTHON, "other")
     job = coordinator.submit(group("a"), {**group("b"), **SPARK})
@@ -318,21 +338,31 @@ def test_a_version_says_what_made_it_and_a_retry_on_another_python_does_the_work
         coordinator.read()
         for _ in range(2):
             offers = coordinator.offers(job)
-            with single_runner(redis_server.url, tmp_path, *offers, prepared=prepared, environ=environ) as runner:
+            with single_runner(
+                redis_server.url, tmp_path, *offers, prepared=prepared, environ=environ
+            ) as runner:
                 runner.said()
             coordinator.read()
 
     run(job)
     assert coordinator.status(job) is Status.FAILED
     again = coordinator.client.retry(job, reason="b is mended").id
-    run(again, "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.1')")
+    run(
+        again,
+        "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.1')",
+    )
     (a,) = coordinator.show(again).groups[0].members
     assert not a.adopted
     assert a.reason is not None
     assert "ran it on another version of Spark or Python" in a.reason.text
     third = coordinator.client.retry(again).id
-    run(third, "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.2')")
-    assert coordinator.show(third).groups[0].members[0].adopted, "a patch release makes no difference"
+    run(
+        third,
+        "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.2')",
+    )
+    assert coordinator.show(third).groups[0].members[0].adopted, (
+        "a patch release makes no difference"
+    )
 
     whole = coordinator.submit(made, name="whole")
     run(whole)

@@ -45,30 +45,57 @@ def gateway(s3_server: S3Server) -> Iterator[Gateway]:
 @pytest.fixture
 def through(monkeypatch: pytest.MonkeyPatch) -> Through:
     """Lets this process reach its buckets by another endpoint from now on."""
-    return lambda gateway: monkeypatch.setenv("AWS_ENDPOINT_URL", gateway.environ["AWS_ENDPOINT_URL"])
+    return lambda gateway: monkeypatch.setenv(
+        "AWS_ENDPOINT_URL", gateway.environ["AWS_ENDPOINT_URL"]
+    )
 
 
 def load(folder: Path, **more: str) -> dict[str, object]:
     step = {"python": "lake:rows", "output": "numbers", "params": {"ran": str(folder / "ran")}}
-    return {"name": "load", "spark": False, "queue": "light", "retry": {"max": 0}, "steps": [step], **more}
+    return {
+        "name": "load",
+        "spark": False,
+        "queue": "light",
+        "retry": {"max": 0},
+        "steps": [step],
+        **more,
+    }
 
 
 @pytest.mark.variant
 def test_a_submit_to_a_store_that_ignores_the_condition_is_refused_and_nothing_is_stored(
-    client: redis.Redis, redis_server: RedisServer, bucket: str, gateway: Gateway, through: Through, tmp_path: Path
+    client: redis.Redis,
+    redis_server: RedisServer,
+    bucket: str,
+    gateway: Gateway,
+    through: Through,
+    tmp_path: Path,
 ) -> None:
-    uri, app = f"{bucket}/w", Client(Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=client)
+    uri, app = (
+        f"{bucket}/w",
+        Client(Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=client),
+    )
     through(gateway)
-    with pytest.raises(WarehouseUnsafe, match=rf"{uri} .*{gateway.environ['AWS_ENDPOINT_URL']}.*If-None-Match"):
+    with pytest.raises(
+        WarehouseUnsafe, match=rf"{uri} .*{gateway.environ['AWS_ENDPOINT_URL']}.*If-None-Match"
+    ):
         app.submit({"name": "lake", "groups": [load(tmp_path)]})
     assert Files(uri).names("") == []
     assert client.keys() == []
 
 
 def test_a_standing_warehouse_is_tried_anew_at_an_endpoint_at_which_it_was_not(
-    client: redis.Redis, redis_server: RedisServer, bucket: str, gateway: Gateway, through: Through, tmp_path: Path
+    client: redis.Redis,
+    redis_server: RedisServer,
+    bucket: str,
+    gateway: Gateway,
+    through: Through,
+    tmp_path: Path,
 ) -> None:
-    uri, app = f"{bucket}/w", Client(Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=client)
+    uri, app = (
+        f"{bucket}/w",
+        Client(Settings(redis_url=redis_server.url, warehouse=f"{bucket}/w"), redis_client=client),
+    )
     app.submit({"name": "lake", "groups": [load(tmp_path)]})
     jobs, stands = len(client.keys()), Files(uri).paths("")
     through(gateway)
@@ -83,7 +110,9 @@ def test_a_worker_that_reaches_the_store_by_such_an_endpoint_runs_no_step(
     (tmp_path / "lake.py").write_text(STEPS)
     environ = {**gateway.environ, "PYTHONPATH": str(tmp_path), "UNSTUCK_SPARK_MASTER": "none"}
     with fleet.worker(redis_server.url, tmp_path, environ=environ):
-        outcome = fleet.outcome(client, fleet.make_offer(client, f"{bucket}/w", "job-1", load(tmp_path)), 60)
+        outcome = fleet.outcome(
+            client, fleet.make_offer(client, f"{bucket}/w", "job-1", load(tmp_path)), 60
+        )
     assert outcome.kind is OutcomeKind.FAILED
     assert outcome.failure is not None
     assert outcome.failure.code == "WAREHOUSE_UNSAFE"
@@ -92,21 +121,33 @@ def test_a_worker_that_reaches_the_store_by_such_an_endpoint_runs_no_step(
 
 
 def test_a_publisher_behind_such_an_endpoint_publishes_nothing_until_it_honours_the_condition(
-    client: redis.Redis, redis_server: RedisServer, s3_server: S3Server, bucket: str, gateway: Gateway, tmp_path: Path
+    client: redis.Redis,
+    redis_server: RedisServer,
+    s3_server: S3Server,
+    bucket: str,
+    gateway: Gateway,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "lake.py").write_text(STEPS)
-    uri, common = f"{bucket}/w", {"PYTHONPATH": str(tmp_path), "UNSTUCK_REDIS_URL": redis_server.url}
+    uri, common = (
+        f"{bucket}/w",
+        {"PYTHONPATH": str(tmp_path), "UNSTUCK_REDIS_URL": redis_server.url},
+    )
     app = Client(Settings(redis_url=redis_server.url, warehouse=uri), redis_client=client)
     with (
         fleet.worker(
-            redis_server.url, tmp_path, environ={**common, **s3_server.environ, "UNSTUCK_SPARK_MASTER": "none"}
+            redis_server.url,
+            tmp_path,
+            environ={**common, **s3_server.environ, "UNSTUCK_SPARK_MASTER": "none"},
         ),
         coordinator_processes(tmp_path, {**common, **gateway.environ}) as coordinators,
     ):
         coordinators.tend(1)
         job = app.submit({"name": "lake", "groups": [load(tmp_path)]}).id
         wait_until(
-            lambda: "WAREHOUSE_UNSAFE" in str(app.show(job, why=True)), 60, "the publisher to refuse its endpoint"
+            lambda: "WAREHOUSE_UNSAFE" in str(app.show(job, why=True)),
+            60,
+            "the publisher to refuse its endpoint",
         )
         assert Warehouse(uri).head() == 0
         gateway.ignores_conditions = False
@@ -131,7 +172,9 @@ def test_a_place_that_was_tried_costs_no_request_more_than_the_one_that_reads_th
     assert [method for method, _ in gateway.requests[tried + 1 :]] == ["GET", "HEAD"]
 
 
-def test_the_doctor_names_a_store_that_ignores_the_condition(bucket: str, gateway: Gateway, through: Through) -> None:
+def test_the_doctor_names_a_store_that_ignores_the_condition(
+    bucket: str, gateway: Gateway, through: Through
+) -> None:
     Warehouse(f"{bucket}/w").ensure_id()
     through(gateway)
     found = of_warehouse(warehouse_facts(f"{bucket}/w", "word"))
@@ -141,7 +184,9 @@ def test_the_doctor_names_a_store_that_ignores_the_condition(bucket: str, gatewa
     assert Files(f"{bucket}/w").names("") == ["_warehouse_id"]
 
 
-def test_a_delta_table_in_such_a_store_is_not_written(bucket: str, gateway: Gateway, through: Through) -> None:
+def test_a_delta_table_in_such_a_store_is_not_written(
+    bucket: str, gateway: Gateway, through: Through
+) -> None:
     TableFiles(f"{bucket}/table").probe()
     through(gateway)
     with pytest.raises(WarehouseUnsafe):

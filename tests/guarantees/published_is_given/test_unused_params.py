@@ -52,18 +52,28 @@ def test_validate_with_imports_tells_what_no_step_takes_and_what_does_not_fit(sh
     assert (done.returncode, done.stdout[:3]) == (0, "OK:")
     assert "params.lost" not in done.stderr, "the step may read it from ctx.params"
 
-    (shop.folder / "shop.yaml").write_text(SPEC.replace("MODULE", "shop").replace("{base: 2", "{bass: 2"))
+    (shop.folder / "shop.yaml").write_text(
+        SPEC.replace("MODULE", "shop").replace("{base: 2", "{bass: 2")
+    )
     (shop.folder / "shop.py").write_text(STEPS.replace("base=1", "base"))
     done = shop("validate", "shop.yaml", "--imports")
     assert done.returncode == 2
-    assert "groups[0].steps[0].python: BAD_STEP_CALL: shop:price needs base; the step has bass, lost" in done.stderr
+    assert (
+        "groups[0].steps[0].python: BAD_STEP_CALL: shop:price needs base; the step has bass, lost"
+        in done.stderr
+    )
     (shop.folder / "shop.py").unlink()
-    assert "groups[0].steps[0].python: STEP_NOT_FOUND: " in shop("validate", "shop.yaml", "--imports").stderr
+    assert (
+        "groups[0].steps[0].python: STEP_NOT_FOUND: "
+        in shop("validate", "shop.yaml", "--imports").stderr
+    )
 
 
 def test_submit_tells_what_can_be_known_without_the_code(shop: Cli) -> None:
     done = shop("submit", "shop.yaml", "--json")
-    assert json.loads(done.stdout)["warnings"] == ["groups[1].params.day: nothing in the group uses this parameter"]
+    assert json.loads(done.stdout)["warnings"] == [
+        "groups[1].params.day: nothing in the group uses this parameter"
+    ]
     assert "Warning: groups[1].params.day: nothing" in done.stderr
 
 
@@ -71,7 +81,10 @@ def test_run_tells_the_same_before_it_begins(shop: Cli) -> None:
     quoted = SPEC.replace("MODULE", "shop").replace("SELECT 1 AS one", "SELECT ':day' AS one")
     (shop.folder / "shop.yaml").write_text(quoted)
     done = shop("run", "shop.yaml", "--only", "prices")
-    assert "Warning: groups[1].steps[0].sql: ':day' is text in quotes, and no parameter; write" in done.stderr
+    assert (
+        "Warning: groups[1].steps[0].sql: ':day' is text in quotes, and no parameter; write"
+        in done.stderr
+    )
     assert done.returncode == 0
 
 
@@ -81,12 +94,19 @@ def test_an_attempt_warns_of_a_parameter_that_its_steps_ignore(
     offers = []
     for module in ("shop", "reads"):
         group = {"name": "g", "spark": False, "steps": [{"python": f"{module}:price"}]}
-        offers.append(fleet.make_offer(client, shop.folder / "w", module, group, params={"lost": 3}, send=False))
+        offers.append(
+            fleet.make_offer(
+                client, shop.folder / "w", module, group, params={"lost": 3}, send=False
+            )
+        )
         plans = fleet.KEYS.of(module).plans
         stored = json.loads(client.hget(plans, "g") or "")
         client.hset(plans, "g", json.dumps({**stored, "for_python": ["base", "lost"]}))
     with single_runner(redis_server.url, shop.folder, *offers) as runner:
         assert runner.said()[-2:] == ["succeeded APPLIED", "succeeded APPLIED"]
-    logs = [next((shop.folder / "w" / "_staging" / job).rglob("*.log")).read_text() for job in ("shop", "reads")]
+    logs = [
+        next((shop.folder / "w" / "_staging" / job).rglob("*.log")).read_text()
+        for job in ("shop", "reads")
+    ]
     said = "no step takes lost, so it has no effect; is the code older than the spec?"
     assert [said in log for log in logs] == [True, False]

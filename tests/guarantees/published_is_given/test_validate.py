@@ -87,26 +87,36 @@ def shop(tmp_path: Path) -> Path:
 
 def validate(folder: Path, *words: str, **more: str) -> Any:
     """What ``validate --json`` answers, in a process without an address of Redis."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")} | more
+    environ = {
+        key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")
+    } | more
     command = [sys.executable, "-m", "unstuck.cli", "validate", *words, "--json"]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
     answer = json.loads(done.stdout)
     assert done.returncode == (0 if answer["ok"] else 2), done.stderr
     return answer
 
 
 def shown(problem: dict[str, Any]) -> str:
-    place = ":".join(str(problem[key]) for key in ("file", "line", "column") if problem[key] is not None)
+    place = ":".join(
+        str(problem[key]) for key in ("file", "line", "column") if problem[key] is not None
+    )
     return f"{place}: {problem['path']}: {problem['message']}"
 
 
-def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_its_place(shop: Path) -> None:
+def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_its_place(
+    shop: Path,
+) -> None:
     found = [shown(problem) for problem in validate(shop, "bad.yaml", "--imports")["problems"]]
     assert [line[: len(told)] for line, told in zip(found, TOLD, strict=True)] == TOLD
 
 
 @pytest.mark.variant
-def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_parameters(shop: Path) -> None:
+def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_parameters(
+    shop: Path,
+) -> None:
     (shop / "good.yaml").write_text(SPARK_TAKES)
     answer = validate(shop, "good.yaml")
     assert (answer["ok"], answer["warnings"]) == (True, [])
@@ -151,10 +161,20 @@ class Daily:
 def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(NO_STEPS)
     names = ["later", "parts", "swapped", "day_first", "Daily.load"]
-    groups = [{"name": chr(97 + i), "steps": [{"python": f"steps:{name}"}]} for i, name in enumerate(names)]
-    groups[-1] |= {"inputs": {"orders": "orders"}, "steps": [{"python": "steps:Daily.load", "output": "e"}]}
-    (tmp_path / "bad.yaml").write_text(json.dumps({"name": "bad", "params": {"day": "x"}, "groups": groups}))
-    found = [problem["message"] for problem in validate(tmp_path, "bad.yaml", "--imports")["problems"]]
+    groups = [
+        {"name": chr(97 + i), "steps": [{"python": f"steps:{name}"}]}
+        for i, name in enumerate(names)
+    ]
+    groups[-1] |= {
+        "inputs": {"orders": "orders"},
+        "steps": [{"python": "steps:Daily.load", "output": "e"}],
+    }
+    (tmp_path / "bad.yaml").write_text(
+        json.dumps({"name": "bad", "params": {"day": "x"}, "groups": groups})
+    )
+    found = [
+        problem["message"] for problem in validate(tmp_path, "bad.yaml", "--imports")["problems"]
+    ]
     causes = [
         "BAD_STEP_CALL: steps:later is an async def",
         "BAD_STEP_CALL: steps:parts has a yield",
@@ -164,7 +184,9 @@ def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path
     assert [text[: len(cause)] for text, cause in zip(found, causes, strict=True)] == causes
 
 
-def test_a_table_that_only_python_could_provide_is_a_warning_and_with_its_code_an_error(tmp_path: Path) -> None:
+def test_a_table_that_only_python_could_provide_is_a_warning_and_with_its_code_an_error(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "steps.py").write_text("def load(spark, ctx): return spark.range(3)\n")
     load = "{name: load, steps: [{python: steps:load, output: orders}]}"
     report = "{name: report, needs: [load], steps: [{sql: SELECT * FROM oders, output: report}]}"

@@ -29,13 +29,17 @@ TYPED = pa.table(
     {
         "id": pa.array([1, 2], pa.int64()),
         "day": pa.array([datetime.date(2026, 1, 2), None], pa.date32()),
-        "at": pa.array([datetime.datetime(2026, 3, 29, 1, 30, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+        "at": pa.array(
+            [datetime.datetime(2026, 3, 29, 1, 30, tzinfo=UTC), None], pa.timestamp("us", "UTC")
+        ),
         "wall": pa.array([datetime.datetime(2026, 3, 29, 2, 30), None], pa.timestamp("us")),
         "price": pa.array([decimal.Decimal("12.50"), None], pa.decimal128(10, 2)),
         'it\'s "odd" `x`, y': pa.array(["ä", ""], pa.string()),
         "raw": pa.array([b"\x00\xff", None], pa.binary()),
         "tags": pa.array([["a", None], []], pa.list_(pa.string())),
-        "by": pa.array([{"a b": 1, "c": None}, None], pa.struct([("a b", pa.int32()), ("c", pa.float64())])),
+        "by": pa.array(
+            [{"a b": 1, "c": None}, None], pa.struct([("a b", pa.int32()), ("c", pa.float64())])
+        ),
         "sizes": pa.array([[("s", 1)], None], pa.map_(pa.string(), pa.int16())),
     }
 )
@@ -70,7 +74,9 @@ def tmp_path(tmp_path: Path) -> Path:
 def test_a_view_has_the_rows_names_and_types_that_are_published(unstuck: Fixture) -> None:
     unstuck.publish("select", TYPED)
     unstuck.publish(
-        "visits", [{"day": "a,b", "n": 1}, {"day": "it's {x}", "n": 2}, {"day": None, "n": 3}], partition_by=["day"]
+        "visits",
+        [{"day": "a,b", "n": 1}, {"day": "it's {x}", "n": 2}, {"day": None, "n": 3}],
+        partition_by=["day"],
     )
     unstuck.publish("nothing", [], schema="id BIGINT, day DATE, price DECIMAL(10, 2)")
 
@@ -78,17 +84,30 @@ def test_a_view_has_the_rows_names_and_types_that_are_published(unstuck: Fixture
         rows = connection.sql('SELECT * FROM "select" ORDER BY id').to_arrow_table()
         assert rows.schema.names == TYPED.schema.names
         assert rows.cast(TYPED.schema).to_pylist() == TYPED.to_pylist()
-        kinds = dict(zip(rows.schema.names, map(str, connection.table("select").types), strict=True))
+        kinds = dict(
+            zip(rows.schema.names, map(str, connection.table("select").types), strict=True)
+        )
         assert (kinds["at"], kinds["wall"]) == ("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")
-        assert (kinds["price"], kinds["id"], kinds["tags"]) == ("DECIMAL(10,2)", "BIGINT", "VARCHAR[]")
-        assert (kinds["by"], kinds["sizes"]) == ('STRUCT("a b" INTEGER, c DOUBLE)', "MAP(VARCHAR, SMALLINT)")
+        assert (kinds["price"], kinds["id"], kinds["tags"]) == (
+            "DECIMAL(10,2)",
+            "BIGINT",
+            "VARCHAR[]",
+        )
+        assert (kinds["by"], kinds["sizes"]) == (
+            'STRUCT("a b" INTEGER, c DOUBLE)',
+            "MAP(VARCHAR, SMALLINT)",
+        )
         assert connection.sql("SELECT day, n FROM visits ORDER BY n").fetchall() == [
             ("a,b", 1),
             ("it's {x}", 2),
             (None, 3),
         ]
         assert connection.table("nothing").columns == ["id", "day", "price"]
-        assert list(map(str, connection.table("nothing").types)) == ["BIGINT", "DATE", "DECIMAL(10,2)"]
+        assert list(map(str, connection.table("nothing").types)) == [
+            "BIGINT",
+            "DATE",
+            "DECIMAL(10,2)",
+        ]
         assert connection.table("nothing").fetchall() == []
 
     spark = unstuck.spark
@@ -96,7 +115,9 @@ def test_a_view_has_the_rows_names_and_types_that_are_published(unstuck: Fixture
     for name in ("select", "visits", "nothing"):
         wanted = published(spark, unstuck.warehouse, name)
         shown = spark.table(f"`{name}`")
-        assert [(one.name, one.dataType) for one in shown.schema] == [(one.name, one.dataType) for one in wanted.schema]
+        assert [(one.name, one.dataType) for one in shown.schema] == [
+            (one.name, one.dataType) for one in wanted.schema
+        ]
         assert sorted(map(str, shown.collect())) == sorted(map(str, wanted.collect()))
 
 
@@ -125,7 +146,9 @@ def test_the_kept_views_show_each_publish_until_they_are_removed(unstuck: Fixtur
 
 def entry(n: int) -> Entry:
     schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
-    change = {"orders": Change("replace", [DataFile(f"_staging/j/{n}.parquet", 1, 100)], [], 1, schema)}
+    change = {
+        "orders": Change("replace", [DataFile(f"_staging/j/{n}.parquet", 1, 100)], [], 1, schema)
+    }
     return Entry(n, n - 1, f"job{n}", "package", f"job{n}", "orders", 1e9, {}, change)
 
 
@@ -179,16 +202,26 @@ def test_views_that_cannot_be_written_fail_no_publish_are_told_and_written_by_wh
     assert "shows version 0 of the warehouse, of which 1 is the newest" in told.text
     assert told.cure.startswith("unstuck datasets --export-views duckdb --keep")
 
-    assert kept.append("job1", 0, lambda n, state: entry(n))[1] is False, "a publisher that takes over"
+    assert kept.append("job1", 0, lambda n, state: entry(n))[1] is False, (
+        "a publisher that takes over"
+    )
     assert stale_views(kept.storage.uri("")) == {}
 
 
-def test_names_that_differ_in_case_alone_and_delta_tables_are_told_or_read_there(tmp_path: Path) -> None:
+def test_names_that_differ_in_case_alone_and_delta_tables_are_told_or_read_there(
+    tmp_path: Path,
+) -> None:
     storage = Files(str(tmp_path))
     schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
     one = DatasetState([], schema, 1, 1e9, "job", "orders")
     table = DatasetState([], schema, 1, 1e9, "job", "orders", table="/lake/it's")
-    for kind, read in (("duckdb", "delta_scan('/lake/it''s')"), ("spark", r"USING delta OPTIONS (path '/lake/it\'s')")):
+    for kind, read in (
+        ("duckdb", "delta_scan('/lake/it''s')"),
+        ("spark", r"USING delta OPTIONS (path '/lake/it\'s')"),
+    ):
         text = views_sql(kind, storage, {"Orders": one, "orders": one, "lake": table}, 1)
-        assert "-- orders has no view: its name is that of Orders but for upper and lower case." in text
+        assert (
+            "-- orders has no view: its name is that of Orders but for upper and lower case."
+            in text
+        )
         assert read in text

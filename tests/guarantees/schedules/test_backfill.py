@@ -52,7 +52,9 @@ def sweep(coordinator: Coordinator) -> list[str]:
     return [run.job for run in backfill(coordinator).active]
 
 
-def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(coordinator: Coordinator) -> None:
+def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
+    coordinator: Coordinator,
+) -> None:
     begun(coordinator, 3, parallel=2)
     jobs = []
     while not backfill(coordinator).over:
@@ -69,19 +71,29 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
             coordinator.drive(job)
     assert backfill(coordinator).progress == "4 of 4 ticks are done"
     ticks = {job.tick for job in coordinator.client.schedules.runs("hourly")}
-    assert ticks == {tick_text(BEGIN + n * HOUR) for n in range(4)}, "each of its runs names its tick"
+    assert ticks == {tick_text(BEGIN + n * HOUR) for n in range(4)}, (
+        "each of its runs names its tick"
+    )
     events = coordinator.client.schedules.events("hourly")
     told = [event["job"] for event in events if event["kind"] == "RUN_SUBMITTED"]
-    assert sorted(told) == sorted(job.id for job in coordinator.client.jobs()), "each job once, though given again"
-    assert not [event for event in events if event["kind"] == "RUN_STANDS"], "a tick that is done gets no run"
-    listed = coordinator.client.schedules.backfill_ticks("hourly", tick_text(BEGIN - HOUR), tick_text(BEGIN))
+    assert sorted(told) == sorted(job.id for job in coordinator.client.jobs()), (
+        "each job once, though given again"
+    )
+    assert not [event for event in events if event["kind"] == "RUN_STANDS"], (
+        "a tick that is done gets no run"
+    )
+    listed = coordinator.client.schedules.backfill_ticks(
+        "hourly", tick_text(BEGIN - HOUR), tick_text(BEGIN)
+    )
     assert [tick.had for tick in listed] == ["", shown[0].id]
 
 
 def backfill_and_forget(coordinator: Coordinator, redo: Redo) -> list[str]:
     """Backfill two ticks, and let retention remove their jobs. Returns the keys of the jobs, all of which published."""
     published: list[str] = []
-    given = coordinator.client.schedules.backfill("hourly", tick_text(BEGIN), tick_text(BEGIN + HOUR), redo=redo)
+    given = coordinator.client.schedules.backfill(
+        "hourly", tick_text(BEGIN), tick_text(BEGIN + HOUR), redo=redo
+    )
     assert given.answer == "DONE"
     while not backfill(coordinator).over:
         for job in sweep(coordinator):
@@ -110,7 +122,9 @@ def test_a_tick_whose_jobs_were_removed_by_retention_is_run_again_only_if_all_ar
     assert Warehouse(coordinator.settings.warehouse).head() == 2 + len(tries)
 
 
-def test_each_backfill_of_all_ticks_runs_them_again_whatever_retention_has_removed(coordinator: Coordinator) -> None:
+def test_each_backfill_of_all_ticks_runs_them_again_whatever_retention_has_removed(
+    coordinator: Coordinator,
+) -> None:
     coordinator.client.schedules.set(PUBLISHES)
     first, second, third = (backfill_and_forget(coordinator, "all") for _ in range(3))
     assert [*second, *third] == [f"{key}/{number}" for number in (2, 3) for key in first]
@@ -135,10 +149,15 @@ def test_the_death_of_a_coordinator_around_a_submit_leaves_one_job_for_the_tick(
     assert second != job
 
 
-def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(coordinator: Coordinator) -> None:
+def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(
+    coordinator: Coordinator,
+) -> None:
     begun(coordinator, 3)
     (job,) = sweep(coordinator)
-    assert coordinator.client.schedules.command_backfill("hourly", BackfillCommand.CANCEL).answer == "DONE"
+    assert (
+        coordinator.client.schedules.command_backfill("hourly", BackfillCommand.CANCEL).answer
+        == "DONE"
+    )
     assert sweep(coordinator) == [job]
     coordinator.drive(job)
     assert sweep(coordinator) == []
@@ -149,7 +168,9 @@ def test_the_list_shows_the_runs_of_a_backfill_as_one_line(coordinator: Coordina
     begun(coordinator, 3, parallel=3)
     sweep(coordinator)
     jobs = coordinator.client.jobs()
-    assert {(job.schedule, job.backfill) for job in jobs} == {("hourly", tick_text(backfill(coordinator).at))}
+    assert {(job.schedule, job.backfill) for job in jobs} == {
+        ("hourly", tick_text(backfill(coordinator).at))
+    }
     assert [len(line) for line in folded(jobs)] == [3]
 
 
@@ -198,9 +219,11 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
         fail(coordinator, job)
         sweep(coordinator)
     assert (backfill(coordinator).status, len(coordinator.client.jobs())) == ("FAILED", 2)
-    assert [(one.kind, one.status) for one in troubles(Seen.of(coordinator.client)) if one.kind == "schedule"] == [
-        ("schedule", "FAILED")
-    ]
+    assert [
+        (one.kind, one.status)
+        for one in troubles(Seen.of(coordinator.client))
+        if one.kind == "schedule"
+    ] == [("schedule", "FAILED")]
     help_given = schedules.why("hourly").help
     skip = next(command for command in help_given if " skip " in command)
     assert "unstuck schedule backfill hourly --resume" in help_given
@@ -215,11 +238,25 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
     assert outcomes == ["skipped", "running", "missing"]
 
 
-def test_a_run_by_hand_has_the_values_that_a_person_gives_to_its_parameters(coordinator: Coordinator) -> None:
-    params = {"day": {"type": "date", "default": "tick"}, "count": 1, "word": "a", "on": False, "list": [1]}
+def test_a_run_by_hand_has_the_values_that_a_person_gives_to_its_parameters(
+    coordinator: Coordinator,
+) -> None:
+    params = {
+        "day": {"type": "date", "default": "tick"},
+        "count": 1,
+        "word": "a",
+        "on": False,
+        "list": [1],
+    }
     hourly = {"name": "hourly", "schedule": {"every": "1h"}, "params": params}
     coordinator.client.schedules.set({**hourly, "groups": [group("a")]})
-    given = {"day": "2026-01-02", "count": UnparsedText("7"), "word": "007", "on": True, "list": [2, 3]}
+    given = {
+        "day": "2026-01-02",
+        "count": UnparsedText("7"),
+        "word": "007",
+        "on": True,
+        "list": [2, 3],
+    }
     assert coordinator.client.schedules.run("hourly", params=given).answer == "DONE"
     coordinator.sweep.run()
     (job,) = [job.id for job in coordinator.client.jobs()]
@@ -229,9 +266,13 @@ def test_a_run_by_hand_has_the_values_that_a_person_gives_to_its_parameters(coor
         coordinator.client.schedules.run("hourly", params={"cuont": 1})
 
 
-def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(coordinator: Coordinator) -> None:
+def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(
+    coordinator: Coordinator,
+) -> None:
     schedules = coordinator.client.schedules
-    schedules.set({"name": "hourly", "schedule": {"every": "1h"}, "groups": [group("a", retry={"max": 0})]})
+    schedules.set(
+        {"name": "hourly", "schedule": {"every": "1h"}, "groups": [group("a", retry={"max": 0})]}
+    )
     assert schedules.run("hourly").answer == "DONE"
     coordinator.sweep.run()
     (job,) = [job.id for job in coordinator.client.jobs()]
@@ -241,13 +282,17 @@ def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(coor
     coordinator.sweep.run()
     shown = schedules.show("hourly").schedule
     assert (shown.status, shown.failures, shown.retries, shown.runs) == ("WAITING", 0, (), ())
-    assert [one.job.id for one in troubles(Seen.of(coordinator.client)) if one.job is not None] == [job]
+    assert [one.job.id for one in troubles(Seen.of(coordinator.client)) if one.job is not None] == [
+        job
+    ]
     assert coordinator.client.retry(job).id != job
 
 
 def test_a_key_of_the_form_of_a_tick_is_refused_to_users(coordinator: Coordinator) -> None:
     spec = {"name": "hourly", "groups": [group("a")]}
     for key in (f"hourly@{tick_text(BEGIN)}", f"hourly@{tick_text(BEGIN)}/2"):
-        with pytest.raises(BadKey, match="has the form of the run of a tick, which only schedule hourly submits"):
+        with pytest.raises(
+            BadKey, match="has the form of the run of a tick, which only schedule hourly submits"
+        ):
             coordinator.client.submit(spec, key=key)
     assert coordinator.client.submit(spec, key="hourly@2026-01-01").new

@@ -18,8 +18,17 @@ from unstuck.doctor.notice_checks import notice_facts
 
 def spec(folder: Path, **schedule: Any) -> dict[str, Any]:
     events = {"stream": str(folder), "format": "json", "schema": "id BIGINT"}
-    load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}]}
-    return {"name": "loads", "groups": [load], "outputs": {"loads": {"mode": "append"}}, "schedule": schedule}
+    load = {
+        "name": "load",
+        "inputs": {"events": events},
+        "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}],
+    }
+    return {
+        "name": "loads",
+        "groups": [load],
+        "outputs": {"loads": {"mode": "append"}},
+        "schedule": schedule,
+    }
 
 
 def look(coordinator: Coordinator) -> Backlog | None:
@@ -57,14 +66,20 @@ def test_show_and_why_say_how_much_is_unread_also_under_a_pause_and_when_the_fol
     assert str(folder) in next(iter(gone.streams.values())).trouble
 
 
-def test_who_removed_a_schedule_and_why_is_known_afterwards(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_who_removed_a_schedule_and_why_is_known_afterwards(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
     schedules = coordinator.client.schedules
     (tmp_path / "in").mkdir()
     schedules.set(spec(tmp_path / "in", every="1d"))
     look(coordinator)
     schedules.remove("loads", reason="we load it by hand", by="anna")
     assert coordinator.redis.hlen(coordinator.keys.backlogs) == 0
-    assert 0 < coordinator.redis.ttl(coordinator.keys.of_schedule("loads").schedule_events) <= 7 * 86400
+    assert (
+        0
+        < coordinator.redis.ttl(coordinator.keys.of_schedule("loads").schedule_events)
+        <= 7 * 86400
+    )
     last = schedules.events("loads")[-1]
     assert (last["kind"], last["by"], last["text"]) == ("USER_REMOVE", "anna", "we load it by hand")
     schedules.set(spec(tmp_path / "in", every="1d"))
@@ -79,14 +94,18 @@ def test_a_schedule_whose_record_is_damaged_is_named_and_hides_no_other(
     (tmp_path / "in").mkdir()
     schedules.set(spec(tmp_path / "in", every="1d"))
     schedules.set({**spec(tmp_path / "in", every="1d"), "name": "torn"})
-    coordinator.redis.hset(coordinator.keys.of_schedule("torn").schedule, "record", '{"name": "torn", "policy"')
+    coordinator.redis.hset(
+        coordinator.keys.of_schedule("torn").schedule, "record", '{"name": "torn", "policy"'
+    )
     views, damaged = schedules.all_and_unreadable()
     assert [view.schedule.name for view in views] == ["loads"]
     (text,) = damaged.values()
     assert text.startswith("the record of schedule torn cannot be read, so it does not run (")
     with pytest.raises(Damaged, match="schedule torn cannot be read"):
         schedules.show("torn")
-    assert list(notice_facts(coordinator.redis, coordinator.keys).named) == [], "the doctor examines the others"
+    assert list(notice_facts(coordinator.redis, coordinator.keys).named) == [], (
+        "the doctor examines the others"
+    )
     assert coordinator.redis.zadd(coordinator.keys.schedules_due, {"torn": 0, "loads": 0}) == 0
     coordinator.schedules.run()
     assert schedules.show("loads").backlog is not None, "the others go on"

@@ -20,18 +20,25 @@ from unstuck.tasks.protocol.keys import Keys
 SPEC = {"name": "ticking", "schedule": {}, "groups": [group("a")]}
 
 
-@pytest.mark.parametrize("point", [Point.AFTER_TAKE, Point.BEFORE_SUBMIT, Point.AFTER_LOCK, Point.BEFORE_COMMIT])
+@pytest.mark.parametrize(
+    "point", [Point.AFTER_TAKE, Point.BEFORE_SUBMIT, Point.AFTER_LOCK, Point.BEFORE_COMMIT]
+)
 def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is_over(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path, point: Point
 ) -> None:
     """The next coordinator starts before that end, so only at its first look could a sweep have found the tick."""
     seldom = {"sweep_every": 1200.0, "report_idle": 1200.0}
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path), lock_ttl=2.0, **seldom)
-    environ = {f"UNSTUCK_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
+    environ = {
+        f"UNSTUCK_{name.upper()}": str(getattr(settings, name))
+        for name in settings.model_fields_set
+    }
     arms, keys = tmp_path / "arms", Keys(settings.prefix)
     arms.mkdir()
     shot = order(arms, point, Effect.KILL)
-    Store(settings, client).tick(settings.sweep_every, settings.lease_ttl)  # or the first sweep decides everything
+    Store(settings, client).tick(
+        settings.sweep_every, settings.lease_ttl
+    )  # or the first sweep decides everything
     app = Client(settings, redis_client=client)
     app.schedules.set(SPEC)
     app.schedules.run("ticking")
@@ -39,7 +46,9 @@ def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is
         coordinators.tend(1)
         wait_until(lambda: reached_by(shot), 20, "the coordinator to be killed")
         of_job = point in (Point.AFTER_LOCK, Point.BEFORE_COMMIT)
-        ((_, term_ends),) = client.zrange(keys.due if of_job else keys.schedules_due, 0, -1, withscores=True)
+        ((_, term_ends),) = client.zrange(
+            keys.due if of_job else keys.schedules_due, 0, -1, withscores=True
+        )
 
         def began() -> float:
             coordinators.tend(1)  # the other one, as soon as the first is dead
@@ -48,7 +57,9 @@ def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is
 
         at = wait_until(began, 60, "the run to begin")
     assert term_ends <= at < term_ends + settings.sweep_every / 4
-    assert term_ends <= reached_at(shot) + settings.lock_term + 0.05, "the other half is for who follows"
+    assert term_ends <= reached_at(shot) + settings.lock_term + 0.05, (
+        "the other half is for who follows"
+    )
 
 
 def test_what_becomes_due_by_time_is_looked_at_then_and_what_a_report_made_due_is_left_to_its_reader(

@@ -39,7 +39,12 @@ def events(coordinator: Coordinator) -> list[str]:
 
 def spec(*on: Any, **schedule: Any) -> dict[str, Any]:
     rules = [{"on": list(on), "to": "ops"}]
-    return {"name": "ticking", "schedule": schedule, "groups": [group("a", retry={"max": 0})], "notify": rules}
+    return {
+        "name": "ticking",
+        "schedule": schedule,
+        "groups": [group("a", retry={"max": 0})],
+        "notify": rules,
+    }
 
 
 def run_of(coordinator: Coordinator, known: int = 0) -> str:
@@ -75,7 +80,9 @@ def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_
 
 
 def test_a_lost_reply_and_a_second_coordinator_tell_nothing_twice(
-    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator],
+    lossy: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = make_coordinator(client=lossy), make_coordinator()
     first.client.schedules.set(spec("failed"))
@@ -88,7 +95,9 @@ def test_a_lost_reply_and_a_second_coordinator_tell_nothing_twice(
     assert events(first) == ["failed"]
 
 
-def test_who_removes_a_schedule_ends_its_problem_for_those_who_were_told_of_it(coordinator: Coordinator) -> None:
+def test_who_removes_a_schedule_ends_its_problem_for_those_who_were_told_of_it(
+    coordinator: Coordinator,
+) -> None:
     coordinator.client.schedules.set(spec("failed", "recovered", every="1s", retry={"max": 0}))
     fail(coordinator, run_of(coordinator))
     coordinator.client.schedules.stop("ticking", by="anna")
@@ -109,12 +118,17 @@ def test_a_failure_that_no_try_can_mend_halts_and_is_told(coordinator: Coordinat
     assert "unstuck schedule resume ticking" in one.commands
 
 
-def test_a_stream_is_told_to_be_behind_though_its_schedule_is_paused(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_a_stream_is_told_to_be_behind_though_its_schedule_is_paused(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.json").write_text('{"id": 1}')
     os.utime(folder / "a.json", (time.time() - 700, time.time() - 700))
-    loads = {**stream_spec(folder, every="1d"), "notify": [{"on": [{"behind": "10m"}], "to": "ops"}]}
+    loads = {
+        **stream_spec(folder, every="1d"),
+        "notify": [{"on": [{"behind": "10m"}], "to": "ops"}],
+    }
     coordinator.client.schedules.set(loads)
     coordinator.client.schedules.pause("loads", by="anna")
     coordinator.schedules.run()
@@ -147,10 +161,14 @@ def test_a_job_that_a_crontab_submits_is_late_until_it_has_ended_well(
     assert events(coordinator) == ["late", "recovered"]
     coordinator.submit(group("a"), name="nightly")
     look(coordinator)
-    assert coordinator.redis.hlen(coordinator.keys.expected_state) == 0, "its spec expects nothing any more"
+    assert coordinator.redis.hlen(coordinator.keys.expected_state) == 0, (
+        "its spec expects nothing any more"
+    )
 
 
-def test_a_job_whose_rule_is_changed_while_it_is_late_is_told_to_be_well_again(coordinator: Coordinator) -> None:
+def test_a_job_whose_rule_is_changed_while_it_is_late_is_told_to_be_well_again(
+    coordinator: Coordinator,
+) -> None:
     def submit(late: str) -> str:
         return coordinator.submit(
             group("a"), name="nightly", notify=[{"on": [{"late": late}, "recovered"], "to": "ops"}]
@@ -201,7 +219,9 @@ def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_i
     as_if_expected_for_days(coordinator, "nightly")
     look(coordinator)
     assert told(coordinator) == []
-    coordinator.redis.delete(coordinator.keys.jobs, coordinator.keys.summary)  # as if that had been days ago
+    coordinator.redis.delete(
+        coordinator.keys.jobs, coordinator.keys.summary
+    )  # as if that had been days ago
     for _ in range(GIVEN_UP):
         as_if_expected_for_days(coordinator, "nightly", judged={})
         look(coordinator)
@@ -258,7 +278,10 @@ def test_a_coordinator_that_lacks_a_rule_of_the_fleet_silences_no_other(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     written = {"on": [{"late": a_minute_ago()}], "to": "ops", "names": ["never"]}
-    first, without = make_coordinator(rules=(FleetRule.model_validate(written),)), make_coordinator()
+    first, without = (
+        make_coordinator(rules=(FleetRule.model_validate(written),)),
+        make_coordinator(),
+    )
     look(first)
     as_if_expected_for_days(first, "never")
     look(without)
@@ -291,5 +314,7 @@ def look(coordinator: Coordinator) -> None:
 def as_if_expected_for_days(coordinator: Coordinator, name: str, **more: Any) -> None:
     state = json.loads(str(coordinator.redis.hget(coordinator.keys.expected_state, name)))
     coordinator.redis.hset(
-        coordinator.keys.expected_state, name, json.dumps({**state, "since": time.time() - 9 * 86400, **more})
+        coordinator.keys.expected_state,
+        name,
+        json.dumps({**state, "since": time.time() - 9 * 86400, **more}),
     )

@@ -42,7 +42,10 @@ def test_a_run_of_a_schedule_that_was_set_without_values_has_those_of_its_tick(
     record = coordinator.show(job).job
     assert record.key == "nightly@2026-03-29T22:30:00Z"
     written = coordinator.client.written(job)
-    assert values_of(written["params"]) == {"day": "2026-03-30", "since": "2026-03-29T00:30:00+01:00"}
+    assert values_of(written["params"]) == {
+        "day": "2026-03-30",
+        "since": "2026-03-29T00:30:00+01:00",
+    }
     assert written["zone"] == "Europe/Berlin", "the day that its steps cut is that of the tick"
     assert "schedule" not in written
 
@@ -71,15 +74,23 @@ def test_a_schedule_without_a_zone_has_the_days_and_the_steps_of_the_fleets_zone
     assert coordinator.client.schedules.set(daily).answer == "DONE"
     assert coordinator.client.schedules.set(daily).answer == "ALREADY"
     (tick,) = coordinator.client.schedules.backfill_ticks("nightly", "2026-03-29", "2026-03-29")
-    assert (tick.tick.isoformat(), tick.params) == ("2026-03-30T00:00:00+00:00", {"day": "2026-03-29"})
+    assert (tick.tick.isoformat(), tick.params) == (
+        "2026-03-30T00:00:00+00:00",
+        {"day": "2026-03-29"},
+    )
     coordinator.client.schedules.backfill("nightly", "2026-03-29", "2026-03-29")
     coordinator.sweep.run()
     (job,) = coordinator.client.jobs()
     written = coordinator.client.written(job.id)
-    assert (values_of(written["params"]), written["zone"]) == ({"day": "2026-03-29"}, "America/New_York")
+    assert (values_of(written["params"]), written["zone"]) == (
+        {"day": "2026-03-29"},
+        "America/New_York",
+    )
 
 
-def test_a_schedule_is_refused_that_lacks_a_value_which_no_tick_gives(coordinator: Coordinator) -> None:
+def test_a_schedule_is_refused_that_lacks_a_value_which_no_tick_gives(
+    coordinator: Coordinator,
+) -> None:
     params = {"day": DAY, "source": {"type": "text", "required": True}}
     with pytest.raises(SpecError, match="a value is required") as caught:
         coordinator.client.schedules.set({**SPEC, "params": params})

@@ -102,7 +102,9 @@ def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_ti
     assert len(second.client.jobs()) == 1
 
 
-def test_two_coordinators_that_decide_one_tick_make_one_job(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_two_coordinators_that_decide_one_tick_make_one_job(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """Both have read the record before either writes."""
     one, other = make_coordinator(), make_coordinator()
     one.client.schedules.set(spec())
@@ -122,7 +124,9 @@ def test_two_coordinators_that_decide_one_tick_make_one_job(make_coordinator: Ca
 
 
 def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
-    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator],
+    lossy: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """redis-py asks again, and the script finds its own id."""
     coordinator = make_coordinator(client=lossy)
@@ -137,8 +141,13 @@ def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
     assert kinds == ["SET", "USER_RUN", "RUN_SUBMITTED"]
 
 
-def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(coordinator: Coordinator) -> None:
-    two = {**spec(every="2s", retry={"backoff": "1ms"}), "groups": [group("a"), group("b", "a", retry={"max": 0})]}
+def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(
+    coordinator: Coordinator,
+) -> None:
+    two = {
+        **spec(every="2s", retry={"backoff": "1ms"}),
+        "groups": [group("a"), group("b", "a", retry={"max": 0})],
+    }
     coordinator.client.schedules.set(two)
     first = next_run(coordinator, 0)
     coordinator.read()
@@ -149,7 +158,10 @@ def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(co
     assert coordinator.status(first) is Status.FAILED
     second = next_run(coordinator, 1)
     job = coordinator.show(second).job
-    assert (job.retry_of, coordinator.record(second).key) == (first, f"{coordinator.show(first).job.key}/2")
+    assert (job.retry_of, coordinator.record(second).key) == (
+        first,
+        f"{coordinator.show(first).job.key}/2",
+    )
     standing = view(coordinator).schedule
     assert (standing.status, standing.failures) == ("RETRYING", 1)
     assert standing.last_error is not None
@@ -163,21 +175,34 @@ def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinat
     coordinator.client.schedules.set(spec(every="2s"))
     job = next_run(coordinator, 0)
     coordinator.read()
-    coordinator.work(coordinator.offers(job)[0], failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
+    coordinator.work(
+        coordinator.offers(job)[0], failed("TOO_MANY_REJECTED_ROWS", recoverable=False)
+    )
     coordinator.read()
     coordinator.sweep.run()
     standing = view(coordinator).schedule
-    assert (standing.status, standing.halted and standing.halted.code) == ("HALTED", "TOO_MANY_REJECTED_ROWS")
+    assert (standing.status, standing.halted and standing.halted.code) == (
+        "HALTED",
+        "TOO_MANY_REJECTED_ROWS",
+    )
 
 
 def test_a_command_answers_how_the_schedule_stands_after_it(coordinator: Coordinator) -> None:
     schedules = coordinator.client.schedules
     asked = (schedules.pause, schedules.pause, schedules.resume, schedules.stop)
     answers = [schedules.set(spec()), *(one("ticking") for one in asked)]
-    assert [one.schedule.status for one in answers] == ["WAITING", "PAUSED", "PAUSED", "WAITING", "STOPPED"]
+    assert [one.schedule.status for one in answers] == [
+        "WAITING",
+        "PAUSED",
+        "PAUSED",
+        "WAITING",
+        "STOPPED",
+    ]
 
 
-def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(coordinator: Coordinator, client: redis.Redis) -> None:
+def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(
+    coordinator: Coordinator, client: redis.Redis
+) -> None:
     """Set again, it would run beside that one, which belonged to no schedule any more."""
     schedules = coordinator.client.schedules
     schedules.set(spec())
@@ -190,7 +215,9 @@ def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(coordinator: Coord
     assert coordinator.drive(job) is Status.FINISHED
     coordinator.sweep.run()
     assert schedules.remove("ticking") == "schedule ticking is removed; the jobs of its runs stay"
-    assert client.keys("*schedule*") == [coordinator.keys.of_schedule("ticking").schedule_events], "for a while"
+    assert client.keys("*schedule*") == [coordinator.keys.of_schedule("ticking").schedule_events], (
+        "for a while"
+    )
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
@@ -206,7 +233,11 @@ def test_a_schedule_is_not_removed_while_a_run_is_being_submitted(
     with pytest.raises(Refused, match=r"being submitted.*unstuck schedule stop ticking"):
         schedules.remove("ticking")
     job = next_run(make_coordinator(lock_ttl=0.5), 0)
-    assert [one.id for one in schedules.runs("ticking")] == [one.id for one in first.client.jobs()] == [job]
+    assert (
+        [one.id for one in schedules.runs("ticking")]
+        == [one.id for one in first.client.jobs()]
+        == [job]
+    )
 
 
 @pytest.mark.parametrize("when", ["published", "running"])
@@ -242,7 +273,9 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
         coordinator.finish(offer.held_by("runner2"), again)
         coordinator.read()
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success, 10, "the run to be noted"
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success,
+        10,
+        "the run to be noted",
     )
     standing = view(coordinator).schedule
     assert standing.last_success is not None
@@ -252,7 +285,9 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
     assert warehouse.dataset("out").rows == 3
 
 
-def test_ticks_that_were_published_before_a_rollback_are_not_skipped(coordinator: Coordinator) -> None:
+def test_ticks_that_were_published_before_a_rollback_are_not_skipped(
+    coordinator: Coordinator,
+) -> None:
     coordinator.client.schedules.set({**spec(every="1s"), "outputs": {"out": {"mode": "append"}}})
     back = snapshot(coordinator)
     for known in range(2):
@@ -265,7 +300,9 @@ def test_ticks_that_were_published_before_a_rollback_are_not_skipped(coordinator
     events = coordinator.client.schedules.events("ticking")
     skipped = " ".join(event["text"] for event in events if event["kind"] == "SKIPPED")
     assert not [tick for tick in published if tick in skipped]
-    assert {event.get("tick") for event in events if event["kind"] == "RUN_FINISHED"} == set(published)
+    assert {event.get("tick") for event in events if event["kind"] == "RUN_FINISHED"} == set(
+        published
+    )
     known = coordinator.schedule_store.ticks("ticking", 0.0).values()
     assert [str(tick.outcome) for tick in known] == ["done", "done", "running"]
     assert coordinator.drive(last) is Status.FINISHED
@@ -277,8 +314,13 @@ def backfill_is_over(coordinator: Coordinator) -> bool:
     return backfill is not None and backfill.over
 
 
-def test_the_first_run_of_a_tick_does_not_publish_beside_its_retry_after_a_rollback(coordinator: Coordinator) -> None:
-    append = {**spec(every="1h", retry={"max": 1, "backoff": "1ms"}), "outputs": {"out": {"mode": "append"}}}
+def test_the_first_run_of_a_tick_does_not_publish_beside_its_retry_after_a_rollback(
+    coordinator: Coordinator,
+) -> None:
+    append = {
+        **spec(every="1h", retry={"max": 1, "backoff": "1ms"}),
+        "outputs": {"out": {"mode": "append"}},
+    }
     coordinator.client.schedules.set(append)
     tick = tick_text((time.time() // 3600 - 2) * 3600)
     assert coordinator.client.schedules.backfill("ticking", tick, tick).answer == "DONE"
@@ -310,7 +352,9 @@ def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at
 ) -> None:
     """The clock of Redis was a day ahead for a moment; a person lets the schedule count from now again."""
     schedules = coordinator.schedule_store
-    coordinator.client.schedules.set({**spec(every="24h", keep_runs=1), "outputs": {"out": {"mode": "append"}}})
+    coordinator.client.schedules.set(
+        {**spec(every="24h", keep_runs=1), "outputs": {"out": {"mode": "append"}}}
+    )
     ahead = view(coordinator).at + 86400
 
     def decides(**more: Any) -> None:
@@ -322,20 +366,33 @@ def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at
     decides(cursor=ahead)
     first = next_run(coordinator, 0)
     publishes(coordinator, first)
-    wait_until(lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success, 10, "its end")
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success,
+        10,
+        "its end",
+    )
     assert "resume ticking" in view(coordinator).waits
     assert coordinator.client.schedules.resume("ticking").answer == "DONE"
     assert view(coordinator).schedule.last_tick < ahead - 86000
-    coordinator.redis.delete(coordinator.keys.of(first).job, coordinator.keys.submit_key(Run(ahead).key("ticking")))
-    publishes(coordinator, coordinator.submit(group("a"), name="other", outputs={"out": {"mode": "append"}}))
+    coordinator.redis.delete(
+        coordinator.keys.of(first).job, coordinator.keys.submit_key(Run(ahead).key("ticking"))
+    )
+    publishes(
+        coordinator,
+        coordinator.submit(group("a"), name="other", outputs={"out": {"mode": "append"}}),
+    )
     decides(last_success=None)
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success, 10, "the run to be noted"
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success,
+        10,
+        "the run to be noted",
     )
     assert Warehouse(coordinator.settings.warehouse).head() == 2
 
 
-def test_runs_beyond_those_that_are_kept_leave_the_store_and_their_packages_stay(coordinator: Coordinator) -> None:
+def test_runs_beyond_those_that_are_kept_leave_the_store_and_their_packages_stay(
+    coordinator: Coordinator,
+) -> None:
     coordinator.client.schedules.set({**spec(keep_runs=2), "outputs": {"out": {"mode": "append"}}})
     made: list[str] = []
     for number in range(4):
@@ -367,7 +424,9 @@ def test_a_due_index_that_was_lost_is_made_again(coordinator: Coordinator) -> No
     assert len(runs(coordinator)) == 1
 
 
-def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_once(coordinator: Coordinator) -> None:
+def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_once(
+    coordinator: Coordinator,
+) -> None:
     def publish() -> None:
         job = coordinator.submit(group("a"), name="makes", publish=["out"])
         coordinator.read()
@@ -397,7 +456,10 @@ def test_a_version_that_a_person_has_restored_makes_the_schedule_that_follows_it
     coordinator: Coordinator,
 ) -> None:
     for _ in range(2):
-        publishes(coordinator, coordinator.submit(group("a"), name="makes", outputs={"out": {"mode": "append"}}))
+        publishes(
+            coordinator,
+            coordinator.submit(group("a"), name="makes", outputs={"out": {"mode": "append"}}),
+        )
     coordinator.client.schedules.set(spec(after=["out"]))
     coordinator.sweep.run()
     assert runs(coordinator) == []
@@ -417,7 +479,10 @@ def test_a_restore_that_died_before_it_reached_the_store_starts_the_schedules_wh
     coordinator: Coordinator, again: str
 ) -> None:
     for _ in range(3):
-        publishes(coordinator, coordinator.submit(group("a"), name="makes", outputs={"out": {"mode": "append"}}))
+        publishes(
+            coordinator,
+            coordinator.submit(group("a"), name="makes", outputs={"out": {"mode": "append"}}),
+        )
     for name in ("ticking", "other"):
         coordinator.client.schedules.set({**spec(after=["out"]), "name": name})
     with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
@@ -429,20 +494,32 @@ def test_a_restore_that_died_before_it_reached_the_store_starts_the_schedules_wh
     coordinator.sweep.run()
     (job,) = runs(coordinator)
     assert coordinator.record(job).base == restored.version
-    assert len(coordinator.client.schedules.runs("other")) == 1, "each schedule that follows the dataset"
+    assert len(coordinator.client.schedules.runs("other")) == 1, (
+        "each schedule that follows the dataset"
+    )
 
 
-def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_a_tick_at_which_nothing_has_arrived_makes_no_job(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     stream = {"stream": str(folder), "format": "json", "schema": "n INT", "state": False}
-    load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
+    load = group(
+        "a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}]
+    )
     outputs = {"out": {"mode": "append"}}
-    coordinator.client.schedules.set({**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": outputs})
+    coordinator.client.schedules.set(
+        {**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": outputs}
+    )
 
     def quiet() -> int:
         coordinator.sweep.run()
-        return 0 if view(coordinator).schedule.quiet is None else view(coordinator).schedule.quiet.count  # type: ignore[union-attr]
+        return (
+            0
+            if view(coordinator).schedule.quiet is None
+            else view(coordinator).schedule.quiet.count
+        )  # type: ignore[union-attr]
 
     wait_until(lambda: quiet() >= 2, 20, "two ticks with nothing new")
     assert coordinator.client.jobs() == []
@@ -485,7 +562,9 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     done = coordinator.client.schedules.set(append)
     assert done.answer == "DONE"
     assert f"goes on from its last run, job {job}, which has published version 1" in done.text
-    assert "no two may have one name in a warehouse" in done.text, "it may be the run of another fleet"
+    assert "no two may have one name in a warehouse" in done.text, (
+        "it may be the run of another fleet"
+    )
     standing = view(coordinator).schedule
     assert standing.last_tick == tick
     assert standing.last_success is not None
@@ -501,7 +580,9 @@ def test_a_schedule_whose_run_stands_still_says_so(coordinator: Coordinator) -> 
     coordinator.client.pause(job)
     coordinator.read()
     assert view(coordinator).waits.startswith(f"job {job} is PAUSED, the run of ")
-    assert "paused" in " ".join(fact.text for fact in coordinator.client.schedules.why("ticking").facts)
+    assert "paused" in " ".join(
+        fact.text for fact in coordinator.client.schedules.why("ticking").facts
+    )
 
 
 def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
@@ -510,14 +591,24 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
     monkeypatch.setattr(stream_looks, "LOOK_WITHIN", 0.1)
     coordinator = make_coordinator()
     stream = {"stream": "/dead/mount", "format": "json", "schema": "n INT", "state": False}
-    load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
-    hangs = {**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": {"out": {"mode": "append"}}}
+    load = group(
+        "a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}]
+    )
+    hangs = {
+        **spec(every="1s", only_if="arrived"),
+        "groups": [load],
+        "outputs": {"out": {"mode": "append"}},
+    }
     mounted = threading.Event()
     monkeypatch.setattr(BacklogLooks, "look", lambda *_: mounted.wait())
     coordinator.client.schedules.set(hangs)
     coordinator.client.schedules.set({**spec(), "name": "other"})
     try:
-        wait_until(lambda: coordinator.schedules.run() >= 0 and view(coordinator).schedule.trouble, 20, "the trouble")
+        wait_until(
+            lambda: coordinator.schedules.run() >= 0 and view(coordinator).schedule.trouble,
+            20,
+            "the trouble",
+        )
         assert view(coordinator).schedule.status == "RETRYING"
         assert "see whether they are mounted" in view(coordinator).waits
         backlog = view(coordinator).backlog
@@ -530,7 +621,9 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
         mounted.set()
 
 
-def test_a_submit_that_waited_for_room_is_not_made_after_a_pause(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_submit_that_waited_for_room_is_not_made_after_a_pause(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """It may wait for hours behind a warehouse that does not answer."""
     waiting: list[Callable[[Callable[[], None]], None]] = []
     coordinator = make_coordinator(background=lambda key, place, work: waiting.append(work))
@@ -553,9 +646,15 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
     folder.mkdir()
     (folder / "one.json").write_text('{"n": 1}')
     stream = {"stream": str(folder), "format": "json", "schema": "n INT", "state": False}
-    load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
+    load = group(
+        "a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}]
+    )
     first = make_coordinator(lock_ttl=0.5)
-    policy = {**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": {"out": {"mode": "append"}}}
+    policy = {
+        **spec(every="1s", only_if="arrived"),
+        "groups": [load],
+        "outputs": {"out": {"mode": "append"}},
+    }
     first.client.schedules.set(policy)
 
     def died() -> Point | None:
@@ -571,7 +670,9 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
 
 
 @pytest.mark.parametrize(
-    ("trouble", "status"), [("JOB_DAMAGED", "HALTED"), ("NEWER_JOB", "RETRYING")], ids=["damaged", "newer"]
+    ("trouble", "status"),
+    [("JOB_DAMAGED", "HALTED"), ("NEWER_JOB", "RETRYING")],
+    ids=["damaged", "newer"],
 )
 def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_newer_coordinator_can(
     coordinator: Coordinator, trouble: str, status: str
@@ -608,7 +709,9 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
         assert view(coordinator).schedule.halted is None
 
 
-def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_goes_on(coordinator: Coordinator) -> None:
+def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_goes_on(
+    coordinator: Coordinator,
+) -> None:
     coordinator.client.schedules.set(spec())
     coordinator.client.schedules.run("ticking")
     job = next_run(coordinator, 0)
@@ -617,12 +720,16 @@ def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_go
     facts = coordinator.client.schedules.why("ticking").facts
     assert any(f"unstuck force-stop {job}" in fact.text for fact in facts)
     coordinator.client.force_stop(job)
-    wait_until(lambda: coordinator.sweep.run() >= 0 and not view(coordinator).schedule.runs, 20, "its end")
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and not view(coordinator).schedule.runs, 20, "its end"
+    )
     coordinator.client.schedules.run("ticking")
     assert coordinator.drive(next_run(coordinator, 1)) is Status.FINISHED
 
 
-def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(coordinator: Coordinator) -> None:
+def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(
+    coordinator: Coordinator,
+) -> None:
     coordinator.client.schedules.set(spec())
     coordinator.client.schedules.run("ticking")
     job = next_run(coordinator, 0)
@@ -652,7 +759,9 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
         record = coordinator.schedule_store.load("ticking")
         assert record is not None
         decided = replace(record, runs=(Run(view(coordinator).at),))
-        assert coordinator.schedule_store.commit(ScheduleChange(mint(), record.commit, decided, due=0.0))
+        assert coordinator.schedule_store.commit(
+            ScheduleChange(mint(), record.commit, decided, due=0.0)
+        )
 
     def overtake() -> None:
         if given == "cancel":
@@ -704,7 +813,9 @@ def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobod
     assert view(second).schedule.going_on == ()
 
 
-def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(coordinator: Coordinator) -> None:
+def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(
+    coordinator: Coordinator,
+) -> None:
     follower = lambda name: coordinator.redis.smembers(coordinator.keys.after(name))  # noqa: E731
     coordinator.client.schedules.set(spec(after=["old", "both"]))
     coordinator.client.schedules.set(spec(after=["both", "new"]))

@@ -22,7 +22,10 @@ from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, Sch
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.tasks.transport.redis_client import connect
 
-SPEC = {"name": "one", "groups": [{"name": "g", "spark": False, "steps": [{"python": "some.where:step"}]}]}
+SPEC = {
+    "name": "one",
+    "groups": [{"name": "g", "spark": False, "steps": [{"python": "some.where:step"}]}],
+}
 # What each parameter of a public method may be, by its name.
 VALUES: dict[str, Any] = {
     "job": "20260101T000000-aaaaaaaa",
@@ -63,8 +66,13 @@ def asked(room: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
             continue
         method, given = getattr(room, name), {}
         for one in inspect.signature(method).parameters.values():
-            if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-                given[one.name] = VALUES[one.name] if one.name != "given" else GIVEN[name, type(room).__name__]
+            if one.default is one.empty and one.kind in (
+                one.POSITIONAL_OR_KEYWORD,
+                one.KEYWORD_ONLY,
+            ):
+                given[one.name] = (
+                    VALUES[one.name] if one.name != "given" else GIVEN[name, type(room).__name__]
+                )
         yield name, lambda method=method, given=given: method(**given)
 
 
@@ -84,7 +92,14 @@ def test_no_public_method_lets_an_error_of_redis_out(tmp_path: Path) -> None:
     with Client(settings, redis_client=connect(url, repeats=0)) as client:
         handle = JobHandle(client, Submitted(VALUES["job"], new=True))
         tried = []
-        for room in (client, client.schedules, client.pools, client.notices, client.dead_letters, handle):
+        for room in (
+            client,
+            client.schedules,
+            client.pools,
+            client.notices,
+            client.dead_letters,
+            handle,
+        ):
             for name, ask in asked(room):
                 tried.append(name)
                 with pytest.raises(Unreachable) as told:
@@ -94,14 +109,24 @@ def test_no_public_method_lets_an_error_of_redis_out(tmp_path: Path) -> None:
                 assert isinstance(told.value.__cause__, redis.RedisError)
                 assert "hunter2" not in str(told.value)
                 assert re.match(
-                    r"No Redis answers at redis://someone:\*\*\*@127.0.0.1:\d+/0: .*refused", str(told.value)
+                    r"No Redis answers at redis://someone:\*\*\*@127.0.0.1:\d+/0: .*refused",
+                    str(told.value),
                 )
                 assert "unstuck up" in str(told.value)
         with pytest.raises(Unreachable):
             handle.results  # noqa: B018
-    assert {"submit", "wait", "follow", "restore", "backfill", "waiting", "replay", "read", "logs", "events"} <= {
-        *tried
-    }
+    assert {
+        "submit",
+        "wait",
+        "follow",
+        "restore",
+        "backfill",
+        "waiting",
+        "replay",
+        "read",
+        "logs",
+        "events",
+    } <= {*tried}
 
 
 def _begun(answer: Any) -> Any:
@@ -111,7 +136,10 @@ def _begun(answer: Any) -> Any:
 @contextmanager
 def configured(server: RedisServer, **values: str) -> Iterator[str]:
     with redis.Redis.from_url(server.url, decode_responses=True) as control:
-        before = {name: control.config_get(name)[name] for name in (one.replace("_", "-") for one in values)}
+        before = {
+            name: control.config_get(name)[name]
+            for name in (one.replace("_", "-") for one in values)
+        }
         for name, value in values.items():
             control.config_set(name.replace("_", "-"), value)
         try:
@@ -124,7 +152,9 @@ def configured(server: RedisServer, **values: str) -> Iterator[str]:
 @contextmanager
 def a_wrong_password(server: RedisServer) -> Iterator[str]:
     with redis.Redis.from_url(server.url) as control:
-        control.acl_setuser("ann", enabled=True, passwords=["+right"], commands=["+@all"], keys=["*"])
+        control.acl_setuser(
+            "ann", enabled=True, passwords=["+right"], commands=["+@all"], keys=["*"]
+        )
     yield server.url.replace("//", "//ann:hunter2@")
 
 
@@ -137,7 +167,9 @@ def no_password(server: RedisServer) -> Iterator[str]:
 @contextmanager
 def too_few_rights(server: RedisServer) -> Iterator[str]:
     with redis.Redis.from_url(server.url) as control:
-        control.acl_setuser("bob", enabled=True, passwords=["+right"], commands=["+ping"], keys=["*"])
+        control.acl_setuser(
+            "bob", enabled=True, passwords=["+right"], commands=["+ping"], keys=["*"]
+        )
     yield server.url.replace("//", "//bob:right@")
 
 
@@ -172,14 +204,23 @@ def read_only(server: RedisServer) -> Iterator[str]:
 def no_saves(server: RedisServer) -> Iterator[str]:
     """A server whose last snapshot failed takes no writes."""
     (server.folder / "taken.rdb").mkdir(exist_ok=True)
-    with configured(server, save="3600 1", dbfilename="taken.rdb") as url, redis.Redis.from_url(url) as control:
+    with (
+        configured(server, save="3600 1", dbfilename="taken.rdb") as url,
+        redis.Redis.from_url(url) as control,
+    ):
         control.set("one", "1")
         control.bgsave()
-        wait_until(lambda: control.info("persistence")["rdb_last_bgsave_status"] == "err", what="a snapshot to fail")
+        wait_until(
+            lambda: control.info("persistence")["rdb_last_bgsave_status"] == "err",
+            what="a snapshot to fail",
+        )
         yield url
     with redis.Redis.from_url(server.url) as control:
         control.bgsave()
-        wait_until(lambda: control.info("persistence")["rdb_last_bgsave_status"] == "ok", what="a snapshot to succeed")
+        wait_until(
+            lambda: control.info("persistence")["rdb_last_bgsave_status"] == "ok",
+            what="a snapshot to succeed",
+        )
 
 
 @contextmanager
@@ -213,13 +254,17 @@ TROUBLES: list[tuple[Callable[[RedisServer], Any], str, str]] = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("valkey"), options=("--enable-protected-configs", "yes"))
+    server = RedisServer(
+        tmp_path_factory.mktemp("valkey"), options=("--enable-protected-configs", "yes")
+    )
     server.start()
     yield server
     server.stop()
 
 
-@pytest.mark.parametrize(("trouble", "what", "cure"), TROUBLES, ids=[each[0].__name__ for each in TROUBLES])
+@pytest.mark.parametrize(
+    ("trouble", "what", "cure"), TROUBLES, ids=[each[0].__name__ for each in TROUBLES]
+)
 def test_each_trouble_is_one_sentence_with_its_cure_and_the_command_line_says_the_same(
     server: RedisServer, tmp_path: Path, trouble: Callable[[RedisServer], Any], what: str, cure: str
 ) -> None:

@@ -32,8 +32,12 @@ class Notifying:
         stores = (coordinator.store, coordinator.schedule_store, ExpectedJobsStore(client, keys))
         self._forgotten = ForgottenProblems(problems, self._outbox, *stores, retention)
         targets = json.dumps({"targets": {"ops": {"webhook": ops.url}}})
-        setting = notify_setting(coordinator.settings.model_copy(update={"notify": SecretStr(targets)}), {})
-        self._sender = Sender(self._outbox, setting, mint, problems=problems, forgotten=self._forgotten)
+        setting = notify_setting(
+            coordinator.settings.model_copy(update={"notify": SecretStr(targets)}), {}
+        )
+        self._sender = Sender(
+            self._outbox, setting, mint, problems=problems, forgotten=self._forgotten
+        )
 
     def received(self) -> list[str]:
         """Look for forgotten problems, send what waits, and return the events that the receiver has."""
@@ -51,7 +55,9 @@ def ops() -> Iterator[Receiver]:
 
 
 def submitted(coordinator: Coordinator, *events: str) -> str:
-    job = coordinator.submit(group("a", retry={"max": 0}), notify=[{"on": list(events), "to": "ops"}])
+    job = coordinator.submit(
+        group("a", retry={"max": 0}), notify=[{"on": list(events), "to": "ops"}]
+    )
     coordinator.read()
     return job
 
@@ -73,7 +79,9 @@ def test_the_end_of_a_failure_that_redis_has_forgotten_is_sent_once_the_job_is_w
     assert notifying.received() == ["failed"]
     assert notifying.received() == ["failed"], "the problem is open"
     back()
-    assert notifying.received() == ["failed"], "it may fail again, which is a notice with the same id"
+    assert notifying.received() == ["failed"], (
+        "it may fail again, which is a notice with the same id"
+    )
     assert coordinator.drive(job) is Status.FINISHED
     expected = ["failed", "recovered"]
     assert [notifying.received(), notifying.received()] == [expected, expected]

@@ -41,7 +41,9 @@ def check(spark, ctx, part, fails):
 
 
 @pytest.fixture
-def shop(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Job, Client]]:
+def shop(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Job, Client]]:
     (tmp_path / "jobs_of_shop.py").write_text(JOBS)
     monkeypatch.syspath_prepend(tmp_path)
     environ = {
@@ -50,9 +52,16 @@ def shop(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse"),
     }
     with (
-        fleet.worker(redis_server.url, tmp_path, concurrency=2, environ={**environ, "PYTHONPATH": str(tmp_path)}),
+        fleet.worker(
+            redis_server.url,
+            tmp_path,
+            concurrency=2,
+            environ={**environ, "PYTHONPATH": str(tmp_path)},
+        ),
         coordinator_processes(tmp_path, environ) as coordinators,
-        Client(Settings(redis_url=redis_server.url, warehouse=environ["UNSTUCK_WAREHOUSE"])) as client,
+        Client(
+            Settings(redis_url=redis_server.url, warehouse=environ["UNSTUCK_WAREHOUSE"])
+        ) as client,
     ):
         coordinators.tend(1)
         yield load_job("jobs_of_shop:job"), client
@@ -63,10 +72,16 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
 ) -> None:
     job, client = shop
     handle = job.submit({"day": "monday"}, key="monday", client=client)
-    assert (handle.new, job.submit({"day": "monday"}, key="monday", client=client).id) == (True, handle.id)
+    assert (handle.new, job.submit({"day": "monday"}, key="monday", client=client).id) == (
+        True,
+        handle.id,
+    )
     assert handle.wait(120).job.status is handle.status is Status.FINISHED
     assert handle.results == {"load": {"rows": 2}, "check": [{"part": 0}, {"part": 1}]}
-    assert handle.read("sales").to_pylist() == [{"day": "monday", "amount": 1}, {"day": "monday", "amount": 2}]
+    assert handle.read("sales").to_pylist() == [
+        {"day": "monday", "amount": 1},
+        {"day": "monday", "amount": 2},
+    ]
     assert "loading monday" in "\n".join(handle.logs("load"))
     with pytest.raises(NoSuchGroup, match=r"no group laod; it has: .*; did you mean 'load'"):
         list(handle.logs("laod"))
@@ -77,7 +92,12 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
     assert later.wait(120).job.status is Status.FINISHED
     # A handle reads what stood when its own job was published.
     assert handle.read("sales").num_rows == 2
-    assert later.read("sales", to="pandas")["day"].tolist() == ["monday", "monday", "tuesday", "tuesday"]
+    assert later.read("sales", to="pandas")["day"].tolist() == [
+        "monday",
+        "monday",
+        "tuesday",
+        "tuesday",
+    ]
     later_rows = later.read("sales", to="duckdb")
     assert isinstance(later_rows, duckdb.DuckDBPyRelation)
     assert later_rows.aggregate("sum(amount)").fetchall() == [(6,)]
@@ -94,7 +114,9 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
 
     failing = job.submit({"day": "friday", "fails": True}, client=client)
     assert failing.wait(120).job.status is Status.FAILED
-    with pytest.raises(DatasetNotFound, match=f"job {failing.id}, which is FAILED, has published nothing"):
+    with pytest.raises(
+        DatasetNotFound, match=f"job {failing.id}, which is FAILED, has published nothing"
+    ):
         failing.read("sales")
     again = client.job(failing.id).retry(params={"fails": False}, reason="mended")
     assert again.wait(120).job.status is Status.FINISHED
@@ -104,7 +126,9 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
     assert again.cancel().answer == "REFUSED"
 
 
-def test_a_client_takes_a_job_that_is_written_in_python_as_it_takes_its_spec(coordinator: Coordinator) -> None:
+def test_a_client_takes_a_job_that_is_written_in_python_as_it_takes_its_spec(
+    coordinator: Coordinator,
+) -> None:
     client, monday = coordinator.client, {"day": "monday"}
     job = Job("days", params={"day": str})
     job.sql("all", "SELECT :day AS day", output="days")

@@ -22,7 +22,9 @@ class Lister:
     """Lists all jobs again and again on a connection of its own, and keeps what was wrong with what it saw."""
 
     def __init__(self, coordinator: Coordinator, ids: set[str]) -> None:
-        self._client = Client(coordinator.settings, redis_client=connect(coordinator.settings.redis_url))
+        self._client = Client(
+            coordinator.settings, redis_client=connect(coordinator.settings.redis_url)
+        )
         self._ids = ids
         self._ended: dict[str, Status] = {}
         self.seen: Counter[Status] = Counter()
@@ -49,15 +51,27 @@ class Lister:
     def _check(self, what: str, listed: list[ListedJob]) -> None:
         ids = Counter(job.id for job in listed)
         twice = [job for job, n in ids.items() if n > 1]
-        if twice or set(ids) != self._ids or sum(Counter(job.status for job in listed).values()) != JOBS:
-            self.wrong.append(f"{what}: {len(listed)} jobs, twice {twice}, missing {self._ids - set(ids)}")
+        if (
+            twice
+            or set(ids) != self._ids
+            or sum(Counter(job.status for job in listed).values()) != JOBS
+        ):
+            self.wrong.append(
+                f"{what}: {len(listed)} jobs, twice {twice}, missing {self._ids - set(ids)}"
+            )
 
 
 @pytest.mark.variant
-def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(coordinator: Coordinator) -> None:
+def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(
+    coordinator: Coordinator,
+) -> None:
     jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(JOBS)]
     coordinator.read()
-    held = {offer.job for offer in coordinator.offers()[:CLAIMED] if coordinator.claim(offer).answer == "CLAIMED"}
+    held = {
+        offer.job
+        for offer in coordinator.offers()[:CLAIMED]
+        if coordinator.claim(offer).answer == "CLAIMED"
+    }
     coordinator.read()
     assert len(held) == CLAIMED
     lister = Lister(coordinator, set(jobs))
@@ -83,7 +97,9 @@ def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(coordinator
                 coordinator.read()
         coordinator.read()
         # What is held ends only when its runner says so, as CANCELED.
-        assert {job.id for job in coordinator.client.jobs(status=[Status.CANCELING], limit=None)} == held
+        assert {
+            job.id for job in coordinator.client.jobs(status=[Status.CANCELING], limit=None)
+        } == held
         looked = lister.looks
         wait_until(lambda: lister.looks > looked + 1 or errors, 10, "another look at the list")
         for job in held:
@@ -101,7 +117,9 @@ def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(coordinator
     assert {job.status for job in coordinator.client.jobs(limit=None)} == {Status.CANCELED}
 
 
-def test_a_list_of_several_statuses_keeps_the_newest_of_them_all_in_their_order(coordinator: Coordinator) -> None:
+def test_a_list_of_several_statuses_keeps_the_newest_of_them_all_in_their_order(
+    coordinator: Coordinator,
+) -> None:
     jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(24)]
     coordinator.read()
     for job in jobs[::3]:
@@ -117,18 +135,28 @@ def test_a_list_of_several_statuses_keeps_the_newest_of_them_all_in_their_order(
         assert {job.status for job in listed} <= set(asked)
 
 
-def test_a_name_is_looked_for_among_all_jobs_however_many_there_are(coordinator: Coordinator) -> None:
+def test_a_name_is_looked_for_among_all_jobs_however_many_there_are(
+    coordinator: Coordinator,
+) -> None:
     """Their lines are read 500 at a time."""
-    line = coordinator.redis.hget(coordinator.keys.summary, coordinator.submit(group("a"), name="one"))
+    line = coordinator.redis.hget(
+        coordinator.keys.summary, coordinator.submit(group("a"), name="one")
+    )
     pipe = coordinator.redis.pipeline()
     ids = [f"20130101T{n:06}-abcdefgh" for n in range(1200)]
     for at, job in enumerate(ids):
-        pipe.hset(coordinator.keys.summary, job, json.dumps({**json.loads(str(line)), "id": job, "name": "nightly"}))
+        pipe.hset(
+            coordinator.keys.summary,
+            job,
+            json.dumps({**json.loads(str(line)), "id": job, "name": "nightly"}),
+        )
         pipe.zadd(coordinator.keys.jobs, {job: at})
     pipe.execute()
     newest_first = ids[::-1]
     client = coordinator.client
     assert [job.id for job in client.jobs(name="night*", limit=None)] == newest_first
-    assert [job.id for job in client.jobs(name="night*", since=100, limit=None)] == newest_first[:1100]
+    assert [job.id for job in client.jobs(name="night*", since=100, limit=None)] == newest_first[
+        :1100
+    ]
     assert [job.id for job in client.jobs(name="night*", limit=1001)] == newest_first[:1001]
     assert len(client.jobs(limit=None)) == 1201

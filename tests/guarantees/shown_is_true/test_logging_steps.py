@@ -14,12 +14,18 @@ from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 SAID = ("said by the step", "said by a library", "printed by the step")
 
 
-def ran(store: redis.Redis, server: RedisServer, folder: Path, *steps: str) -> list[tuple[Outcome, str]]:
+def ran(
+    store: redis.Redis, server: RedisServer, folder: Path, *steps: str
+) -> list[tuple[Outcome, str]]:
     """Outcome and log of the first attempt of each, one after the other on one runner. ``a b``: two steps of one."""
     offers = [
         fleet.make_offer(
             *(store, folder / "warehouse", f"job{n}"),
-            {"name": "g", "spark": False, "steps": [{"python": f"log_steps:{step}"} for step in one.split()]},
+            {
+                "name": "g",
+                "spark": False,
+                "steps": [{"python": f"log_steps:{step}"} for step in one.split()],
+            },
             send=False,
         )
         for n, one in enumerate(steps)
@@ -42,7 +48,9 @@ def test_a_step_that_configures_logging_succeeds_and_what_it_says_is_in_the_log_
     for outcome, text in configured:
         assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
         assert [text.count(line) for line in SAID] == [1, 1, 1], text
-    assert after.results == before.results, "what a step does to logging is put back after its attempt"
+    assert after.results == before.results, (
+        "what a step does to logging is put back after its attempt"
+    )
 
 
 def test_the_error_of_a_step_that_configured_logging_is_told_and_its_traceback_logged(
@@ -71,8 +79,20 @@ def test_a_step_may_use_its_streams_as_it_does_alone(
 ) -> None:
     ((outcome, text),) = ran(client, redis_server, tmp_path, "streams")
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
-    assert outcome.results == {"facts": [False, True, False, False, "w", "<stdout>"], "encoding": "utf-8"}
-    assert [line.partition("INFO step.stdout: ")[2] for line in text.splitlines() if "step.stdout" in line] == [
-        *("grüße, as bytes", "caf\N{REPLACEMENT CHARACTER} in another encoding", "two parts", "lines of text"),
+    assert outcome.results == {
+        "facts": [False, True, False, False, "w", "<stdout>"],
+        "encoding": "utf-8",
+    }
+    assert [
+        line.partition("INFO step.stdout: ")[2]
+        for line in text.splitlines()
+        if "step.stdout" in line
+    ] == [
+        *(
+            "grüße, as bytes",
+            "caf\N{REPLACEMENT CHARACTER} in another encoding",
+            "two parts",
+            "lines of text",
+        ),
         *("through a wrapper", "printed after that, in a thread too", "said by a thread"),
     ]

@@ -33,7 +33,9 @@ def told(coordinator: Coordinator) -> list[tuple[str, str]]:
     return [(notice.event, notice.status) for notice in outbox(coordinator)]
 
 
-def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(coordinator: Coordinator) -> None:
+def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}), notify=OPS)
     coordinator.read()
     (offer,) = coordinator.offers()
@@ -42,12 +44,19 @@ def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(coordinato
     coordinator.read()
     (notice,) = outbox(coordinator)
     record = coordinator.show(job).job
-    assert (notice.event, notice.status, notice.job, notice.at) == ("failed", "FAILED", job, record.ended_at)
+    assert (notice.event, notice.status, notice.job, notice.at) == (
+        "failed",
+        "FAILED",
+        job,
+        record.ended_at,
+    )
     assert record.reason is not None
     assert notice.text == record.reason.text == "group a failed: STEP_FAILED: it broke"
 
 
-def test_what_a_commit_that_was_refused_would_have_told_is_not_told(coordinator: Coordinator) -> None:
+def test_what_a_commit_that_was_refused_would_have_told_is_not_told(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}), notify=OPS)
     coordinator.read()
     (offer,) = coordinator.offers()
@@ -67,7 +76,9 @@ def test_what_a_commit_that_was_refused_would_have_told_is_not_told(coordinator:
     assert told(coordinator) == [("failed", coordinator.status(job))]
 
 
-def test_a_commit_whose_reply_is_lost_has_told_once(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_commit_whose_reply_is_lost_has_told_once(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     first, second = make_coordinator(rules=FLEET), make_coordinator(rules=FLEET)
     job = first.submit(group("a"))
     first.read()
@@ -165,7 +176,9 @@ def test_the_usual_time_is_that_of_the_last_runs_of_that_name(coordinator: Coord
     assert coordinator.store.usual("nobody", "") == 0.0
 
 
-def test_a_rule_that_comes_while_a_job_runs_tells_of_what_happens_from_then_on(coordinator: Coordinator) -> None:
+def test_a_rule_that_comes_while_a_job_runs_tells_of_what_happens_from_then_on(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a", retry={"max": 0}))
     coordinator.read()
     (offer,) = coordinator.offers()
@@ -189,7 +202,9 @@ def test_a_target_hears_the_end_though_every_rule_was_taken_out_meanwhile(
     assert coordinator.client.alter(again, {"notify": []}).answer == "DONE"
     assert coordinator.drive(again) is Status.FINISHED
     assert told(coordinator) == [("failed", "FAILED"), ("recovered", "FINISHED")]
-    assert {(notice.problem, notice.to) for notice in outbox(coordinator)} == {(f"job:{job}", ("ops",))}
+    assert {(notice.problem, notice.to) for notice in outbox(coordinator)} == {
+        (f"job:{job}", ("ops",))
+    }
 
 
 def commands(coordinator: Coordinator, job: str) -> dict[str, int]:
@@ -205,13 +220,25 @@ def commands(coordinator: Coordinator, job: str) -> dict[str, int]:
 
     with patch.object(coordinator.store, "commit", counted):
         coordinator.drive(job)
-    del counts["cmdstat_lpush"]  # an entry for polling runners, which stands for a moment or is made again
+    del counts[
+        "cmdstat_lpush"
+    ]  # an entry for polling runners, which stands for a moment or is made again
     return dict(counts)
 
 
-def test_commits_that_tell_nothing_take_no_more_commands(make_coordinator: Callable[..., Coordinator]) -> None:
-    rules = [{"on": ["failed", "halted", {"retrying_for": "15m"}, {"running_for": "3h"}, "recovered"], "to": "ops"}]
-    plain, asked = make_coordinator(), make_coordinator(rules=tuple(FleetRule.model_validate(one) for one in rules))
+def test_commits_that_tell_nothing_take_no_more_commands(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    rules = [
+        {
+            "on": ["failed", "halted", {"retrying_for": "15m"}, {"running_for": "3h"}, "recovered"],
+            "to": "ops",
+        }
+    ]
+    plain, asked = (
+        make_coordinator(),
+        make_coordinator(rules=tuple(FleetRule.model_validate(one) for one in rules)),
+    )
     groups = [group("a"), group("b", "a"), group("c", "a")]
     plain.drive(plain.submit(*groups))  # the scripts are loaded
     without = commands(plain, plain.submit(*groups))

@@ -39,14 +39,25 @@ class Ran:
 
     def everything(self) -> str:
         """All that left the runner: its streams, the records, and every byte of the warehouse."""
-        files = [path.read_bytes().decode("latin-1") for path in self._warehouse.rglob("*") if path.is_file()]
+        files = [
+            path.read_bytes().decode("latin-1")
+            for path in self._warehouse.rglob("*")
+            if path.is_file()
+        ]
         names = [str(path) for path in self._warehouse.rglob("*")]
-        return "\n".join([self.own, *(outcome.to_json() for outcome in self.outcomes), *names, *files])
+        return "\n".join(
+            [self.own, *(outcome.to_json() for outcome in self.outcomes), *names, *files]
+        )
 
 
 @pytest.fixture
 def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
-    def run(*steps: dict[str, Any], group: dict[str, Any] | None = None, prepared: str = "", **offered: Any) -> Ran:
+    def run(
+        *steps: dict[str, Any],
+        group: dict[str, Any] | None = None,
+        prepared: str = "",
+        **offered: Any,
+    ) -> Ran:
         offers = [
             fleet.make_offer(
                 *(client, tmp_path / "w", f"job{n}"),
@@ -61,16 +72,25 @@ def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
             )
             for n, step in enumerate(steps)
         ]
-        with single_runner(redis_server.url, tmp_path, *offers, prepared=prepared, environ=ENVIRON) as runner:
+        with single_runner(
+            redis_server.url, tmp_path, *offers, prepared=prepared, environ=ENVIRON
+        ) as runner:
             runner.said()
-            own = (tmp_path / runner.log.with_suffix(".out").name).read_text() + runner.log.read_text()
-        logs = [next((tmp_path / "w" / "_staging" / offer.job).rglob("*.log")).read_text() for offer in offers]
+            own = (
+                tmp_path / runner.log.with_suffix(".out").name
+            ).read_text() + runner.log.read_text()
+        logs = [
+            next((tmp_path / "w" / "_staging" / offer.job).rglob("*.log")).read_text()
+            for offer in offers
+        ]
         return Ran([fleet.outcome(client, offer, 0) for offer in offers], logs, own, tmp_path / "w")
 
     return run
 
 
-def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_reason(run: Any) -> None:
+def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_reason(
+    run: Any,
+) -> None:
     ran = run({"python": "told", "params": {**PARAMS, "key": "${secret:KEY}"}})
     assert ran.failure.startswith("STEP_FAILED True RuntimeError: xxx")
     (log,) = ran.logs
@@ -82,7 +102,9 @@ def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_rea
         assert part not in ran.everything().replace("warehouse-", "")
 
 
-def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_clean(run: Any) -> None:
+def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_clean(
+    run: Any,
+) -> None:
     ran = run({"python": "past_python", "params": PARAMS}, {"python": "plain"})
     assert [outcome.kind for outcome in ran.outcomes] == [OutcomeKind.SUCCEEDED] * 2
     for said in ("written: ", "child: ", "grandchild: ", "library: "):
@@ -96,14 +118,18 @@ def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_cle
     assert "hunter2" not in ran.own.replace(own, "")
 
 
-def test_a_child_that_lives_on_with_the_streams_of_an_attempt_with_secrets_holds_up_nobody(run: Any) -> None:
+def test_a_child_that_lives_on_with_the_streams_of_an_attempt_with_secrets_holds_up_nobody(
+    run: Any,
+) -> None:
     stays = "runner.replace = lambda: None"  # so that the next attempt runs in the same process
     ran = run({"python": "left_child", "params": PARAMS}, {"python": "plain"}, prepared=stays)
     assert [outcome.kind for outcome in ran.outcomes] == [OutcomeKind.SUCCEEDED] * 2
     assert not psutil.pid_exists(ran.outcomes[0].results["pid"])
 
 
-def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_worker(run: Any) -> None:
+def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_worker(
+    run: Any,
+) -> None:
     ran = run({"python": "thread_left", "params": PARAMS})
     assert "left the thread " in ran.own
     assert "hunter2" not in ran.everything()
@@ -124,7 +150,9 @@ def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_
         ("named", "OUTPUT_INVALID False an output has the value of ${secret:NAME} in its name"),
     ],
 )
-def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(run: Any, step: str, says: str) -> None:
+def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(
+    run: Any, step: str, says: str
+) -> None:
     output = {} if step == "named" else {"output": "o"}
     ran = run({"python": step, "params": {"password": "${secret:NAME}"}, **output})
     assert ran.failure.startswith(says)
@@ -134,9 +162,12 @@ def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(
 def test_a_short_secret_is_refused_as_a_whole_name_and_not_as_a_part_of_one(run: Any) -> None:
     params = {"password": "${secret:SHORT}"}
     ran = run(
-        {"python": "column", "params": params, "output": "o"}, {"python": "part", "params": params, "output": "o"}
+        {"python": "column", "params": params, "output": "o"},
+        {"python": "part", "params": params, "output": "o"},
     )
-    assert ran.failure.startswith("OUTPUT_INVALID False the output o has the value of ${secret:SHORT}")
+    assert ran.failure.startswith(
+        "OUTPUT_INVALID False the output o has the value of ${secret:SHORT}"
+    )
     assert ran.outcomes[1].kind is OutcomeKind.SUCCEEDED
 
 
@@ -149,20 +180,34 @@ def test_a_result_that_holds_a_secret_is_refused_and_not_replaced(run: Any, kind
 
 
 def test_a_fork_over_a_column_with_a_secret_in_it_is_refused(run: Any) -> None:
-    ran = run({"python": "values", "params": PARAMS, "output": "o"}, collect=[Collect(output="o", column="who")])
-    assert ran.failure.startswith("FORK_VALUES_INVALID False a value of o.who holds the value of ${secret:PW}")
+    ran = run(
+        {"python": "values", "params": PARAMS, "output": "o"},
+        collect=[Collect(output="o", column="who")],
+    )
+    assert ran.failure.startswith(
+        "FORK_VALUES_INVALID False a value of o.who holds the value of ${secret:PW}"
+    )
     assert "hunter2" not in ran.own + ran.outcomes[0].to_json()
 
 
 def test_a_reference_in_data_reaches_a_step_as_the_text_that_it_is(run: Any) -> None:
-    made = run({"python": "gives_references", "output": "o"}, collect=[Collect(output="o", column="who")])
+    made = run(
+        {"python": "gives_references", "output": "o"}, collect=[Collect(output="o", column="who")]
+    )
     assert made.outcomes[0].forks == {"o.who": ["ann", "${secret:PW}", "${secret:NOT_SET}"]}
     assert made.outcomes[0].results == {"who": "${secret:PW}"}
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize("value", ["${secret:PW}", "${secret:NOT_SET}", "$${secret:PW}", "${secret:"])
+@pytest.mark.parametrize(
+    "value", ["${secret:PW}", "${secret:NOT_SET}", "$${secret:PW}", "${secret:"]
+)
 def test_the_value_of_a_fork_reaches_the_step_as_it_is(run: Any, value: str) -> None:
     group = {"for_each": {"who": []}}
-    ran = run({"python": "lengths", "params": PARAMS}, group=group, value=value, params={"who": "${secret:KEY}"})
+    ran = run(
+        {"python": "lengths", "params": PARAMS},
+        group=group,
+        value=value,
+        params={"who": "${secret:KEY}"},
+    )
     assert ran.outcomes[0].results == {"who": len(value), "password": len(PASSWORD)}

@@ -26,7 +26,9 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
 
 
-def staged(coordinator: Coordinator, offer: Offer, output: str, rows: int = 3, runner: str = "runner1") -> Outcome:
+def staged(
+    coordinator: Coordinator, offer: Offer, output: str, rows: int = 3, runner: str = "runner1"
+) -> Outcome:
     """What a runner leaves behind before it finishes: a data file and the marker that vouches for it."""
     token = offer.held_by(runner)
     files = Files(coordinator.settings.warehouse)
@@ -70,7 +72,9 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
             if end is Status.FAILED:
                 outcome = failed()
             elif end is not Status.FINISHED:
-                (coordinator.client.cancel if end is Status.CANCELED else coordinator.client.stop)(job)
+                (coordinator.client.cancel if end is Status.CANCELED else coordinator.client.stop)(
+                    job
+                )
                 coordinator.read()
                 outcome = Outcome(OutcomeKind.CANCELED)
             coordinator.finish(offer.held_by("runner1"), outcome)
@@ -103,7 +107,9 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
     assert view.due is not None, "somebody will look again"
 
     other = make_coordinator()
-    other.redis.hset(coordinator.keys.of(job).job, "publish_next", "1")  # as if publish_timeout had passed
+    other.redis.hset(
+        coordinator.keys.of(job).job, "publish_next", "1"
+    )  # as if publish_timeout had passed
     other.reconciler.reconcile(job)
 
     assert other.status(job) is Status.FINISHED
@@ -144,7 +150,10 @@ def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
     rng = random.Random(seed)
     coordinator = make_coordinator()
     job = coordinator.submit(
-        group("start"), group("wide", "start", for_each={"n": list(range(6))}), group("end", "wide"), name="any"
+        group("start"),
+        group("wide", "start", for_each={"n": list(range(6))}),
+        group("end", "wide"),
+        name="any",
     )
     while not coordinator.status(job).terminal:
         reports = coordinator.stream.read(500, 0.001)
@@ -179,7 +188,9 @@ def test_a_bad_spec_stores_nothing(coordinator: Coordinator) -> None:
     assert sorted(coordinator.redis.keys("*")) == before
 
 
-def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(coordinator: Coordinator) -> None:
+def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(
+    coordinator: Coordinator,
+) -> None:
     spec = {"name": "daily", "params": {"day": 1}, "groups": [group("only")]}
     first = coordinator.client.submit(spec, key="daily-1")
     again = coordinator.client.submit(spec, key="daily-1")
@@ -199,7 +210,10 @@ def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(
     from tests.support.servers import wait_until
 
     wait_until(
-        lambda: not coordinator.redis.exists(coordinator.keys.of(job).job), 20, "the record to expire", every=0.05
+        lambda: not coordinator.redis.exists(coordinator.keys.of(job).job),
+        20,
+        "the record to expire",
+        every=0.05,
     )
     wait_until(
         lambda: coordinator.sweep.run() == 0 and not coordinator.client.jobs(),

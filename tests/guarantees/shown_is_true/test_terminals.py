@@ -27,7 +27,11 @@ SHOWN = "abc\N{REPLACEMENT CHARACTER}d\N{REPLACEMENT CHARACTER}e\N{REPLACEMENT C
 
 def obeyed(text: str) -> set[str]:
     """The characters of ``text`` that a terminal might obey."""
-    return {c for c in text if c not in "\n\t" and unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
+    return {
+        c
+        for c in text
+        if c not in "\n\t" and unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    }
 
 
 @pytest.fixture
@@ -38,7 +42,11 @@ def cli(coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path) -> 
     log.ensure_id()
     staged = stage(Files(str(warehouse)), "_staging/j/g/1-n-c/rows", pa.table({EVIL: [1]}))
     change = change_of("rows", staged, OutputSpec(), None)
-    log.append("j", 0, lambda n, state: Entry(n, n - 1, "j", "package", "j", EVIL, 1.0, {}, {"rows": change}))
+    log.append(
+        "j",
+        0,
+        lambda n, state: Entry(n, n - 1, "j", "package", "j", EVIL, 1.0, {}, {"rows": change}),
+    )
     job = coordinator.submit(group("g", for_each={"n": [EVIL]}), name="forged")
     coordinator.read()
     coordinator.client.pause(job, reason=EVIL, by=EVIL)
@@ -46,12 +54,23 @@ def cli(coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path) -> 
     record = json.loads(str(coordinator.redis.hget(coordinator.keys.summary, job)))
     coordinator.redis.hset(coordinator.keys.summary, job, json.dumps({**record, "name": EVIL}))
     coordinator.note_runner("r", heard=-3600, host=EVIL)
-    coordinator.redis.xadd(coordinator.keys.reports, {"v": "1", "id": EVIL, "token": EVIL, "kind": "claimed"})
+    coordinator.redis.xadd(
+        coordinator.keys.reports, {"v": "1", "id": EVIL, "token": EVIL, "kind": "claimed"}
+    )
     coordinator.read()
     return Cli(redis_server.url, tmp_path)
 
 
-COMMANDS = ["list", "show last", "why last", "events last", "fleet", "datasets", "datasets rows", "dead list"]
+COMMANDS = [
+    "list",
+    "show last",
+    "why last",
+    "events last",
+    "fleet",
+    "datasets",
+    "datasets rows",
+    "dead list",
+]
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "datasets rows --history"])
@@ -78,7 +97,9 @@ try:
 except ValueError:
     log.exception("no")
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stderr
     assert obeyed(said) == set(), repr(said)
     assert f"job {SHOWN}" in said
     assert f"ValueError: {SHOWN}" in said

@@ -28,7 +28,9 @@ AT_ONCE = {"max": 1, "backoff": 0, "jitter": 0.0}
 
 def sender(coordinator: Coordinator, exporter: SpanExporter, name: str = "one") -> TraceSender:
     retention = coordinator.settings.retention
-    return TraceSender(coordinator.redis, coordinator.keys, retention, TraceExport([exporter], {}), name)
+    return TraceSender(
+        coordinator.redis, coordinator.keys, retention, TraceExport([exporter], {}), name
+    )
 
 
 def by_name(exporter: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
@@ -49,7 +51,9 @@ def ids(exporter: InMemorySpanExporter) -> set[tuple[int, int, int]]:
 
 def ended(coordinator: Coordinator) -> str:
     """A job whose group ``a`` failed once, and whose group ``b`` failed for good."""
-    job = coordinator.submit(group("a", retry=AT_ONCE), group("b", "a", retry={"max": 0}), name="nightly")
+    job = coordinator.submit(
+        group("a", retry=AT_ONCE), group("b", "a", retry={"max": 0}), name="nightly"
+    )
     for outcome in (failed(), SUCCEEDED, failed()):
         coordinator.read()
         coordinator.sweep.run()
@@ -60,7 +64,9 @@ def ended(coordinator: Coordinator) -> str:
     return job
 
 
-def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(coordinator: Coordinator) -> None:
+def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(
+    coordinator: Coordinator,
+) -> None:
     job = ended(coordinator)
     exporter = InMemorySpanExporter()
     assert sender(coordinator, exporter).look() == 1
@@ -76,7 +82,10 @@ def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(c
     (root,) = spans["nightly"]
     assert root.context is not None
     assert root.context.trace_id == trace_id(job)
-    assert (root.start_time, root.end_time) == (int(record.submitted_at * 1e9), int(record.ended_at * 1e9))
+    assert (root.start_time, root.end_time) == (
+        int(record.submitted_at * 1e9),
+        int(record.ended_at * 1e9),
+    )
     assert root.status.status_code is StatusCode.ERROR
     assert root.status.description is not None
     assert "group b failed" in root.status.description
@@ -88,14 +97,23 @@ def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(c
     for one in (a, b):
         assert one.parent == root.context
     first, second = spans["attempt of a"]
-    assert [one.status.status_code for one in (first, second)] == [StatusCode.ERROR, StatusCode.UNSET]
+    assert [one.status.status_code for one in (first, second)] == [
+        StatusCode.ERROR,
+        StatusCode.UNSET,
+    ]
     for number, one in enumerate((first, second), 1):
         assert one.parent == a.context
         assert one.attributes is not None
         assert one.start_time is not None
         assert one.end_time is not None
-        assert (one.attributes["unstuck.attempt"], one.attributes["unstuck.job.id"]) == (number, job)
-        queued, ran = float(str(one.attributes["unstuck.queue_time"])), float(str(one.attributes["unstuck.run_time"]))
+        assert (one.attributes["unstuck.attempt"], one.attributes["unstuck.job.id"]) == (
+            number,
+            job,
+        )
+        queued, ran = (
+            float(str(one.attributes["unstuck.queue_time"])),
+            float(str(one.attributes["unstuck.run_time"])),
+        )
         assert min(queued, ran) >= 0
         assert (one.end_time - one.start_time) / 1e9 == pytest.approx(queued + ran, abs=1e-5)
         assert [point.name for point in one.events] == ["claimed"]
@@ -104,7 +122,9 @@ def test_a_trace_has_the_job_its_groups_and_its_attempts_with_times_and_errors(c
     assert first.end_time <= second.start_time
 
 
-def test_each_trace_is_sent_once_and_after_a_crash_with_the_same_ids(coordinator: Coordinator) -> None:
+def test_each_trace_is_sent_once_and_after_a_crash_with_the_same_ids(
+    coordinator: Coordinator,
+) -> None:
     job = ended(coordinator)
     exporter, again = InMemorySpanExporter(), InMemorySpanExporter()
     one = sender(coordinator, exporter)
@@ -129,14 +149,18 @@ class Refusing(InMemorySpanExporter):
         return SpanExportResult.FAILURE if self.refuses else super().export(spans)
 
 
-def test_what_cannot_be_sent_is_sent_later_and_nothing_of_it_is_lost(coordinator: Coordinator) -> None:
+def test_what_cannot_be_sent_is_sent_later_and_nothing_of_it_is_lost(
+    coordinator: Coordinator,
+) -> None:
     jobs = [ended(coordinator), ended(coordinator)]
     exporter = Refusing()
     one = sender(coordinator, exporter)
     assert (one.look(), one.look()) == (0, 0)
     exporter.refuses = False
     assert one.look() == 2
-    assert {span.context.trace_id for span in exporter.get_finished_spans() if span.context} == set(map(trace_id, jobs))
+    assert {span.context.trace_id for span in exporter.get_finished_spans() if span.context} == set(
+        map(trace_id, jobs)
+    )
 
 
 class RefusesSome(InMemorySpanExporter):
@@ -173,12 +197,16 @@ def test_traces_that_are_refused_for_ever_hold_up_no_others_and_are_given_up(
     tries = list(exporter.tries.values())
     assert max(tries) <= REFUSED + 1, "each of them was given up"
     for job in refused:
-        assert f"the trace of job {job} has failed {REFUSED} times while others arrived" in caplog.text
+        assert (
+            f"the trace of job {job} has failed {REFUSED} times while others arrived" in caplog.text
+        )
     assert one.look() == 0
     assert list(exporter.tries.values()) == tries
 
 
-def test_a_retry_links_to_the_job_that_it_retries_and_members_of_a_fork_are_groups(coordinator: Coordinator) -> None:
+def test_a_retry_links_to_the_job_that_it_retries_and_members_of_a_fork_are_groups(
+    coordinator: Coordinator,
+) -> None:
     job = ended(coordinator)
     fork = {"name": "f", "groups": [group("f", for_each={"n": [1, 2]})]}
     forked = coordinator.client.submit(fork).id
@@ -187,10 +215,16 @@ def test_a_retry_links_to_the_job_that_it_retries_and_members_of_a_fork_are_grou
     assert coordinator.drive(retry) is Status.FINISHED
     exporter = InMemorySpanExporter()
     assert sender(coordinator, exporter).look() == 3
-    roots = {span.context.trace_id: span for span in exporter.get_finished_spans() if span.context and not span.parent}
+    roots = {
+        span.context.trace_id: span
+        for span in exporter.get_finished_spans()
+        if span.context and not span.parent
+    }
     assert [link.context.trace_id for link in roots[trace_id(retry)].links] == [trace_id(job)]
     spans = by_name(exporter)
-    assert sorted(str((one.attributes or {})["unstuck.group"]) for one in spans["f"] if one.parent) == ["f[0]", "f[1]"]
+    assert sorted(
+        str((one.attributes or {})["unstuck.group"]) for one in spans["f"] if one.parent
+    ) == ["f[0]", "f[1]"]
 
 
 @pytest.mark.parametrize(
@@ -203,12 +237,16 @@ def test_a_retry_links_to_the_job_that_it_retries_and_members_of_a_fork_are_grou
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4318", "OTEL_SDK_DISABLED": "TRUE"}, False),
     ],
 )
-def test_the_variables_of_opentelemetry_say_whether_traces_are_sent(environ: dict[str, str], on: bool) -> None:
+def test_the_variables_of_opentelemetry_say_whether_traces_are_sent(
+    environ: dict[str, str], on: bool
+) -> None:
     assert wanted(environ) is on
 
 
 def test_the_exporter_is_that_of_the_variables() -> None:
-    assert [type(one).__name__ for one in exporters_of({"OTEL_TRACES_EXPORTER": "console, otlp"})] == [
+    assert [
+        type(one).__name__ for one in exporters_of({"OTEL_TRACES_EXPORTER": "console, otlp"})
+    ] == [
         "ConsoleSpanExporter",
         "OTLPSpanExporter",
     ]
@@ -219,7 +257,9 @@ def test_the_exporter_is_that_of_the_variables() -> None:
 @pytest.mark.variant
 def test_a_coordinator_imports_nothing_of_opentelemetry_unless_traces_are_wanted() -> None:
     # redis-py imports the API where it is installed.
-    code = "import sys, unstuck.coordinator.celery; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
+    code = (
+        "import sys, unstuck.coordinator.celery; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
+    )
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     assert subprocess.run([sys.executable, "-c", code], env=environ, check=False).returncode == 0
 
@@ -258,9 +298,22 @@ def test_a_real_coordinator_sends_to_the_collector_that_the_variables_name(
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=night",
         }
-        command = [sys.executable, "-m", "celery", "-A", "unstuck.coordinator", "worker", "-P", "threads", "-l", "INFO"]
+        command = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "unstuck.coordinator",
+            "worker",
+            "-P",
+            "threads",
+            "-l",
+            "INFO",
+        ]
         with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen(command, env={**os.environ, **environ}, cwd=tmp_path, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                command, env={**os.environ, **environ}, cwd=tmp_path, stdout=log, stderr=log
+            )
         try:
             wait_until(lambda: collector.received, 60, "a trace")
         finally:
@@ -269,7 +322,10 @@ def test_a_real_coordinator_sends_to_the_collector_that_the_variables_name(
             collector.shutdown()
     (resource,) = collector.received[0].resource_spans
     of_resource = {one.key: one.value.string_value for one in resource.resource.attributes}
-    assert (of_resource["service.name"], of_resource["deployment.environment"]) == ("unstuck", "night")
+    assert (of_resource["service.name"], of_resource["deployment.environment"]) == (
+        "unstuck",
+        "night",
+    )
     (scope,) = resource.scope_spans
     assert {int.from_bytes(span.trace_id, "big") for span in scope.spans} == {trace_id(job)}
     assert len(scope.spans) == 6

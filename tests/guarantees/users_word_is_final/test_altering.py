@@ -36,12 +36,16 @@ def states(coordinator: Coordinator, job: str) -> dict[str, str]:
         for fork in coordinator.show(job).groups
         for member in fork.members
         if member.attempt
-    } | {fork.name: "SKIPPED" for fork in coordinator.show(job).groups if fork.census.get("SKIPPED")}
+    } | {
+        fork.name: "SKIPPED" for fork in coordinator.show(job).groups if fork.census.get("SKIPPED")
+    }
 
 
 def retrying(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, Offer]]:
     """``bad`` has failed once and waits an hour; ``good`` runs its first attempt."""
-    job = coordinator.submit(group("good"), group("bad", retry=RETRY), group("end", "good", "bad"), **{**KEY, **spec})
+    job = coordinator.submit(
+        group("good"), group("bad", retry=RETRY), group("end", "good", "bad"), **{**KEY, **spec}
+    )
     coordinator.read()
     offers = {offer.group: offer for offer in coordinator.offers()}
     coordinator.work(offers["bad"], failed())
@@ -61,7 +65,9 @@ def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are
     answer = coordinator.client.alter(job, {"params.password": "right"}, reason="rotated")
     assert answer.answer == "DONE", answer.text
     act(coordinator, job)
-    assert coordinator.lease.renew(offers["good"].held_by("runner1"), "w") == "CONTINUE", "good runs on"
+    assert coordinator.lease.renew(offers["good"].held_by("runner1"), "w") == "CONTINUE", (
+        "good runs on"
+    )
     assert coordinator.finish(offers["good"].held_by("runner1")) == "APPLIED"
 
     coordinator.client.pause(job)
@@ -74,17 +80,23 @@ def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are
     view = coordinator.show(job)
     assert [g.members[0].revision for g in view.groups[:2] if g.members] == [0, 0]
     coordinator.read()
-    assert coordinator.show(job).groups[1].members[0].revision == 1, "and the record says what it ran with"
+    assert coordinator.show(job).groups[1].members[0].revision == 1, (
+        "and the record says what it ran with"
+    )
 
 
-def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_values(coordinator: Coordinator) -> None:
+def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_values(
+    coordinator: Coordinator,
+) -> None:
     job, offers = retrying(coordinator)
     coordinator.client.pause(job)
     coordinator.client.resume(job)
     # Its failure is kept: it is in recovery, and its time has come.
     coordinator.redis.hset(coordinator.keys.of(job).job, "reset_budgets", "")
     record = json.loads(coordinator.redis.hget(coordinator.keys.of(job).groups, "bad"))
-    coordinator.redis.hset(coordinator.keys.of(job).groups, "bad", json.dumps({**record, "next_at": 1}))
+    coordinator.redis.hset(
+        coordinator.keys.of(job).groups, "bad", json.dumps({**record, "next_at": 1})
+    )
     act(coordinator, job)
     (second,) = coordinator.offers()
     order(coordinator, second)
@@ -93,7 +105,9 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
 
     assert coordinator.client.alter(job, {"params.password": "right"}).answer == "DONE"
     act(coordinator, job)
-    assert coordinator.lease.renew(second.held_by("runner1"), "w") == "STALE", "its watchdog ends it"
+    assert coordinator.lease.renew(second.held_by("runner1"), "w") == "STALE", (
+        "its watchdog ends it"
+    )
     assert coordinator.finish(second.held_by("runner1"), failed()) == "STALE"
     (third,) = coordinator.offers()
     assert (third.group, third.epoch) == ("bad", 3)
@@ -110,7 +124,9 @@ def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> 
         coordinator.client.alter(job, {"params.password": "right", "groups.bad.timeout": "soon"})
     with pytest.raises(SpecError, match=r"groups\.bda.*did you mean 'bad'"):
         coordinator.client.alter(job, {"params.password": "right", "groups.bda.timeout": "1h"})
-    refused = coordinator.client.alter(job, {"params.password": "right", "groups.bad.needs": ["good"]})
+    refused = coordinator.client.alter(
+        job, {"params.password": "right", "groups.bad.needs": ["good"]}
+    )
     assert refused.answer == "REFUSED"
     assert "groups.bad.needs is part of the job's shape" in refused.text
     assert coordinator.show(job).job == before
@@ -122,7 +138,9 @@ def test_a_group_keeps_having_steps_and_a_join_keeps_having_none(
     coordinator: Coordinator, value: list[Any] | None
 ) -> None:
     """Runners would have the old steps all the same, and what comes after would read what comes before."""
-    job = coordinator.submit(group("first"), group("bad", "first", retry=RETRY), join("join", "bad"))
+    job = coordinator.submit(
+        group("first"), group("bad", "first", retry=RETRY), join("join", "bad")
+    )
     coordinator.read()
     coordinator.work(coordinator.offers()[0])
     coordinator.read()
@@ -131,7 +149,10 @@ def test_a_group_keeps_having_steps_and_a_join_keeps_having_none(
     assert coordinator.status(job) is Status.RETRYING
     for name, steps in (("bad", value), ("join", [{"python": "m:run"}])):
         refused = coordinator.client.alter(job, {f"groups.{name}.steps": steps})
-        assert (str(refused.answer), f"whether {name} has steps is part of the job's shape" in refused.text) == (
+        assert (
+            str(refused.answer),
+            f"whether {name} has steps is part of the job's shape" in refused.text,
+        ) == (
             "REFUSED",
             True,
         )
@@ -145,7 +166,10 @@ def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Co
     coordinator.read()
     refused = coordinator.client.alter(job, {"params.days": [1, 2, 3], "params.other": 2})
     assert refused.answer == "REFUSED"
-    assert "the members of the fork each come from a parameter, and for_each is part of the job's shape" in refused.text
+    assert (
+        "the members of the fork each come from a parameter, and for_each is part of the job's shape"
+        in refused.text
+    )
     assert coordinator.show(job).job.revision == 0
     coordinator.client.alter(job, {"params.other": 2})
     assert coordinator.show(job).job.revision == 1
@@ -155,7 +179,10 @@ def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Co
 @pytest.mark.parametrize(
     "values",
     [
-        *({"groups.bad.timeout": text} for text in ("99999999d", "9" * 400 + "d", "1h1h", "1e-07", 1e300, True)),
+        *(
+            {"groups.bad.timeout": text}
+            for text in ("99999999d", "9" * 400 + "d", "1h1h", "1e-07", 1e300, True)
+        ),
         *({f"groups.bad.steps.{part}.timeout": 5} for part in ("²", "٣", "7" * 5000, "-1")),
         {"groups.bad.retry.max": True},
         {"publish.name.x": 1},
@@ -178,10 +205,23 @@ def test_what_could_not_be_read_back_is_refused_and_the_job_stays_as_it_was(
 
 def test_the_event_of_an_alter_has_its_values_as_they_were_given(coordinator: Coordinator) -> None:
     """The script that writes it has 14 digits for a number, and one table for empty lists and mappings."""
-    values = {"id": 9007199254740993, "share": 0.12345678901234567, "days": [], "names": {}, "text": 'é "q" / \\u0000'}
+    values = {
+        "id": 9007199254740993,
+        "share": 0.12345678901234567,
+        "days": [],
+        "names": {},
+        "text": 'é "q" / \\u0000',
+    }
     job, _ = retrying(coordinator, params=dict.fromkeys(values))
-    assert coordinator.client.alter(job, {f"params.{name}": value for name, value in values.items()}).answer == "DONE"
-    (event,) = (event for _, event in coordinator.client.events(job) if event["kind"] == "USER_ALTER")
+    assert (
+        coordinator.client.alter(
+            job, {f"params.{name}": value for name, value in values.items()}
+        ).answer
+        == "DONE"
+    )
+    (event,) = (
+        event for _, event in coordinator.client.events(job) if event["kind"] == "USER_ALTER"
+    )
     changes = {change["path"].removeprefix("params."): change["new"] for change in event["changes"]}
     assert json.dumps(changes, sort_keys=True) == json.dumps(values, sort_keys=True)
     assert event["at"] == pytest.approx(coordinator.show(job).job.alterations[-1].at, abs=60)
@@ -196,12 +236,17 @@ def test_a_number_that_becomes_a_truth_value_is_a_change(coordinator: Coordinato
 
 def test_parameters_keep_their_types_however_they_are_changed(coordinator: Coordinator) -> None:
     groups = [group("bad", retry=RETRY)]
-    params = {"day": {"type": "date", "required": True}, "limit": 10, "note": {"type": "text", "default": "x"}}
+    params = {
+        "day": {"type": "date", "required": True},
+        "limit": 10,
+        "note": {"type": "text", "default": "x"},
+    }
     spec = {"name": "job", "groups": groups, "params": params}
     with pytest.raises(SpecError, match=r"^params\.day: a value is required"):
         coordinator.client.submit(spec)
     with pytest.raises(
-        SpecError, match=r"params\.day: expected a date such as 2013-12-31, not 'soon'\nparams\.limit: "
+        SpecError,
+        match=r"params\.day: expected a date such as 2013-12-31, not 'soon'\nparams\.limit: ",
     ):
         coordinator.client.submit(spec, params={"day": "soon", "limit": "many"})
     assert not coordinator.client.jobs()
@@ -217,7 +262,9 @@ def test_parameters_keep_their_types_however_they_are_changed(coordinator: Coord
             coordinator.client.alter(job, {path: value})
     with pytest.raises(SpecError, match=r"^params\.day: a value is required"):
         coordinator.client.alter(job, {"params.day": None})
-    said = coordinator.client.alter(job, {"params.day": "2014-01-01", "params.limit": 20, "params.note": None})
+    said = coordinator.client.alter(
+        job, {"params.day": "2014-01-01", "params.limit": 20, "params.note": None}
+    )
     assert said.answer == "DONE", said.text
     assert order_of(coordinator, job) == {"day": "2014-01-01", "limit": 20, "note": None}
 
@@ -251,7 +298,9 @@ def order_of(coordinator: Coordinator, job: str) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_in_running_only_policy_can_be_altered(coordinator: Coordinator, values: dict[str, Any], answer: str) -> None:
+def test_in_running_only_policy_can_be_altered(
+    coordinator: Coordinator, values: dict[str, Any], answer: str
+) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), **KEY)
     coordinator.read()
     coordinator.claim(coordinator.offers()[0])
@@ -262,7 +311,9 @@ def test_in_running_only_policy_can_be_altered(coordinator: Coordinator, values:
         assert "RUNNING" in said.text
     assert coordinator.events(job).count("USER_ALTER") == (answer == "DONE")
     act(coordinator, job)
-    assert coordinator.client.alter(job, values).answer == ("ALREADY" if answer == "DONE" else "REFUSED")
+    assert coordinator.client.alter(job, values).answer == (
+        "ALREADY" if answer == "DONE" else "REFUSED"
+    )
 
 
 def test_a_fork_over_an_input_stays_on_its_queue_while_its_values_are_to_be_read_there(
@@ -271,7 +322,10 @@ def test_a_fork_over_an_input_stays_on_its_queue_while_its_values_are_to_be_read
     job = coordinator.submit(OVER_AN_INPUT)
     coordinator.read()
     said = coordinator.client.alter(job, {"groups.f.queue": "other"})
-    assert (said.answer, "groups.f.queue can change only while f-values is not queued" in said.text) == (
+    assert (
+        said.answer,
+        "groups.f.queue can change only while f-values is not queued" in said.text,
+    ) == (
         "REFUSED",
         True,
     )
@@ -280,12 +334,14 @@ def test_a_fork_over_an_input_stays_on_its_queue_while_its_values_are_to_be_read
     assert coordinator.client.alter(job, {"groups.f.queue": "other"}).answer == "DONE"
     coordinator.client.resume(job)
     act(coordinator, job)
-    assert [(offer.group, order(coordinator, offer).group.queue) for offer in coordinator.offers()] == [
-        ("f-values", "other")
-    ]
+    assert [
+        (offer.group, order(coordinator, offer).group.queue) for offer in coordinator.offers()
+    ] == [("f-values", "other")]
 
 
-def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(coordinator: Coordinator) -> None:
+def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(group("a", queue="nobody"))
     coordinator.read()
     coordinator.offers()
@@ -315,7 +371,9 @@ def test_the_event_says_who_altered_what_and_why(coordinator: Coordinator) -> No
 # ---- skip and rerun ------------------------------------------------------------------------------------------------
 
 
-def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(coordinator: Coordinator) -> None:
+def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(
         group("good"),
         group("bad", retry=RETRY),
@@ -338,7 +396,9 @@ def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(coordi
     assert coordinator.events(job).count("USER_SKIP") == 1
 
 
-def test_a_running_attempt_that_is_skipped_is_stale_although_it_succeeds(coordinator: Coordinator) -> None:
+def test_a_running_attempt_that_is_skipped_is_stale_although_it_succeeds(
+    coordinator: Coordinator,
+) -> None:
     job, offers = retrying(coordinator)
     assert coordinator.client.skip(job, "good").answer == "DONE"
     coordinator.finish(offers["good"].held_by("runner1"))  # before any coordinator has looked
@@ -397,13 +457,17 @@ def test_a_rerun_runs_the_group_and_what_comes_after_it_again_and_no_marker_of_b
     coordinator.finish(again.held_by("runner1"), staged(coordinator, again, "a"))
     coordinator.read()
     (b2,) = coordinator.offers()
-    assert order(coordinator, b2).frozen.inputs == {"a": (again.held_by("runner1").staging,)}, "of the new attempt"
+    assert order(coordinator, b2).frozen.inputs == {"a": (again.held_by("runner1").staging,)}, (
+        "of the new attempt"
+    )
     coordinator.finish(b2.held_by("runner1"))
     assert coordinator.drive(job) is Status.FINISHED
 
 
 def test_one_member_of_a_fork_runs_again_alone(coordinator: Coordinator) -> None:
-    job = coordinator.submit(group("w", for_each={"n": [10, 20, 30]}), join("end", "w"), group("after", "end"))
+    job = coordinator.submit(
+        group("w", for_each={"n": [10, 20, 30]}), join("end", "w"), group("after", "end")
+    )
     coordinator.read()
     for offer in coordinator.offers():
         coordinator.work(offer)
@@ -423,7 +487,10 @@ def test_one_member_of_a_fork_runs_again_alone(coordinator: Coordinator) -> None
 
 @pytest.mark.parametrize(
     ("made_by", "groups"),
-    [("s", [group("s"), group("f", "s", for_each={"m": {"from": "s.c"}})]), ("f-values", [OVER_AN_INPUT])],
+    [
+        ("s", [group("s"), group("f", "s", for_each={"m": {"from": "s.c"}})]),
+        ("f-values", [OVER_AN_INPUT]),
+    ],
 )
 def test_a_dynamic_fork_is_expanded_again_after_a_rerun_of_its_source(
     coordinator: Coordinator, made_by: str, groups: list[dict[str, Any]]
@@ -453,7 +520,9 @@ def test_a_dynamic_fork_is_expanded_again_after_a_rerun_of_its_source(
 
 @pytest.mark.variant
 def test_a_wide_rerun_is_cut_into_commits_and_ends_well(coordinator: Coordinator) -> None:
-    job = coordinator.submit(group("a"), group("w", "a", for_each={"n": list(range(1200))}), join("end", "w"))
+    job = coordinator.submit(
+        group("a"), group("w", "a", for_each={"n": list(range(1200))}), join("end", "w")
+    )
     coordinator.read()
     while offers := coordinator.offers():
         for offer in offers:
@@ -487,13 +556,17 @@ def failed_job(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, st
     coordinator.read()
     (b,) = coordinator.offers()
     prints["b"] = order(coordinator, b).fingerprint
-    coordinator.finish(b.held_by("runner1"), Outcome(OutcomeKind.FAILED, failure=Failure("STEP_FAILED", "no")))
+    coordinator.finish(
+        b.held_by("runner1"), Outcome(OutcomeKind.FAILED, failure=Failure("STEP_FAILED", "no"))
+    )
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED
     return job, prints
 
 
-def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(coordinator: Coordinator) -> None:
+def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(
+    coordinator: Coordinator,
+) -> None:
     job, prints = failed_job(coordinator, params={"year": 2013})
     before = coordinator.show(job).job
     again = coordinator.client.retry(job, reason="the disk is back")
@@ -511,9 +584,14 @@ def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(coordina
     assert given.fingerprint == prints["a"]
 
 
-def test_a_retry_with_another_parameter_is_another_job_and_other_work(coordinator: Coordinator) -> None:
+def test_a_retry_with_another_parameter_is_another_job_and_other_work(
+    coordinator: Coordinator,
+) -> None:
     job, prints = failed_job(coordinator, params={"year": 2013})
-    same, other = coordinator.client.retry(job), coordinator.client.retry(job, params={"year": 2014})
+    same, other = (
+        coordinator.client.retry(job),
+        coordinator.client.retry(job, params={"year": 2014}),
+    )
     assert same.id != other.id
     coordinator.read()
     (a,) = coordinator.offers(other.id)

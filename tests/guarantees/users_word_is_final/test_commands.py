@@ -65,7 +65,9 @@ def backoff(coordinator: Coordinator) -> str:
 
 
 def half_a_fork(coordinator: Coordinator) -> str:
-    job = coordinator.submit(group("w", for_each={"n": list(range(700))}), join("end", "w"), max_parallel=10)
+    job = coordinator.submit(
+        group("w", for_each={"n": list(range(700))}), join("end", "w"), max_parallel=10
+    )
     coordinator.read()
     for offer in coordinator.offers(job)[:4]:
         coordinator.work(offer)
@@ -104,19 +106,27 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
 
     view = coordinator.show(job)
     assert view.job.status is WANTED[given], view.job
-    assert not coordinator.redis.hlen(coordinator.keys.of(job).attempts), "nothing can be claimed or renewed any more"
+    assert not coordinator.redis.hlen(coordinator.keys.of(job).attempts), (
+        "nothing can be claimed or renewed any more"
+    )
     for offer in coordinator.offers():
         assert coordinator.claim(offer, "late").answer == "REFUSED"
     if given is not Command.PAUSE:
         assert view.due is None
-        assert all(GroupState(state).terminal for g in view.groups for state in g.census), "every group has ended"
+        assert all(GroupState(state).terminal for g in view.groups for state in g.census), (
+            "every group has ended"
+        )
     events = list(coordinator.client.events(job))
-    assert [event["text"] for _, event in events if event["kind"] == f"USER_{given.name}"] == ["night"]
+    assert [event["text"] for _, event in events if event["kind"] == f"USER_{given.name}"] == [
+        "night"
+    ]
     assert Warehouse(coordinator.settings.warehouse).head() == 0
 
 
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
-def test_the_same_command_twice_is_done_then_already_and_one_event(coordinator: Coordinator, given: Command) -> None:
+def test_the_same_command_twice_is_done_then_already_and_one_event(
+    coordinator: Coordinator, given: Command
+) -> None:
     job = running(coordinator)
     assert coordinator.client.command(job, given).answer == "DONE"
     commit = coordinator.record(job).commit
@@ -163,12 +173,16 @@ def test_a_pause_that_meets_a_failure_stands_until_the_resume(
     if outcome.failure is not None and not outcome.failure.recoverable:
         assert coordinator.status(job) is Status.FAILED
     else:
-        assert [offer.epoch for offer in coordinator.sent] == [2], "and then it goes on, exactly once"
+        assert [offer.epoch for offer in coordinator.sent] == [2], (
+            "and then it goes on, exactly once"
+        )
         record = coordinator.show(job).groups[0].members[0]
         assert (record.failures, record.losses) == (0, 0), "with its full budget"
 
 
-def test_paused_means_that_no_group_starts_although_its_offer_stands_ready(coordinator: Coordinator) -> None:
+def test_paused_means_that_no_group_starts_although_its_offer_stands_ready(
+    coordinator: Coordinator,
+) -> None:
     job = queued(coordinator)
     (offer,) = coordinator.sent
     coordinator.client.pause(job)
@@ -179,11 +193,15 @@ def test_paused_means_that_no_group_starts_although_its_offer_stands_ready(coord
     coordinator.client.resume(job)
     act(coordinator, job)
     (again,) = coordinator.offers()
-    assert coordinator.claim(offer).answer == "REFUSED", "the offer of before the pause is worth nothing"
+    assert coordinator.claim(offer).answer == "REFUSED", (
+        "the offer of before the pause is worth nothing"
+    )
     assert coordinator.claim(again).answer == "CLAIMED"
 
 
-def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(coordinator: Coordinator) -> None:
+def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(
+    coordinator: Coordinator,
+) -> None:
     job = queued(coordinator)
     (offer,) = coordinator.offers()
     commit = coordinator.store.commit
@@ -202,7 +220,9 @@ def test_a_claim_between_load_and_commit_is_not_taken_back_by_a_pause(coordinato
 
     def load_then_allow(*args: object) -> object:
         state = load(*args)  # type: ignore[arg-type]
-        coordinator.redis.hset(coordinator.keys.of(job).job, "intent", "run" if not claimed else "pause")
+        coordinator.redis.hset(
+            coordinator.keys.of(job).job, "intent", "run" if not claimed else "pause"
+        )
         return state
 
     coordinator.store.commit = claim_first  # type: ignore[method-assign, assignment]
@@ -229,7 +249,9 @@ def test_an_offer_that_a_runner_dropped_during_a_pause_stands_again_at_once_afte
 
 
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
-def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(coordinator: Coordinator, given: Command) -> None:
+def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(
+    coordinator: Coordinator, given: Command
+) -> None:
     job, other = half_a_fork(coordinator), queued(coordinator)
     assert {offer.job for offer in coordinator.sent} == {job, other}
     assert coordinator.client.command(job, given).answer == "DONE"
@@ -249,7 +271,9 @@ def test_a_command_is_obeyed_although_the_records_of_attempts_are_gone(
     assert coordinator.status(job) is WANTED[given]
 
 
-def test_pause_now_hands_running_attempts_back_and_charges_nothing(coordinator: Coordinator) -> None:
+def test_pause_now_hands_running_attempts_back_and_charges_nothing(
+    coordinator: Coordinator,
+) -> None:
     job = running(coordinator)
     coordinator.client.pause(job, now=True)
     act(coordinator, job)
@@ -295,7 +319,9 @@ def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(
     assert "host:runner1" in record.reason.text
 
 
-def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(coordinator: Coordinator) -> None:
+def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(
+    coordinator: Coordinator,
+) -> None:
     job = running(coordinator)
     attempt = json.loads(coordinator.redis.hget(coordinator.keys.of(job).attempts, "a") or "")
     token = _offer(job, "a", attempt).held_by("runner1")
@@ -309,7 +335,9 @@ def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(coor
     assert coordinator.finish(token) == "STALE"
 
 
-def test_a_stronger_command_overrides_a_weaker_one_and_never_the_other_way_round(coordinator: Coordinator) -> None:
+def test_a_stronger_command_overrides_a_weaker_one_and_never_the_other_way_round(
+    coordinator: Coordinator,
+) -> None:
     job = running(coordinator)
     assert coordinator.client.pause(job).answer == "DONE"
     assert coordinator.client.stop(job).answer == "DONE"
@@ -356,7 +384,9 @@ def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
     assert coordinator.show(job).job == before
 
 
-@pytest.mark.parametrize("given", [Command.STOP, Command.CANCEL, Command.FORCE_STOP], ids=lambda given: given.name)
+@pytest.mark.parametrize(
+    "given", [Command.STOP, Command.CANCEL, Command.FORCE_STOP], ids=lambda given: given.name
+)
 @pytest.mark.parametrize("first", ["package", "command"])
 def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     make_coordinator: Callable[..., Coordinator], given: Command, first: str
@@ -389,7 +419,9 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     frozen[0]()  # it thaws
     log = Warehouse(coordinator.settings.warehouse)
     entries = [log.entry(n) for n in range(1, log.head() + 1)]
-    assert [entry.kind for entry in entries if entry] == ["package" if first == "package" else "abort"]
+    assert [entry.kind for entry in entries if entry] == [
+        "package" if first == "package" else "abort"
+    ]
     assert other.status(job) is wanted
 
 
@@ -423,7 +455,9 @@ def test_a_pause_of_a_job_that_is_publishing_says_that_it_comes_too_late(
     assert coordinator.status(job) is Status.FINISHED
 
 
-def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_it(coordinator: Coordinator) -> None:
+def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_it(
+    coordinator: Coordinator,
+) -> None:
     """The pause falls between the claim and the commit that applies the claim."""
     job = queued(coordinator)
     (offer,) = coordinator.offers(job)
@@ -464,7 +498,9 @@ def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
             coordinator.finish(offer.held_by("runner1"), outcome)  # type: ignore[attr-defined]
             coordinator.read()
 
-        def cancel(other: Coordinator = other, job: str = job, start: threading.Barrier = start) -> None:
+        def cancel(
+            other: Coordinator = other, job: str = job, start: threading.Barrier = start
+        ) -> None:
             start.wait()
             other.client.cancel(job)
             other.read()
@@ -480,7 +516,10 @@ def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
         assert status in (Status.FINISHED, Status.CANCELED)
         assert other.status(job) is status
         slot = Warehouse(coordinator.settings.warehouse).find_publish(job, 0)
-        published = slot is not None and Warehouse(coordinator.settings.warehouse).entry(slot).kind == "package"  # type: ignore[union-attr]
+        published = (
+            slot is not None
+            and Warehouse(coordinator.settings.warehouse).entry(slot).kind == "package"
+        )  # type: ignore[union-attr]
         assert published == (status is Status.FINISHED)
 
 
@@ -500,7 +539,10 @@ def test_300_jobs_canceled_in_one_loop_are_all_canceled_and_the_list_is_right(
         let_go(coordinator, job)
     coordinator.read()
     assert len(coordinator.client.jobs(status=[Status.CANCELED], limit=1000)) == 300
-    assert coordinator.client.jobs(status=[s for s in Status if s is not Status.CANCELED], limit=1000) == []
+    assert (
+        coordinator.client.jobs(status=[s for s in Status if s is not Status.CANCELED], limit=1000)
+        == []
+    )
 
 
 def test_a_halted_job_can_be_resumed_and_canceled(coordinator: Coordinator) -> None:

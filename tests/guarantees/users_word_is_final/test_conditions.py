@@ -24,7 +24,13 @@ def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(
         group("clean"),
         group("train", "clean", when="results.clean.rows > 1000 or params.full"),
         group("tell", "clean", when="results.clean.rows <= 1000"),
-        group("each", "train", for_each={"n": [1, 2]}, join="all_done", when="results.clean.rows > 1000"),
+        group(
+            "each",
+            "train",
+            for_each={"n": [1, 2]},
+            join="all_done",
+            when="results.clean.rows > 1000",
+        ),
         join("end", "train", "tell", "each", rule="none_failed"),
         params={"full": False},
     )
@@ -43,17 +49,23 @@ def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(
         "with results.clean.rows = 12, params.full = false"
     )
     assert record(view, "each").state == "SKIPPED"
-    assert {one.subject: one.what for one in other.client.explain(job)}["train"] == skipped.reason.text
-    assert [event["code"] for _, event in other.client.events(job) if event["kind"] == "SKIPPED"] == [
-        "CONDITION_FALSE"
-    ] * 2
+    assert {one.subject: one.what for one in other.client.explain(job)}[
+        "train"
+    ] == skipped.reason.text
+    assert [
+        event["code"] for _, event in other.client.events(job) if event["kind"] == "SKIPPED"
+    ] == ["CONDITION_FALSE"] * 2
     assert other.drive(job) is Status.FINISHED
     assert record(other.show(job), "end").state == "SUCCEEDED"
 
 
-def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(coordinator: Coordinator) -> None:
+def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(
+    coordinator: Coordinator,
+) -> None:
     job = coordinator.submit(
-        group("clean"), group("train", "clean", when="results.clean.row > 0"), group("long", "clean")
+        group("clean"),
+        group("train", "clean", when="results.clean.row > 0"),
+        group("long", "clean"),
     )
     coordinator.read()
     coordinator.work(coordinator.offers()[0], replace(SUCCEEDED, results={"rows": 12}))
@@ -69,11 +81,17 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(coord
     assert "results.clean.row = none (group clean did not record it)" in reason.text
 
 
-def test_a_condition_that_held_is_kept_by_the_store(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_condition_that_held_is_kept_by_the_store(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
     """c waits for room while b records what would make its condition false, and coordinators come and go."""
     coordinator = make_coordinator()
     coordinator.submit(
-        *(group("a"), group("b"), group("c", "a", "b", join="any_succeeded", when="results.b.n is none")),
+        *(
+            group("a"),
+            group("b"),
+            group("c", "a", "b", join="any_succeeded", when="results.b.n is none"),
+        ),
         max_parallel=1,
     )
     coordinator.read()

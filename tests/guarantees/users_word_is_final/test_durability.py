@@ -17,7 +17,10 @@ from unstuck.coordinator.submitter import Submitter
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
 
-JOB = {"name": "job", "groups": [{"name": "a", "spark": False, "steps": [{"python": "some.where:step"}]}]}
+JOB = {
+    "name": "job",
+    "groups": [{"name": "a", "spark": False, "steps": [{"python": "some.where:step"}]}],
+}
 
 
 def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked(
@@ -33,10 +36,14 @@ def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked
     replica.start()
     settings = Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))
     store = connect(server.url, timeout=6.0)
-    submitter = Submitter(settings, store, Submissions(store, Keys(settings.prefix)), CircuitBreaker())
+    submitter = Submitter(
+        settings, store, Submissions(store, Keys(settings.prefix)), CircuitBreaker()
+    )
     with Client(settings, redis_client=store) as client:
         jobs = [client.submit(JOB).id for _ in range(4)]
-        wait_until(lambda: store.set("x", "y") and store.wait(1, 1000) == 1, 30, "the replica to follow")
+        wait_until(
+            lambda: store.set("x", "y") and store.wait(1, 1000) == 1, 30, "the replica to follow"
+        )
         settings.durability = "replica"
         client.pause(jobs[0])
         assert replica.process is not None

@@ -17,7 +17,10 @@ from unstuck.views.jobs.job_facts import CommandResult
 
 GARBAGE = '{"'
 OTHERS: dict[str, Callable[[Coordinator, str], CommandResult]] = {
-    **{given: lambda coordinator, job, given=given: coordinator.client.command(job, given) for given in Command},  # type: ignore[misc]
+    **{
+        given: lambda coordinator, job, given=given: coordinator.client.command(job, given)
+        for given in Command
+    },  # type: ignore[misc]
     "alter": lambda coordinator, job: coordinator.client.alter(job, {"max_parallel": 2}),
     "skip": lambda coordinator, job: coordinator.client.skip(job, "a"),
     "rerun": lambda coordinator, job: coordinator.client.rerun(job, "a"),
@@ -37,7 +40,10 @@ DAMAGES: dict[str, tuple[str, str, str | None]] = {
         '{"groups":[{"name":"a","steps":[{"python":"m:f"}],"timeout":8.64e12}],"name":"x"}',
     ),
     "a spec nested too deep": ("job", "spec", "[" * 100_000),
-    **{f"{name} missing": ("job", name, None) for name in ("id", "name", "spec", "commit", "status", "intent")},
+    **{
+        f"{name} missing": ("job", name, None)
+        for name in ("id", "name", "spec", "commit", "status", "intent")
+    },
     **{f"{name} garbage": ("job", name, GARBAGE) for name in RECORD},
 }
 
@@ -73,7 +79,9 @@ def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, whi
     looked_at(coordinator, job)
     for _ in range(3):
         act(coordinator, job)
-    told = looked_at(coordinator, job)  # a commit that was missing is there again: the job was halted
+    told = looked_at(
+        coordinator, job
+    )  # a commit that was missing is there again: the job was halted
     answers = {name: do(coordinator, job) for name, do in OTHERS.items()} if told else {}
     assert coordinator.client.force_stop(job, reason="it is broken").answer == "DONE"
     act(coordinator, job)
@@ -90,7 +98,9 @@ def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, whi
 
 @pytest.mark.variant
 @pytest.mark.parametrize("which", ["a spec that is none", "a group that is no JSON"])
-def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(coordinator: Coordinator, which: str) -> None:
+def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(
+    coordinator: Coordinator, which: str
+) -> None:
     """Found by a reader: the request that stood on its record named a group of a spec that nobody could read."""
     job = coordinator.submit(group("a"), group("b"))
     assert coordinator.client.pause(job).answer == "DONE"
@@ -103,7 +113,9 @@ def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(coordi
 
 
 @pytest.mark.parametrize("key", ["plans", "groups", "forks", "inputs", "attempts", "events"])
-def test_a_job_of_which_a_key_is_missing_is_ended_by_force(coordinator: Coordinator, key: str) -> None:
+def test_a_job_of_which_a_key_is_missing_is_ended_by_force(
+    coordinator: Coordinator, key: str
+) -> None:
     job = running(coordinator)
     coordinator.redis.delete(getattr(coordinator.keys.of(job), key))
     assert coordinator.client.force_stop(job).answer == "DONE"
@@ -134,7 +146,9 @@ def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coor
     job = running(coordinator)
     damage(coordinator, job, *DAMAGES["a duration that no release reads"])
     told = looked_at(coordinator, job)
-    assert told.startswith(f"the stored spec of job {job} cannot be read (SpecError: groups[0].timeout: expected a")
+    assert told.startswith(
+        f"the stored spec of job {job} cannot be read (SpecError: groups[0].timeout: expected a"
+    )
     assert coordinator.client.explain(job)[0].help == (f"unstuck force-stop {job}",)
     coordinator.client.force_stop(job)
     act(coordinator, job)
@@ -143,7 +157,9 @@ def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coor
 
 
 @pytest.mark.variant
-def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(coordinator: Coordinator) -> None:
+def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(
+    coordinator: Coordinator,
+) -> None:
     first = running(coordinator)
     act(coordinator, first)
     second = running(coordinator)
@@ -171,7 +187,9 @@ def test_a_healthy_job_is_ended_by_force_with_all_its_groups(coordinator: Coordi
 
 
 @pytest.mark.parametrize("name", ["status", "params", "ended_at", "fields"])
-def test_a_job_that_has_ended_stays_so_whatever_its_record_loses(coordinator: Coordinator, name: str) -> None:
+def test_a_job_that_has_ended_stays_so_whatever_its_record_loses(
+    coordinator: Coordinator, name: str
+) -> None:
     job = running(coordinator)
     coordinator.client.cancel(job)
     coordinator.read()

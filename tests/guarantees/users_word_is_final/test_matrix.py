@@ -41,7 +41,13 @@ WANTED = {
     Command.CANCEL: Status.CANCELED,
     Command.FORCE_STOP: Status.CANCELED,
 }
-ENDS = ("succeed", "obey", "fail", "gone", "hang")  # what runners do while a command is brought about
+ENDS = (
+    "succeed",
+    "obey",
+    "fail",
+    "gone",
+    "hang",
+)  # what runners do while a command is brought about
 BOUNDED = (Command.CANCEL, Command.FORCE_STOP)  # they wait for no runner beyond the deadline
 PAUSE, CANCEL = Step("command", Command.PAUSE), Step("command", Command.CANCEL)
 FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse", "never claimed")
@@ -61,29 +67,76 @@ NOT_REACHED = {
         S.CANCELED,
         S.WAITING,
     ): "a job whose members are being canceled ends in the same commit, unless these are over 500",
-    (Status.PAUSING, Status.RETRYING): "a resume renews all budgets; only in the middle of a rerun of over 500",
+    (
+        Status.PAUSING,
+        Status.RETRYING,
+    ): "a resume renews all budgets; only in the middle of a rerun of over 500",
 }
 # Histories too long to be found breadth first, for moves that nothing shorter makes.
 LONG = {
     "a member that failed, run again": (
         "optional",
-        [LOOK, _claim("w[0]"), _ends("w[0]", "failed for good"), LOOK, PAUSE, LOOK, Step("rerun", "w[0]"), LOOK],
+        [
+            LOOK,
+            _claim("w[0]"),
+            _ends("w[0]", "failed for good"),
+            LOOK,
+            PAUSE,
+            LOOK,
+            Step("rerun", "w[0]"),
+            LOOK,
+        ],
     ),
     "a member that succeeded, run again": (
         "fork",
-        [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, PAUSE, LOOK, Step("rerun", "w[0]"), LOOK],
+        [
+            LOOK,
+            _claim("w[0]"),
+            _ends("w[0]", "succeeded"),
+            LOOK,
+            PAUSE,
+            LOOK,
+            Step("rerun", "w[0]"),
+            LOOK,
+        ],
     ),
     "resumed with nothing in recovery": (
         "fork",
-        [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, PAUSE, LOOK, Step("command", Command.RESUME), LOOK],
+        [
+            LOOK,
+            _claim("w[0]"),
+            _ends("w[0]", "succeeded"),
+            LOOK,
+            PAUSE,
+            LOOK,
+            Step("command", Command.RESUME),
+            LOOK,
+        ],
     ),
     "a job without outputs that was done while it was paused": (
         "alone",
-        [LOOK, _claim("a"), PAUSE, LOOK, _ends("a", WITHOUT_OUTPUT), LOOK, Step("command", Command.RESUME), LOOK],
+        [
+            LOOK,
+            _claim("a"),
+            PAUSE,
+            LOOK,
+            _ends("a", WITHOUT_OUTPUT),
+            LOOK,
+            Step("command", Command.RESUME),
+            LOOK,
+        ],
     ),
     "resumed after it was halted": (
         "fork",
-        [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, HALT, Step("command", Command.RESUME), LOOK],
+        [
+            LOOK,
+            _claim("w[0]"),
+            _ends("w[0]", "succeeded"),
+            LOOK,
+            HALT,
+            Step("command", Command.RESUME),
+            LOOK,
+        ],
     ),
     "resumed after it was halted, in the middle of a rerun": (
         "others",
@@ -95,7 +148,15 @@ LONG = {
     "a group that nobody takes in time": ("impatient", [LOOK, WAIT, LOOK]),
     "a member that runs, run again": (
         "optional",
-        [LOOK, _claim("w[0]"), _ends("w[0]", "failed"), _claim("w[1]"), LOOK, Step("rerun", "w[1]"), LOOK],
+        [
+            LOOK,
+            _claim("w[0]"),
+            _ends("w[0]", "failed"),
+            _claim("w[1]"),
+            LOOK,
+            Step("rerun", "w[1]"),
+            LOOK,
+        ],
     ),
     "resumed in the middle of a rerun while another group is in recovery": (
         "others",
@@ -106,7 +167,17 @@ LONG = {
     ),
     "a job without outputs whose last group had failed": (
         "alone",
-        [LOOK, _claim("a"), _ends("a", "failed"), LOOK, WAIT, LOOK, _claim("a"), _ends("a", WITHOUT_OUTPUT), LOOK],
+        [
+            LOOK,
+            _claim("a"),
+            _ends("a", "failed"),
+            LOOK,
+            WAIT,
+            LOOK,
+            _claim("a"),
+            _ends("a", WITHOUT_OUTPUT),
+            LOOK,
+        ],
     ),
 }
 
@@ -157,7 +228,11 @@ class Explored:
                 situation = self._note(there)[:4]
                 met[situation] += 1
                 met[asked := (new[-1], there.job.status)] += 1
-                first = 0 if self._moves() > made or met[asked] == 1 else met[situation] + 2 * there.given
+                first = (
+                    0
+                    if self._moves() > made or met[asked] == 1
+                    else met[situation] + 2 * there.given
+                )
                 heapq.heappush(waiting, (first, len(there.history), next(order), there))
 
     def _note(self, world: SmallWorld) -> tuple[object, ...]:
@@ -167,12 +242,19 @@ class Explored:
         if world.job.intent is Intent.RUN and world.job.halted is None:
             if world.running():
                 self.at_work.setdefault((world.job.status, situation[3]), world)
-            if (place := (world.job.status, situation[3])) not in self.on_offer and fails_unclaimed(world):
+            if (place := (world.job.status, situation[3])) not in self.on_offer and fails_unclaimed(
+                world
+            ):
                 self.on_offer[place] = world
         return situation
 
     def _moves(self) -> int:
-        return len(self.seen.groups) + len(self.seen.asked) + len(self.seen.jobs) + len(self.seen.phases)
+        return (
+            len(self.seen.groups)
+            + len(self.seen.asked)
+            + len(self.seen.jobs)
+            + len(self.seen.phases)
+        )
 
 
 @cache
@@ -193,7 +275,11 @@ def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
     seen = explored().seen
     groups = ((GROUP_MOVES, seen.groups), (GROUP_MOVES_REQUESTED, seen.asked))
     for table, made in (*groups, (JOB_MOVES, seen.jobs), (PHASE_MOVES, seen.phases)):
-        missing = [f"{old} → {new}" for old, new in table if (old, new) not in made and (old, new) not in NOT_REACHED]
+        missing = [
+            f"{old} → {new}"
+            for old, new in table
+            if (old, new) not in made and (old, new) not in NOT_REACHED
+        ]
         assert not missing, f"explore further, add a history to LONG, or mend the table: {missing}"
         assert not [move for move in NOT_REACHED if move in made], "these are reached after all"
 
@@ -203,7 +289,9 @@ def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
 
 @pytest.mark.parametrize("step", COMMANDS, ids=lambda step: f"{step.to}{step.how and ' --now'}")
 @pytest.mark.parametrize("status", Status)
-def test_every_command_in_every_situation_ends_where_the_user_wanted(status: Status, step: Step) -> None:
+def test_every_command_in_every_situation_ends_where_the_user_wanted(
+    status: Status, step: Step
+) -> None:
     given, now = Command(step.to), bool(step.how)
     answers = set()
     for number, before in enumerate(worlds(status)):
@@ -216,7 +304,9 @@ def test_every_command_in_every_situation_ends_where_the_user_wanted(status: Sta
         if result.answer is not Answer.REFUSED:
             ends = ENDS if given in BOUNDED else ENDS[:-1]
             drive_on(before, world, given, ends[number % len(ends)])
-    assert status not in LEGAL[given] or answers - {Answer.REFUSED}, "it is legal, and was refused in every situation"
+    assert status not in LEGAL[given] or answers - {Answer.REFUSED}, (
+        "it is legal, and was refused in every situation"
+    )
 
 
 def judge_answer(before: SmallWorld, given: Command, answer: Answer, text: str) -> None:
@@ -253,7 +343,9 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
     elif before.slot == "package":
         assert status is Status.FINISHED, f"its package stood already: {world}"
     elif given is Command.PAUSE:
-        assert status is (Status.FAILED if before.slot else Status.FINISHED), f"a pause comes too late: {world}"
+        assert status is (Status.FAILED if before.slot else Status.FINISHED), (
+            f"a pause comes too late: {world}"
+        )
     else:
         assert (status, world.slot) in ((WANTED[given], ""), (WANTED[given], "abort")), f"{world}"
     if given is Command.PAUSE:
@@ -262,7 +354,11 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
         for _ in range(3):
             assert {world.claim(offer) for offer in offers} <= {"REFUSED"}, f"{world}"
             world.play(WAIT, LOOK)
-            assert (world.job.status, world.offers, world.doing) == (Status.PAUSED, offers, before.doing), f"{world}"
+            assert (world.job.status, world.offers, world.doing) == (
+                Status.PAUSED,
+                offers,
+                before.doing,
+            ), f"{world}"
 
 
 # ---- every failure, before and after every command -------------------------------------------------------------------
@@ -271,12 +367,20 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
 @pytest.mark.parametrize("first", ["command", "failure"])
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize(
-    "step", [step for step in COMMANDS if step.to in WANTED], ids=lambda step: f"{step.to}{step.how and ' --now'}"
+    "step",
+    [step for step in COMMANDS if step.to in WANTED],
+    ids=lambda step: f"{step.to}{step.how and ' --now'}",
 )
-def test_the_users_word_stands_against_every_failure_in_both_orders(step: Step, failure: str, first: str) -> None:
+def test_the_users_word_stands_against_every_failure_in_both_orders(
+    step: Step, failure: str, first: str
+) -> None:
     never_claimed = failure == "never claimed"
     worlds_at_hand = (explored().on_offer if never_claimed else explored().at_work).values()
-    assert {world.job.status for world in worlds_at_hand} >= {Status.PENDING, Status.RUNNING, Status.RETRYING}
+    assert {world.job.status for world in worlds_at_hand} >= {
+        Status.PENDING,
+        Status.RUNNING,
+        Status.RETRYING,
+    }
     for before in worlds_at_hand:
         world = before.fork()
         if never_claimed:
@@ -294,6 +398,8 @@ def test_the_users_word_stands_against_every_failure_in_both_orders(step: Step, 
         assert world.offers == offers, f"an attempt was started after the {step.to}: {world}"
         if world.job.status is Status.PAUSED:
             assert canceled(world) == canceled(before), f"a pause cancels nothing: {world}"
-            assert not never_claimed or world.states()[name] == S.WAITING, f"its offer was taken back: {world}"
+            assert not never_claimed or world.states()[name] == S.WAITING, (
+                f"its offer was taken back: {world}"
+            )
             world.give(Command.RESUME)
             assert world.go_on().job.status in (Status.FINISHED, Status.FAILED), f"{world}"

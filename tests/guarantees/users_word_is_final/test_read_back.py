@@ -23,29 +23,57 @@ pytestmark = pytest.mark.variant
 EXAMPLES = settings(
     deadline=None,
     max_examples=120,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+    ],
 )
 UNITS = ["", "ms", "s", "m", "h", "d", "h1h", "D", " s"]
-NUMBERS = ["0", "1", "90", "1.5", "99999999", "9" * 20, "9" * 400, "1e3", "1e-07", "-1", "٣", "1_0", "inf"]
+NUMBERS = [
+    "0",
+    "1",
+    "90",
+    "1.5",
+    "99999999",
+    "9" * 20,
+    "9" * 400,
+    "1e3",
+    "1e-07",
+    "-1",
+    "٣",
+    "1_0",
+    "inf",
+]
 DURATIONS: st.SearchStrategy[Any] = (
     st.builds("".join, st.tuples(st.sampled_from(NUMBERS), st.sampled_from(UNITS)))
     | st.floats()
     | st.integers()
     | st.sampled_from([True, None, [], 10**400, 36500 * 86400, 1e12, 5e-324])
 )
-COUNTS: st.SearchStrategy[Any] = st.integers(-2, 2000) | st.sampled_from([True, 2.0, 2**63, 10**400, "3", None])
+COUNTS: st.SearchStrategy[Any] = st.integers(-2, 2000) | st.sampled_from(
+    [True, 2.0, 2**63, 10**400, "3", None]
+)
 SCALARS: st.SearchStrategy[Any] = (
     st.text(max_size=5)
     | st.integers()
     | st.floats()
     | st.booleans()
-    | st.sampled_from([b"a", {1}, None, "\0", "\0" + "0" * 64, "\ud800", "x" * 2000, "${env:HOME}", 2**63])
+    | st.sampled_from(
+        [b"a", {1}, None, "\0", "\0" + "0" * 64, "\ud800", "x" * 2000, "${env:HOME}", 2**63]
+    )
 )
 VALUES: st.SearchStrategy[Any] = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
 )
 TRUTHS: st.SearchStrategy[Any] = st.sampled_from([True, False, 0, 1, "yes", None])
-SQL = [{"sql": text} for text in ("SELECT 1", "SELECT 1;", "SELECT 1; SELECT 2", "SELECT '" + "x" * 2000 + "'")]
+SQL = [
+    {"sql": text}
+    for text in ("SELECT 1", "SELECT 1;", "SELECT 1; SELECT 2", "SELECT '" + "x" * 2000 + "'")
+]
 GROUP: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("timeout", "queue_timeout"), DURATIONS),
     "retry": st.fixed_dictionaries({}, optional={"backoff": DURATIONS, "max_backoff": DURATIONS})
@@ -56,14 +84,18 @@ GROUP: dict[str, st.SearchStrategy[Any]] = {
     "queue": st.sampled_from(["heavy", "control", "a/b", 1]),
     "params": st.dictionaries(st.sampled_from(["x", "y"]), VALUES, max_size=2),
     "conf": st.dictionaries(st.text(max_size=3), SCALARS, max_size=1),
-    "for_each": st.fixed_dictionaries({"v": st.lists(SCALARS, max_size=2) | st.sets(st.integers(), max_size=2)}),
+    "for_each": st.fixed_dictionaries(
+        {"v": st.lists(SCALARS, max_size=2) | st.sets(st.integers(), max_size=2)}
+    ),
     "steps": st.lists(st.sampled_from(SQL), max_size=2),
 }
 TOP: dict[str, st.SearchStrategy[Any]] = {
     "timeout": DURATIONS,
     "max_parallel": COUNTS,
     "params": GROUP["params"],
-    "defaults": st.fixed_dictionaries({}, optional={name: GROUP[name] for name in ("retry", "timeout", "conf")}),
+    "defaults": st.fixed_dictionaries(
+        {}, optional={name: GROUP[name] for name in ("retry", "timeout", "conf")}
+    ),
 }
 
 
@@ -91,8 +123,18 @@ CHANGES = st.dictionaries(
                 "defaults.timeout",
                 "defaults.retry.max",
             ),
-            *("groups.a.timeout", "groups.a.queue_timeout", "groups.a.retry.backoff", "groups.a.retry.jitter"),
-            *("groups.a.worker_losses", "groups.a.optional", "groups.a.steps.0.timeout", "groups.0.timeout"),
+            *(
+                "groups.a.timeout",
+                "groups.a.queue_timeout",
+                "groups.a.retry.backoff",
+                "groups.a.retry.jitter",
+            ),
+            *(
+                "groups.a.worker_losses",
+                "groups.a.optional",
+                "groups.a.steps.0.timeout",
+                "groups.0.timeout",
+            ),
             *(
                 "groups.²",
                 "groups.a.steps.²",
@@ -120,7 +162,10 @@ def shown(coordinator: Coordinator, job: str) -> None:
     list(errors_of(view))
     job_tree(view, view.at, 40)
     assert all(one.what for one in coordinator.client.explain(job))
-    json.dumps(plain([ListedJobDocument.of_line(one) for one in coordinator.client.jobs()]), allow_nan=False)
+    json.dumps(
+        plain([ListedJobDocument.of_line(one) for one in coordinator.client.jobs()]),
+        allow_nan=False,
+    )
     json.dumps(list(coordinator.client.events(job)))
     coordinator.client.fleet()
 
@@ -135,7 +180,9 @@ def decided(coordinator: Coordinator, job: str) -> None:
 def ended(coordinator: Coordinator, job: str, how: str) -> None:
     if coordinator.status(job).terminal:
         return
-    answer = coordinator.client.cancel(job) if how == "cancel" else coordinator.client.force_stop(job)
+    answer = (
+        coordinator.client.cancel(job) if how == "cancel" else coordinator.client.force_stop(job)
+    )
     assert answer.answer == "DONE", answer.text
     decided(coordinator, job)
     assert coordinator.status(job) is Status.CANCELED
@@ -151,7 +198,9 @@ def test_what_submit_accepts_can_be_read_back_and_ended(
     try:
         job = coordinator.client.submit(spec).id
     except SpecError:
-        assert stored.issuperset(coordinator.redis.scan_iter()), "nothing was stored; some keys live for a moment only"
+        assert stored.issuperset(coordinator.redis.scan_iter()), (
+            "nothing was stored; some keys live for a moment only"
+        )
         event("refused")
         return
     asked = JobSpec.model_validate(spec)
@@ -163,7 +212,10 @@ def test_what_submit_accepts_can_be_read_back_and_ended(
         claim = coordinator.claim(offer)
         assert claim.work_order is not None
         (mine,) = (one for one in asked.groups if one.name == claim.work_order.group.name)
-        assert (claim.work_order.group.steps, claim.work_order.group.params) == (mine.steps, mine.params)
+        assert (claim.work_order.group.steps, claim.work_order.group.params) == (
+            mine.steps,
+            mine.params,
+        )
         coordinator.finish(offer.held_by("runner1"))
     decided(coordinator, job)
     ended(coordinator, job, how)
@@ -209,6 +261,8 @@ def test_a_submit_key_that_nobody_could_handle_is_refused_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize("key", ["k" * MAX_KEY, "nightly 2013-12-31/é:{x}"], ids=["longest", "odd"])
-def test_a_submit_key_up_to_the_bound_is_the_same_job_again(coordinator: Coordinator, key: str) -> None:
+def test_a_submit_key_up_to_the_bound_is_the_same_job_again(
+    coordinator: Coordinator, key: str
+) -> None:
     first = coordinator.client.submit({"name": "x", "groups": [group("a")]}, key=key)
     assert coordinator.client.submit({"name": "x", "groups": [group("a")]}, key=key).id == first.id

@@ -18,7 +18,9 @@ SHORT = 6  # seconds, in which a claim is seen and an alter is given
 
 
 @pytest.fixture(scope="module")
-def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+def worker(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fleet.FleetWorker]:
     with fleet.worker(redis_server.url, tmp_path_factory.mktemp("worker")) as running:
         yield running
 
@@ -30,7 +32,9 @@ def running(coordinator: Coordinator, step: dict[str, Any], **group: Any) -> str
     ).id
     coordinator.read()
     fleet.wake(coordinator.redis, "light")
-    wait_until(lambda: act(coordinator) or coordinator.status(job) is Status.RUNNING, 30, "the step to run")
+    wait_until(
+        lambda: act(coordinator) or coordinator.status(job) is Status.RUNNING, 30, "the step to run"
+    )
     return job
 
 
@@ -44,7 +48,9 @@ def ended(coordinator: Coordinator, job: str) -> Any:
     return coordinator.show(job)
 
 
-@pytest.mark.parametrize(("path", "code"), [("timeout", "TIMEOUT"), ("steps.0.timeout", "STEP_TIMEOUT")])
+@pytest.mark.parametrize(
+    ("path", "code"), [("timeout", "TIMEOUT"), ("steps.0.timeout", "STEP_TIMEOUT")]
+)
 def test_a_timeout_that_is_set_while_a_group_runs_ends_it(
     worker: fleet.FleetWorker, coordinator: Coordinator, path: str, code: str
 ) -> None:
@@ -61,13 +67,19 @@ def test_a_timeout_that_is_raised_while_a_group_runs_does_not_end_it(
 ) -> None:
     path = tmp_path / "go"
     job = running(
-        coordinator, {"python": "fleet_steps:until", "params": {"path": str(path)}, "timeout": SHORT}, timeout=SHORT
+        coordinator,
+        {"python": "fleet_steps:until", "params": {"path": str(path)}, "timeout": SHORT},
+        timeout=SHORT,
     )
     began = time.time()
-    answer = coordinator.client.alter(job, {"groups.g.timeout": "2h", "groups.g.steps.0.timeout": None})
+    answer = coordinator.client.alter(
+        job, {"groups.g.timeout": "2h", "groups.g.steps.0.timeout": None}
+    )
     assert answer.answer == "DONE"
     assert any("timeout: 2h" in one.ends.what for one in coordinator.client.explain(job))
-    wait_until(lambda: time.time() > began + SHORT + 1, 3 * SHORT, "the first timeout to have passed")
+    wait_until(
+        lambda: time.time() > began + SHORT + 1, 3 * SHORT, "the first timeout to have passed"
+    )
     act(coordinator)
     assert coordinator.status(job) is Status.RUNNING
     path.touch()

@@ -15,7 +15,9 @@ class Broker:
         self._stage = stage
         self._trouble = trouble
         self._queues: dict[str, list[float]] = {}
-        self.woken_at: dict[str, float] = {}  # queue → when somebody last sent a wake-up, whatever became of it
+        self.woken_at: dict[
+            str, float
+        ] = {}  # queue → when somebody last sent a wake-up, whatever became of it
         self.pushed: Callable[[str, float], None] = lambda queue, at: None
 
     def push(self, queue: str) -> None:

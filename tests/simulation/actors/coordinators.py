@@ -56,7 +56,12 @@ class StoreAtHand:
         knows: Callable[[int], bool] = lambda schema: True,
     ) -> None:
         """``knows``: whether what has this schema can be read by the release at hand."""
-        self._connection, self._core, self._broker, self._listening = connection, core, broker, listening
+        self._connection, self._core, self._broker, self._listening = (
+            connection,
+            core,
+            broker,
+            listening,
+        )
         self._knows = knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
@@ -68,7 +73,9 @@ class StoreAtHand:
         def begin_and_read() -> Begun:
             begun = self._core.begin(job, owner)
             stored = self._core.jobs.get(job)
-            return replace(begun, ended=bool(groups) and stored is not None and stored.record.terminal)
+            return replace(
+                begun, ended=bool(groups) and stored is not None and stored.record.terminal
+            )
 
         return self._call(f"begin {job}", begin_and_read)
 
@@ -87,9 +94,14 @@ class StoreAtHand:
         if bare:
             record = self.job(job)
             return None if record is None else JobState(plan_of(record.spec), record, {}, {}, {})
-        if cached is not None and self._call(f"look {job}", lambda: self._core.commit_id(job)) == cached.job.commit:
+        if (
+            cached is not None
+            and self._call(f"look {job}", lambda: self._core.commit_id(job)) == cached.job.commit
+        ):
             wanted = list(cached.active if changed is None else changed)
-            for name, attempt in self._call(f"read {job}", lambda: self._core.attempts_of(job, wanted)).items():
+            for name, attempt in self._call(
+                f"read {job}", lambda: self._core.attempts_of(job, wanted)
+            ).items():
                 if attempt is None:
                     cached.attempts.pop(name, None)
                 else:
@@ -102,9 +114,14 @@ class StoreAtHand:
             readable(state.job, self._knows)
         return state
 
-    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
+    def commit(
+        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str
+    ) -> CommitAnswer:
         assert summary
-        moves = ", ".join(f"{e.get('group', '')}→{e['kind']} {e.get('code', '')}".rstrip() for e in decision.events)
+        moves = ", ".join(
+            f"{e.get('group', '')}→{e['kind']} {e.get('code', '')}".rstrip()
+            for e in decision.events
+        )
 
         def effect() -> CommitAnswer:
             answer = self._core.commit(decision, commit_id, due_seen, acks)
@@ -130,19 +147,32 @@ class StoreAtHand:
         params: Mapping[str, Any] | None = None,
     ) -> CommitAnswer:
         def effect() -> CommitAnswer:
-            answer = self._core.command(commanded, old, command_id, event, plans=plans, params=params)
+            answer = self._core.command(
+                commanded, old, command_id, event, plans=plans, params=params
+            )
             self._connection.note(f"{event['kind']} {old.id} ({old.status}): {answer}")
             return answer
 
         return self._call(f"command {old.id} {event['kind']}", effect)
 
     def acknowledge(
-        self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+        self,
+        job: str,
+        due: float | None,
+        due_seen: str,
+        acks: Acks,
+        offers: Mapping[Offer, str] = NO_OFFERS,
     ) -> None:
-        self._call(f"acknowledge {job}", lambda: self._core.acknowledge(job, due, due_seen, acks, offers))
+        self._call(
+            f"acknowledge {job}", lambda: self._core.acknowledge(job, due, due_seen, acks, offers)
+        )
 
-    def halt(self, job: str, reason: Reason, commit_id: str, now: float, tell: Callable[[Decision], None]) -> None:
-        self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now, tell))
+    def halt(
+        self, job: str, reason: Reason, commit_id: str, now: float, tell: Callable[[Decision], None]
+    ) -> None:
+        self._call(
+            f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now, tell)
+        )
 
     def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
         return self._call("listening", self._listening)
@@ -156,7 +186,9 @@ class StoreAtHand:
     def wake_ups(
         self, lanes: Sequence[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
     ) -> dict[str, int]:
-        return self._call("wake-ups", lambda: self._core.wake_ups(sorted(lanes), listening, self._broker.length))
+        return self._call(
+            "wake-ups", lambda: self._core.wake_ups(sorted(lanes), listening, self._broker.length)
+        )
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         return self._call("tick", lambda: self._core.tick(period, lease_ttl))
@@ -184,7 +216,9 @@ def readable(record: JobRecord, knows: Callable[[int], bool]) -> None:
 class StreamAtHand:
     """The report stream as one consumer sees it."""
 
-    def __init__(self, connection: Connection, stream: ModelStream, name: str, knows: Callable[[int], bool]) -> None:
+    def __init__(
+        self, connection: Connection, stream: ModelStream, name: str, knows: Callable[[int], bool]
+    ) -> None:
         self._connection, self._stream, self._name, self._knows = connection, stream, name, knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
@@ -201,11 +235,18 @@ class StreamAtHand:
         return self._known(self._call("read reports", lambda: self._stream.read(self._name, count)))
 
     def claim_idle(self, idle: float, count: int) -> list[StreamEntry]:
-        return self._known(self._call("claim idle reports", lambda: self._stream.claim_idle(self._name, idle, count)))
+        return self._known(
+            self._call(
+                "claim idle reports", lambda: self._stream.claim_idle(self._name, idle, count)
+            )
+        )
 
     def _known(self, entries: list[StreamEntry]) -> list[StreamEntry]:
         """What this release can read, it reads: the code under test knows one version alone."""
-        return [replace(entry, fields={**entry.fields, "v": "1"}) if self._knows(NEWER) else entry for entry in entries]
+        return [
+            replace(entry, fields={**entry.fields, "v": "1"}) if self._knows(NEWER) else entry
+            for entry in entries
+        ]
 
     def dead_letter(self, entries: Sequence[StreamEntry], reason: str, counter: str) -> int:
         return self._call("dead letter", lambda: self._stream.dead_letter(entries, reason))
@@ -312,7 +353,13 @@ class Office:
         sweep = Sweep(cast(Store, store), reconciler, self._settings)
         reports = StreamAtHand(connection, self._stream, f"{self.name}.{self._lives}", self._knows)
         consumer = Consumer(
-            *(cast(ReportStream, reports), reconciler, sweep, self._settings, cast(Heartbeat, _NoHeartbeat())),
+            *(
+                cast(ReportStream, reports),
+                reconciler,
+                sweep,
+                self._settings,
+                cast(Heartbeat, _NoHeartbeat()),
+            ),
             clock=lambda: self._stage.now,
             uniform=self._stage.waits.uniform,
         )

@@ -25,7 +25,9 @@ class DispatcherAtHand:
     def send_wake_ups(self, wake_ups: Mapping[str, int]) -> None:
         try:
             for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
-                self._connection.call(f"wake up {queue}", partial(self._broker.push, queue), lost=OSError)
+                self._connection.call(
+                    f"wake up {queue}", partial(self._broker.push, queue), lost=OSError
+                )
         except OSError:
             return  # the rest of the batch is lost with it
 
@@ -45,14 +47,21 @@ class WarehousesAtHand:
             wrote: is told of every entry of the log.
             answered: is told of every job of which a publisher knows for good whether it is published.
         """
-        self._connection, self._depot, self._wrote, self._answered = connection, depot, wrote, answered
+        self._connection, self._depot, self._wrote, self._answered = (
+            connection,
+            depot,
+            wrote,
+            answered,
+        )
 
     def _io(self, what: str, effect: Callable[[], T]) -> T:
         return self._connection.call(what, effect, lost=OSError, of_store=False)
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         if self._connection.trouble.chance(self._connection.trouble.blind):
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
+            return PublishResult(
+                trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached")
+            )
         try:
             result = self._publish(state, answered)
         except OSError as error:
@@ -62,14 +71,20 @@ class WarehousesAtHand:
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
         if self._connection.trouble.chance(self._connection.trouble.blind):
-            return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
+            return PublishResult(
+                trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached")
+            )
         try:
             number = self._append(state, LogEntry(state.job.id, "abort", code=why.code))
         except OSError as error:
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
         entry = self._depot.log[number - 1]
         self._answered(state.job.id)
-        return PublishResult(failed=why) if entry.kind == "abort" else PublishResult(number, entry.outputs)
+        return (
+            PublishResult(failed=why)
+            if entry.kind == "abort"
+            else PublishResult(number, entry.outputs)
+        )
 
     def _publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         job = state.job.id

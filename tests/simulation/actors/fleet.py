@@ -92,14 +92,25 @@ class Host:
         self._watchdog = Routine(self._stage, f"{self.name}/dog", self._watch(), delay + RENEW / 2)
 
     def _hold(self, token: Token | None) -> None:
-        self._held, self._state, self._terminated, self._out_of_reach = token, WatchState(), False, 0.0
+        self._held, self._state, self._terminated, self._out_of_reach = (
+            token,
+            WatchState(),
+            False,
+            0.0,
+        )
         self._told = None
-        self._ignores_instructions = token is not None and self._trouble.chance(self._trouble.ignores_instructions)
+        self._ignores_instructions = token is not None and self._trouble.chance(
+            self._trouble.ignores_instructions
+        )
 
     @property
     def _instruction(self) -> Instruction | None:
         """What the runner was told, by its watchdog or by its worker."""
-        return self._state.instruction or self._told or (Instruction.DRAIN if self._terminated else None)
+        return (
+            self._state.instruction
+            or self._told
+            or (Instruction.DRAIN if self._terminated else None)
+        )
 
     @property
     def listening(self) -> bool:
@@ -115,7 +126,13 @@ class Host:
         now = self._store.now
         idle = None if self._held else now
         self.status = RunnerStatus(
-            id=self.id, host=self.name, pid=1, worker_pid=1, queues=self.queues, seen=now, idle_since=idle
+            id=self.id,
+            host=self.name,
+            pid=1,
+            worker_pid=1,
+            queues=self.queues,
+            seen=now,
+            idle_since=idle,
         )
 
     def pushed(self, queue: str, at: float) -> None:
@@ -135,10 +152,18 @@ class Host:
         self._watchdog.kill()
         if token is not None and rng.random() < 0.5:
             last = policy.decide(
-                self._state, Observation(self._stage.now, ProcessState.GONE), grace=0.0, who=self.name
+                self._state,
+                Observation(self._stage.now, ProcessState.GONE),
+                grace=0.0,
+                who=self.name,
             ).outcome
             if last is not None:
-                Routine(self._stage, f"{self.name}/dog", self._obituary(token, last), rng.uniform(0.05, 1.0))
+                Routine(
+                    self._stage,
+                    f"{self.name}/dog",
+                    self._obituary(token, last),
+                    rng.uniform(0.05, 1.0),
+                )
         self._start(rng.uniform(0.5, 5.0))
 
     def _boundary(self, where: str) -> Life:
@@ -151,7 +176,9 @@ class Host:
             until = trouble.freeze_until()
             # A stopped machine; a partition, in which the runner works on; a long call, in which only the dog lives.
             what = self._stage.rng.choice(("host", "host", "dog", "runner"))
-            self._stage.log(self.name, f"FREEZES ({what}) {where} for {until - self._stage.now:.1f}s")
+            self._stage.log(
+                self.name, f"FREEZES ({what}) {where} for {until - self._stage.now:.1f}s"
+            )
             if what != "runner":
                 self._watchdog.freeze(until)
             if what != "dog":
@@ -185,7 +212,11 @@ class Host:
                 continue
             if not self._trouble.away:
                 self._note()
-            if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST and not self._trouble.away:
+            if (
+                token is not None
+                and self._trouble.of_call() is not Fault.REQUEST_LOST
+                and not self._trouble.away
+            ):
                 ended = self._look_at_runner(token, self._store.renew(token, self.worker))
                 if ended:
                     return
@@ -203,13 +234,17 @@ class Host:
     def _look_at_runner(self, token: Token, answer: RenewAnswer) -> bool:
         """Tell the runner to leave, or kill it; whether the watch is over."""
         observation = Observation(self._stage.now, ProcessState.ALIVE, answer=answer)
-        action = policy.decide(self._state, observation, grace=self._settings.cancel_grace, who=self.name)
+        action = policy.decide(
+            self._state, observation, grace=self._settings.cancel_grace, who=self.name
+        )
         self._state = action.state
         if action.instruction is not None:
             self._stage.log(f"{self.name}/dog", f"tells {token}: {action.instruction}")
         if not action.kill_reason or self._stage.now < self._out_of_reach:
             return False
-        self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({action.state.instruction})")
+        self._stage.log(
+            f"{self.name}/dog", f"KILLS the runner under {token} ({action.state.instruction})"
+        )
         self._runner.kill()
         if action.outcome is not None:
             Routine(self._stage, f"{self.name}/dog", self._obituary(token, action.outcome), 0.01)
@@ -315,10 +350,15 @@ class Host:
             raise Killed
         if behaviour.fails(runs):
             fatal = behaviour.kind == "fatal"
-            return Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", f"run {runs + 1}", recoverable=not fatal))
+            return Outcome(
+                OutcomeKind.FAILED,
+                failure=Failure("BOOM", f"run {runs + 1}", recoverable=not fatal),
+            )
         marker = self._marker(token, work_order, behaviour.silent)
         yield from self._boundary("before the marker")
-        if self._instruction is not None:  # the last look: from here on the work counts as done, whatever it is told
+        if (
+            self._instruction is not None
+        ):  # the last look: from here on the work counts as done, whatever it is told
             return (yield from self._leave(token))
         if self.marker_first:
             self._depot.markers[token.staging] = marker
@@ -345,12 +385,16 @@ class Host:
     def _read(self, token: Token, frozen: FrozenInputs) -> None:
         for need, folders in frozen.inputs.items():
             for folder in filter(None, folders):  # empty: it made nothing
-                assert folder in self._depot.markers, f"{token} is to read {folder} of {need}, which has no marker"
+                assert folder in self._depot.markers, (
+                    f"{token} is to read {folder} of {need}, which has no marker"
+                )
 
     def _on_record(self, job: str, group: str, fingerprint: str) -> str | None:
         """The staging of a group of a job that this one retries, if it did this very work and made nothing."""
         found = self._store.jobs[job].groups.get(group) if job in self._store.jobs else None
-        fits = found is not None and found.done is not None and found.done.fingerprint == fingerprint
+        fits = (
+            found is not None and found.done is not None and found.done.fingerprint == fingerprint
+        )
         return found.staging if found is not None and fits else None
 
     def _marker(self, token: Token, work_order: WorkOrder, silent: bool) -> ModelMarker:

@@ -49,7 +49,9 @@ T = TypeVar("T")
 class _QueriesAtHand:
     """As much of ``Queries`` as commands are judged by."""
 
-    def __init__(self, connection: Connection, core: ModelStore, knows: Callable[[int], bool]) -> None:
+    def __init__(
+        self, connection: Connection, core: ModelStore, knows: Callable[[int], bool]
+    ) -> None:
         self._connection, self._core, self._knows = connection, core, knows
 
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
@@ -74,7 +76,12 @@ class _ClientStore(StoreAtHand):
         return 0
 
     def submit(
-        self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0, expect: str = ""
+        self,
+        submission: Submission,
+        summary: str,
+        reason: str = "",
+        vacuums: int = 0,
+        expect: str = "",
     ) -> tuple[str, bool]:
         assert summary
         assert not vacuums
@@ -110,7 +117,9 @@ class _WarehouseAtHand:
         assert expected == self.identity(), "there is one warehouse here"
 
     def readable(self) -> tuple[int, int]:
-        return 0, self._connection.call("head of the log", self._depot.head, lost=OSError, of_store=False)
+        return 0, self._connection.call(
+            "head of the log", self._depot.head, lost=OSError, of_store=False
+        )
 
     def owners(self, version: int, known: OwnersAt | None = None) -> OwnersAt:
         return OwnersAt(version, {})
@@ -123,14 +132,22 @@ class _WarehouseAtHand:
         self, wanted: Callable[[str, str], bool], version: int, since: float, known: object
     ) -> tuple[int, str] | None:
         entries = [(slot, self._depot.log[slot - 1]) for slot in range(version, 0, -1)]
-        found = ((slot, entry.publish_id) for slot, entry in entries if wanted(entry.publish_id, entry.package_id))
-        return self._connection.call("search the log", lambda: next(found, None), lost=OSError, of_store=False)
+        found = (
+            (slot, entry.publish_id)
+            for slot, entry in entries
+            if wanted(entry.publish_id, entry.package_id)
+        )
+        return self._connection.call(
+            "search the log", lambda: next(found, None), lost=OSError, of_store=False
+        )
 
 
 class _AtOnce(CircuitBreaker):
     """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take turns."""
 
-    def call(self, place: str, what: str, function: Callable[[], T], limit: float | None = None) -> T:
+    def call(
+        self, place: str, what: str, function: Callable[[], T], limit: float | None = None
+    ) -> T:
         return function()
 
 
@@ -178,7 +195,9 @@ class User:
         connection.of_coordinator = False
         self._warehouse = _WarehouseAtHand(connection, depot)
         self._client = _ClientAtHand(settings, connection, core, broker, stage, knows, retries)
-        self._requests = sorted((request for request in requests if not request.moment), key=lambda request: request.at)
+        self._requests = sorted(
+            (request for request in requests if not request.moment), key=lambda request: request.at
+        )
         self._shell: Turn | None = None
         self._soon: list[Turn] = []
         self._due = [request for request in requests if request.moment]
@@ -204,14 +223,20 @@ class User:
     def happened(self, moment: str, job: str) -> None:
         """Inject the fault now, if one was wished for."""
         root = self._retries.root(job)
-        request = next((request for request in self._due if (request.moment, request.job) == (moment, root)), None)
+        request = next(
+            (request for request in self._due if (request.moment, request.job) == (moment, root)),
+            None,
+        )
         if request is None or (moment != "publishing" and self._stage.rng.random() < 0.4):
             return
         self._due.remove(request)
         delay = self._stage.rng.uniform(0.0, self._stage.rng.choice((0.005, 0.03, 0.5, 2.0)))
         self._give_soon(replace(request, job=job), delay)
         if request.given is Command.PAUSE and not request.then and self._stage.rng.random() < 0.6:
-            self._give_soon(UserRequest(0.0, job, Command.RESUME), delay + self._stage.rng.choice((0.1, 3.0, 20.0)))
+            self._give_soon(
+                UserRequest(0.0, job, Command.RESUME),
+                delay + self._stage.rng.choice((0.1, 3.0, 20.0)),
+            )
 
     def _give_soon(self, request: UserRequest, delay: float) -> None:
         self._soon.append(Turn(self._stage, "user", lambda: self._give_all(request), delay))
@@ -223,7 +248,9 @@ class User:
     def _open(self, requests: list[UserRequest]) -> None:
         self._requests = requests
         if requests:
-            self._shell = Turn(self._stage, "user", self._life, max(0.0, requests[0].at - self._stage.now))
+            self._shell = Turn(
+                self._stage, "user", self._life, max(0.0, requests[0].at - self._stage.now)
+            )
 
     def _life(self) -> None:
         while self._requests:
@@ -256,7 +283,9 @@ class User:
                     self._stage.log("user", f"{request.given} {request.job}: WRONG, {error}")
                     break
                 except Refused as error:
-                    self._stage.log("user", f"{request.given} {request.job}: RETRY REFUSED, {error}")
+                    self._stage.log(
+                        "user", f"{request.given} {request.job}: RETRY REFUSED, {error}"
+                    )
                     break
                 else:
                     self._stage.log("user", f"{request.given} {request.job}: {said}")
@@ -284,8 +313,12 @@ class User:
             made = self._client.retry(job, params=params, reason="once more", by="user")
         except Refused as error:
             stands = "was retried before" in str(error)
-            if may_be and not stands and self._may_be_retried(job):  # a rollback may have come between
-                raise Broken(WORD, f"a retry of {job} was refused, and it has ended: {error}") from None
+            if (
+                may_be and not stands and self._may_be_retried(job)
+            ):  # a rollback may have come between
+                raise Broken(
+                    WORD, f"a retry of {job} was refused, and it has ended: {error}"
+                ) from None
             raise
         return f"{'RETRIED' if made.new else 'RETRIED BEFORE'} as {made.id}", made.id
 

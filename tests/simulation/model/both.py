@@ -98,7 +98,9 @@ class Both:
     def __init__(self, client: redis.Redis, lease_ttl: float) -> None:
         self.client = client
         self.real = Store(Settings(prefix="model"), client)
-        self.model = ModelStore(lambda: server_time(client), _NoStream(), lock_term=2.5, lease_ttl=lease_ttl)
+        self.model = ModelStore(
+            lambda: server_time(client), _NoStream(), lock_term=2.5, lease_ttl=lease_ttl
+        )
         self.begun: tuple[Begun, Begun] | None = None
         self.held: list[tuple[Any, Any]] = []
         self.seen: list[tuple[JobRecord, JobRecord]] = []
@@ -134,7 +136,9 @@ class Both:
     def ready(self) -> tuple[list[str], list[str]]:
         """The offers that stand on both, in order: what a store lists in its own order is offered in that order."""
         standing: Any = self.client.zrange(KEYS.ready("spark"), 0, -1)
-        return standing, [str(one) for one, _ in sorted(self.model.ready.get("spark", {}).items(), key=by_turn)]
+        return standing, [
+            str(one) for one, _ in sorted(self.model.ready.get("spark", {}).items(), key=by_turn)
+        ]
 
     def take(self, caller: str, claimant: str) -> tuple[Any, Any]:
         """Take what is next."""
@@ -147,7 +151,9 @@ class Both:
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> tuple[Any, Any]:
         caller = token.claimant
-        return self.lease_of(caller).finish(token, outcome, event), self.model.finish(token, outcome, event, caller)
+        return self.lease_of(caller).finish(token, outcome, event), self.model.finish(
+            token, outcome, event, caller
+        )
 
     def tick(self) -> None:
         self.real.tick(1.0, 0.0)
@@ -184,7 +190,9 @@ class Both:
         assert model is not None
         self.seen_whole.append((real, model))
 
-    def ask(self, which: int, word: str, judge: Callable[[JobState], Commanded], command_id: str) -> tuple[Any, Any]:
+    def ask(
+        self, which: int, word: str, judge: Callable[[JobState], Commanded], command_id: str
+    ) -> tuple[Any, Any]:
         answers: list[Any] = []
         stores: tuple[Any, Any] = self.real, self.model
         for store, state in zip(stores, self.seen_whole[which], strict=True):
@@ -192,7 +200,11 @@ class Both:
             event = {"kind": f"USER_{word.upper()}", "by": "ada"}
             more = {"plans": result.plans, "params": result.params}
             done = result.answer is Answer.DONE
-            answers.append(store.command(result.job, state.job, command_id, event, **more) if done else result.answer)
+            answers.append(
+                store.command(result.job, state.job, command_id, event, **more)
+                if done
+                else result.answer
+            )
         return answers[0], answers[1]
 
     def command(self, which: int, given: Command, now: bool, command_id: str) -> tuple[Any, Any]:
@@ -214,7 +226,9 @@ class Both:
         """The events of commands, and their wake-ups, are the same."""
         stream: Any = self.client.xrange(KEYS.of("both").events)
         told = [json.loads(fields["event"]) for _, fields in stream], self.model.jobs["both"].events
-        real, model = ([{**e, "at": 0} for e in events if e["kind"].startswith("USER_")] for events in told)
+        real, model = (
+            [{**e, "at": 0} for e in events if e["kind"].startswith("USER_")] for events in told
+        )
         assert real == model
         reports: Any = self.client.xrange(KEYS.reports)
         woken = [fields["job"] for _, fields in reports if fields.get("kind") == "due"]

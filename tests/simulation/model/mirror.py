@@ -59,10 +59,17 @@ class Mirrored(ModelStore):
     ) -> None:
         """``compared``: is told of every answer that was the same."""
         super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
-        self._redis, self._bytes, self._compared, self._reports = client, bytes_client, compared, stream
+        self._redis, self._bytes, self._compared, self._reports = (
+            client,
+            bytes_client,
+            compared,
+            stream,
+        )
         client.flushall()
         client.xgroup_create(KEYS.reports, REPORT_GROUP, id="0", mkstream=True)
-        self._real = Store(Settings(prefix="mirrored", lock_ttl=2 * lock_term, lease_ttl=lease_ttl), client)
+        self._real = Store(
+            Settings(prefix="mirrored", lock_ttl=2 * lock_term, lease_ttl=lease_ttl), client
+        )
         self._submissions = Submissions(client, KEYS)
         self._entries: dict[str, str] = {}  # ids on the model's stream → on the real one
         self._due_seen: dict[str, str] = {}
@@ -71,10 +78,14 @@ class Mirrored(ModelStore):
 
     def _same(self, what: str, job: str, model: Any, real: Any) -> None:
         if model != real:
-            raise Broken(AGREE, f"{what} of {job}: the model answers {model}, the real store {real}")
+            raise Broken(
+                AGREE, f"{what} of {job}: the model answers {model}, the real store {real}"
+            )
         self._compared(f"{what}: {model}")
 
-    def _both(self, job: str, on_model: Callable[[], Any], on_real: Callable[[], Any]) -> tuple[Any, Any]:
+    def _both(
+        self, job: str, on_model: Callable[[], Any], on_real: Callable[[], Any]
+    ) -> tuple[Any, Any]:
         now = self.now
         pipe = self._redis.pipeline(transaction=False)
         pipe.hset(CLOCK, mapping={"s": int(now), "us": round((now - int(now)) * 1e6)})
@@ -100,13 +111,25 @@ class Mirrored(ModelStore):
         for entry in copies[added - length :]:
             self._redis.xadd(KEYS.reports, {"copy of": entry})
         answer: Any = self._redis.xreadgroup(REPORT_GROUP, "mirror", {KEYS.reports: ">"}, count=100)
-        batches = answer.values() if isinstance(answer, dict) else [stream[1] for stream in answer or ()]
-        read = [entry for batch in batches for entry in (batch[0] if batch and isinstance(batch[0], list) else batch)]
-        self._entries.update(zip(copies, (entry_id for entry_id, _ in read[-len(copies) :]), strict=True))
+        batches = (
+            answer.values() if isinstance(answer, dict) else [stream[1] for stream in answer or ()]
+        )
+        read = [
+            entry
+            for batch in batches
+            for entry in (batch[0] if batch and isinstance(batch[0], list) else batch)
+        ]
+        self._entries.update(
+            zip(copies, (entry_id for entry_id, _ in read[-len(copies) :]), strict=True)
+        )
 
     def _acks(self, acks: Acks) -> Acks:
         ids = {entry: self._entries.get(entry, "1-1") for entry in acks.ids}
-        return Acks(tuple(ids.values()), acks.counts, {ids[entry]: event for entry, event in acks.refused.items()})
+        return Acks(
+            tuple(ids.values()),
+            acks.counts,
+            {ids[entry]: event for entry, event in acks.refused.items()},
+        )
 
     def compare(self, job_id: str) -> None:
         """What stands of a job is the same on both."""
@@ -114,12 +137,18 @@ class Mirrored(ModelStore):
         assert real is not None
         assert model is not None
         keys, pipe = KEYS.of(job_id), self._redis.pipeline(transaction=False)
-        pipe.hgetall(keys.inputs).hgetall(keys.plans).xlen(keys.events).zscore(KEYS.due, job_id).xrange(KEYS.outbox)
+        pipe.hgetall(keys.inputs).hgetall(keys.plans).xlen(keys.events).zscore(
+            KEYS.due, job_id
+        ).xrange(KEYS.outbox)
         inputs, plans, events, score, outbox = pipe.execute()
         pairs: dict[str, tuple[Any, Any]] = {
             "record": (_rounded(replace(model.job, schema=1)), _rounded(real.job)),
-            "groups": tuple({n: _rounded(r) for n, r in state.groups.items()} for state in (model, real)),  # type: ignore[dict-item]
-            "attempts": tuple({n: _rounded(a) for n, a in state.attempts.items()} for state in (model, real)),  # type: ignore[dict-item]
+            "groups": tuple(
+                {n: _rounded(r) for n, r in state.groups.items()} for state in (model, real)
+            ),  # type: ignore[dict-item]
+            "attempts": tuple(
+                {n: _rounded(a) for n, a in state.attempts.items()} for state in (model, real)
+            ),  # type: ignore[dict-item]
             "fork values": (model.collected, real.collected),
             "frozen inputs": (stored.frozen, inputs),
             "plans": (stored.plans, plans),
@@ -128,11 +157,16 @@ class Mirrored(ModelStore):
         }
         for what, (on_model, on_real) in pairs.items():
             if on_model != on_real:
-                raise Broken(AGREE, f"{what} of {job_id}: the model holds {on_model}, the real store {on_real}")
+                raise Broken(
+                    AGREE,
+                    f"{what} of {job_id}: the model holds {on_model}, the real store {on_real}",
+                )
         due = self.due.get(job_id)
         self._same_offers()
         if (score is None) != (due is None) or (due is not None and abs(score - due) > 1e-5):
-            raise Broken(AGREE, f"{job_id} is due at {due} on the model, at {score} on the real store")
+            raise Broken(
+                AGREE, f"{job_id} is due at {due} on the model, at {score} on the real store"
+            )
 
     def remember(self) -> Callable[[], None]:
         back = super().remember()
@@ -158,14 +192,23 @@ class Mirrored(ModelStore):
     # ---- tasks/transport/lua -----------------------------------------------------------------------------------
 
     def take(
-        self, queues: Sequence[str], caller: str, claimant: str, worker: str, event: str, *, leaves: bool = False
+        self,
+        queues: Sequence[str],
+        caller: str,
+        claimant: str,
+        worker: str,
+        event: str,
+        *,
+        leaves: bool = False,
     ) -> Claim | None:
         arguments = (claimant, worker, event)
         model, real = self._both(
             "",
             lambda: super(Mirrored, self).take(queues, caller, *arguments, leaves=leaves),
             # The wait itself was on the stage.
-            lambda: self._lease_of(caller).take(queues, *arguments, linger=0.001 if leaves else 0.0),
+            lambda: self._lease_of(caller).take(
+                queues, *arguments, linger=0.001 if leaves else 0.0
+            ),
         )
         self._same_claims(caller, model, real)
         return model  # type: ignore[no-any-return]
@@ -173,11 +216,14 @@ class Mirrored(ModelStore):
     def _same_claims(self, caller: str, model: Claim | None, real: Claim | None) -> None:
         tokens = [claim and claim.token for claim in (model, real)]
         if tokens[0] != tokens[1]:
-            raise Broken(AGREE, f"take of {caller}: the model gives {tokens[0]}, the real store {tokens[1]}")
+            raise Broken(
+                AGREE, f"take of {caller}: the model gives {tokens[0]}, the real store {tokens[1]}"
+            )
         self._compared(f"take: {'EMPTY' if model is None else 'CLAIMED'}")
         if model is not None and real is not None and model.work_order != real.work_order:
             raise Broken(
-                AGREE, f"{real.token}: the model hands out {model.work_order}, the real store {real.work_order}"
+                AGREE,
+                f"{real.token}: the model hands out {model.work_order}, the real store {real.work_order}",
             )
         self._same_offers()
 
@@ -186,11 +232,16 @@ class Mirrored(ModelStore):
             model = [(str(offer), turn) for offer, turn in sorted(offers.items(), key=by_turn)]
             real = self._redis.zrange(KEYS.ready(lane), 0, -1, withscores=True)
             if [tuple(one) for one in real] != model:  # type: ignore[union-attr]
-                raise Broken(AGREE, f"ready in {lane}: the model holds {model}, the real store {real}")
+                raise Broken(
+                    AGREE, f"ready in {lane}: the model holds {model}, the real store {real}"
+                )
         standing = {lane for lane, offers in self.ready.items() if offers}
         listed = self._redis.zrange(KEYS.lanes, 0, -1)
         if not standing <= set(listed):  # type: ignore[arg-type]
-            raise Broken(AGREE, f"lanes: the model says offers stand in {standing}, the real store lists {listed}")
+            raise Broken(
+                AGREE,
+                f"lanes: the model says offers stand in {standing}, the real store lists {listed}",
+            )
         self._same_slots()
 
     def _same_slots(self) -> None:
@@ -209,7 +260,10 @@ class Mirrored(ModelStore):
         self._same_slots()
 
     def wake_ups(
-        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
+        self,
+        lanes: Iterable[str],
+        listening: Mapping[str, Sequence[RunnerStatus]],
+        waiting: Callable[[str], int],
     ) -> dict[str, int]:
         names = list(lanes)
         pipe = self._redis.pipeline(transaction=False)
@@ -219,7 +273,12 @@ class Mirrored(ModelStore):
                 pipe.rpush(KEYS.queue(queue), *["a wake-up"] * count)
         pipe.hgetall(KEYS.polled)
         polled = {runner: round(float(at), 5) for runner, at in pipe.execute()[-1].items()}
-        self._same("who polled", "all", {runner: round(at, 5) for runner, at in self.polled.items()}, polled)
+        self._same(
+            "who polled",
+            "all",
+            {runner: round(at, 5) for runner, at in self.polled.items()},
+            polled,
+        )
         model = super().wake_ups(names, listening, waiting)
         if model != (real := self._real.wake_ups(names, listening, self.now)):
             raise Broken(AGREE, f"wake-ups: the model sends {model}, the real store {real}")
@@ -230,7 +289,9 @@ class Mirrored(ModelStore):
         super().roll_back(lane, standing)
         self._redis.delete(KEYS.ready(lane))
         if standing:
-            self._redis.zadd(KEYS.ready(lane), {str(offer): turn for offer, turn in standing.items()})
+            self._redis.zadd(
+                KEYS.ready(lane), {str(offer): turn for offer, turn in standing.items()}
+            )
             self._redis.zadd(KEYS.lanes, {lane: 0})
 
     def spoil(self, lane: str, offers: Sequence[Offer]) -> None:
@@ -290,7 +351,9 @@ class Mirrored(ModelStore):
         self._same("look for a key", key, model, self._submissions.submitted(key, fingerprint))
         return model
 
-    def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
+    def submit(
+        self, record: JobRecord, fingerprint: str = "f", reason: str = ""
+    ) -> tuple[str, bool]:
         plan = plan_of(record.spec)
         plans = record.group_plans(plan)
         submission = Submission(record, plans, plan.params, fingerprint)
@@ -309,13 +372,20 @@ class Mirrored(ModelStore):
 
     def begin(self, job_id: str, owner: str) -> Begun:
         model, real = self._both(
-            job_id, lambda: super(Mirrored, self).begin(job_id, owner), lambda: self._real.begin(job_id, owner)
+            job_id,
+            lambda: super(Mirrored, self).begin(job_id, owner),
+            lambda: self._real.begin(job_id, owner),
         )
         self._same("begin", job_id, model.answer, real.answer)
         self._due_seen[model.due_seen] = real.due_seen
-        times = [tuple(round(at, 5) for at in (b.now, b.alive_at, b.grace_until)) for b in (model, real)]
+        times = [
+            tuple(round(at, 5) for at in (b.now, b.alive_at, b.grace_until)) for b in (model, real)
+        ]
         if times[0] != times[1]:
-            raise Broken(AGREE, f"begin of {job_id}: the model's times are {times[0]}, the real store's {times[1]}")
+            raise Broken(
+                AGREE,
+                f"begin of {job_id}: the model's times are {times[0]}, the real store's {times[1]}",
+            )
         return model  # type: ignore[no-any-return]
 
     def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
@@ -332,7 +402,9 @@ class Mirrored(ModelStore):
         model, real = self._both(
             job_id,
             lambda: super(Mirrored, self).commit(decision, commit_id, due_seen, acks),
-            lambda: self._real.commit(decision, commit_id, self._due_seen[due_seen], self._acks(acks), "{}"),
+            lambda: self._real.commit(
+                decision, commit_id, self._due_seen[due_seen], self._acks(acks), "{}"
+            ),
         )
         self._same("commit", job_id, model, real)
         self.compare(job_id)
@@ -359,24 +431,44 @@ class Mirrored(ModelStore):
         return model  # type: ignore[no-any-return]
 
     def acknowledge(
-        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+        self,
+        job_id: str,
+        due: float | None,
+        due_seen: str,
+        acks: Acks,
+        offers: Mapping[Offer, str] = NO_OFFERS,
     ) -> None:
         self._both(
             job_id,
             lambda: super(Mirrored, self).acknowledge(job_id, due, due_seen, acks, offers),
-            lambda: self._real.acknowledge(job_id, due, self._due_seen[due_seen], self._acks(acks), offers),
+            lambda: self._real.acknowledge(
+                job_id, due, self._due_seen[due_seen], self._acks(acks), offers
+            ),
         )
         self._same_offers()
         if due is None:
             self.compare(job_id)
 
-    def halt(self, job_id: str, reason: Reason, commit_id: str, now: float, tell: Callable[[Decision], None]) -> None:
+    def halt(
+        self,
+        job_id: str,
+        reason: Reason,
+        commit_id: str,
+        now: float,
+        tell: Callable[[Decision], None],
+    ) -> None:
         arguments = (job_id, reason, commit_id, now, tell)
-        self._both(job_id, lambda: super(Mirrored, self).halt(*arguments), lambda: self._real.halt(*arguments))
+        self._both(
+            job_id,
+            lambda: super(Mirrored, self).halt(*arguments),
+            lambda: self._real.halt(*arguments),
+        )
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
         model, real = self._both(
-            "", lambda: super(Mirrored, self).tick(period, lease_ttl), lambda: self._real.tick(period, lease_ttl)
+            "",
+            lambda: super(Mirrored, self).tick(period, lease_ttl),
+            lambda: self._real.tick(period, lease_ttl),
         )
         if any(abs(one - other) > 1e-5 for one, other in zip(model, real, strict=True)):
             raise Broken(AGREE, f"tick: the model answers {model}, the real store {real}")
@@ -385,8 +477,12 @@ class Mirrored(ModelStore):
 
 def _rounded(record: Any) -> Any:
     """A record with its times to the tenth of a millisecond: JSON in Lua keeps 14 digits."""
-    values: Iterable[tuple[str, Any]] = ((item.name, getattr(record, item.name)) for item in fields(record))
-    return replace(record, **{name: round(value, 4) for name, value in values if isinstance(value, float)})
+    values: Iterable[tuple[str, Any]] = (
+        (item.name, getattr(record, item.name)) for item in fields(record)
+    )
+    return replace(
+        record, **{name: round(value, 4) for name, value in values if isinstance(value, float)}
+    )
 
 
 def _or_refused(submit: Callable[[], Any]) -> Any:

@@ -26,7 +26,9 @@ class PairedStores:
         self.seen: set[str] = set()
 
     def play(self, seed: int, store: type[Mirrored] = Mirrored) -> HistoryResult:
-        both = partial(store, client=self.client, bytes_client=self.bytes_client, compared=self.seen.add)
+        both = partial(
+            store, client=self.client, bytes_client=self.bytes_client, compared=self.seen.add
+        )
         return simulate(seed, store=both)
 
     def close(self) -> None:

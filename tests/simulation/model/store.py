@@ -25,13 +25,19 @@ class ModelStore(ReferenceStore):
     stored = StoredJob
     jobs: dict[str, StoredJob]  # type: ignore[assignment]
 
-    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float) -> None:
+    def __init__(
+        self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float
+    ) -> None:
         super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
-        self.notify: Callable[[str], None] = lambda queue: None  # wakes who waits for an offer on the queue
+        self.notify: Callable[[str], None] = lambda queue: (
+            None
+        )  # wakes who waits for an offer on the queue
         self.watching: Watching | None = None
         self.skew = 0.0  # of the store's clock against that of the stage
         self.set_back = False  # it was set back once
-        self.newer: set[str] = set()  # claimants of a newer release, whose reports only such a one can read
+        self.newer: set[str] = (
+            set()
+        )  # claimants of a newer release, whose reports only such a one can read
 
     @property
     def now(self) -> float:
@@ -58,16 +64,42 @@ class ModelStore(ReferenceStore):
     def remember(self) -> Callable[[], None]:
         """A snapshot of all keys; answers how to go back to it."""
         jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
-        due, keys, taken, finished = dict(self.due), dict(self.keys), dict(self.taken), dict(self.finished)
+        due, keys, taken, finished = (
+            dict(self.due),
+            dict(self.keys),
+            dict(self.taken),
+            dict(self.finished),
+        )
         ready = {lane: dict(offers) for lane, offers in self.ready.items()}
-        turn, polled, pools, held = dict(self.turn), dict(self.polled), dict(self.pools), set(self.held)
+        turn, polled, pools, held = (
+            dict(self.turn),
+            dict(self.polled),
+            dict(self.pools),
+            set(self.held),
+        )
         alive_at, grace, period = self.alive_at, (self.grace_since, self.grace_until), self.period
         outbox = list(self.outbox)
 
         def restore() -> None:
-            self.jobs, self.due, self.keys, self.taken, self.finished = jobs, due, keys, taken, finished
-            self.ready, self.turn, self.polled, self.pools, self.held = ready, turn, polled, pools, held
-            self.alive_at, (self.grace_since, self.grace_until), self.period = alive_at, grace, period
+            self.jobs, self.due, self.keys, self.taken, self.finished = (
+                jobs,
+                due,
+                keys,
+                taken,
+                finished,
+            )
+            self.ready, self.turn, self.polled, self.pools, self.held = (
+                ready,
+                turn,
+                polled,
+                pools,
+                held,
+            )
+            self.alive_at, (self.grace_since, self.grace_until), self.period = (
+                alive_at,
+                grace,
+                period,
+            )
             self.outbox = outbox
 
         return restore
@@ -105,7 +137,9 @@ class ModelStore(ReferenceStore):
         newer = {"v": "2"} if token.claimant in self.newer else {}
         super()._report(event, token, kind, **newer, **more)
 
-    def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
+    def submit(
+        self, record: JobRecord, fingerprint: str = "f", reason: str = ""
+    ) -> tuple[str, bool]:
         known = record.id in self.jobs
         job_id, new = super().submit(record, fingerprint, reason)
         if new and not known and self.watching:
@@ -135,7 +169,12 @@ class ModelStore(ReferenceStore):
         return answer
 
     def command(
-        self, commanded: JobRecord, old: JobRecord, command_id: str, event: Mapping[str, Any], **more: Any
+        self,
+        commanded: JobRecord,
+        old: JobRecord,
+        command_id: str,
+        event: Mapping[str, Any],
+        **more: Any,
     ) -> CommitAnswer:
         job = self.jobs.get(old.id)
         before = None if job is None or job.commanded == command_id else job.record
@@ -151,7 +190,12 @@ class ModelStore(ReferenceStore):
             self.notify(queue_of(lane))
 
     def acknowledge(
-        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+        self,
+        job_id: str,
+        due: float | None,
+        due_seen: str,
+        acks: Acks,
+        offers: Mapping[Offer, str] = NO_OFFERS,
     ) -> None:
         super().acknowledge(job_id, due, due_seen, acks, offers)
         if self.watching:
@@ -171,7 +215,10 @@ class ModelStore(ReferenceStore):
         super().halt(job_id, reason, commit_id, now, tell)
 
     def wake_ups(
-        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
+        self,
+        lanes: Iterable[str],
+        listening: Mapping[str, Sequence[RunnerStatus]],
+        waiting: Callable[[str], int],
     ) -> dict[str, int]:
         sent = super().wake_ups(lanes, listening, waiting)
         if self.watching:

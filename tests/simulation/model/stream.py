@@ -41,7 +41,11 @@ class ReportStream:
         for _ in range(2 if trouble.chance(trouble.double) else 1):
             self.seq += 1
             at = trouble.late()
-            index = rng.randint(0, len(self._waiting)) if trouble.chance(trouble.reorder) else len(self._waiting)
+            index = (
+                rng.randint(0, len(self._waiting))
+                if trouble.chance(trouble.reorder)
+                else len(self._waiting)
+            )
             self._waiting.insert(index, (at, StreamEntry(f"{self.seq}-0", dict(fields))))
             self.added(at)
 
@@ -51,7 +55,12 @@ class ReportStream:
         pending = {entry: replace(item) for entry, item in self.pending.items()}
 
         def restore() -> None:
-            self._waiting, self.dead_letters, self.counters, self.pending = waiting, dead, counters, pending
+            self._waiting, self.dead_letters, self.counters, self.pending = (
+                waiting,
+                dead,
+                counters,
+                pending,
+            )
             self.added(self._stage.now)
 
         return restore

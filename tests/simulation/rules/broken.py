@@ -30,9 +30,27 @@ LATE_TIMEOUT = f"{WAIT}: a timeout ends what it is about within a sweep"
 LATE_END = f"{WAIT}: a job whose groups are done, or are to be canceled, ends within a sweep"
 LATE_PUBLISH = f"{WAIT}: publishing is tried again within a minute"
 COSTS = (
-    *(LOST_OFFER, LOST_WAKE_UP, MANY_WAKE_UPS, LOST_SLOT, LOST_REPORT, LOST_WORKER, LOST_CONSUMER, LOST_BEAT),
+    *(
+        LOST_OFFER,
+        LOST_WAKE_UP,
+        MANY_WAKE_UPS,
+        LOST_SLOT,
+        LOST_REPORT,
+        LOST_WORKER,
+        LOST_CONSUMER,
+        LOST_BEAT,
+    ),
     *(MISSED_LOCK, MISSED_DUE, LATE_ANSWER),
-    *(LATE_COMMAND, LATE_CANCEL, LATE_START, LATE_RETRY, LONG_BACKOFF, LATE_TIMEOUT, LATE_END, LATE_PUBLISH),
+    *(
+        LATE_COMMAND,
+        LATE_CANCEL,
+        LATE_START,
+        LATE_RETRY,
+        LONG_BACKOFF,
+        LATE_TIMEOUT,
+        LATE_END,
+        LATE_PUBLISH,
+    ),
 )
 
 UNTOLD = f"{FORGOTTEN}: every change that a rule names is told"

@@ -28,7 +28,14 @@ class Budgets:
 
     def resumed(self, job_id: str) -> None:
         """From here on every group has its whole budget again."""
-        self.forget([key for counter in (self._failures, self._losses) for key in counter if key[0] == job_id])
+        self.forget(
+            [
+                key
+                for counter in (self._failures, self._losses)
+                for key in counter
+                if key[0] == job_id
+            ]
+        )
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Nothing is charged to these any more."""
@@ -45,17 +52,33 @@ class Budgets:
                 continue
             if (record.failures, record.losses) != (self._failures[key], self._losses[key]):
                 said = f"{self._failures[key]} failures and {self._losses[key]} losses"
-                raise Broken(WORD, f"{job_id}/{group} had {said} since the resume; its record says {record}")
-            if old.state is record.state is S.BACKOFF and old.epoch == record.epoch and record.next_at > self._core.now:
-                raise Broken(WORD, f"{job_id}/{group} waits out a backoff although the job was resumed")
+                raise Broken(
+                    WORD, f"{job_id}/{group} had {said} since the resume; its record says {record}"
+                )
+            if (
+                old.state is record.state is S.BACKOFF
+                and old.epoch == record.epoch
+                and record.next_at > self._core.now
+            ):
+                raise Broken(
+                    WORD, f"{job_id}/{group} waits out a backoff although the job was resumed"
+                )
 
     def backoff(
-        self, key: Key, attempt: AttemptRecord | None, planned: PlannedGroup, event: Mapping[str, Any], now: float
+        self,
+        key: Key,
+        attempt: AttemptRecord | None,
+        planned: PlannedGroup,
+        event: Mapping[str, Any],
+        now: float,
     ) -> None:
         """The next attempt waits as the policy says, less its share of jitter; after lost workers for 0, 2, 10 s."""
         if event["kind"] != S.BACKOFF:
             return
-        kind, policy = attempt.outcome.kind if attempt and attempt.outcome else OutcomeKind.LOST, planned.retry
+        kind, policy = (
+            attempt.outcome.kind if attempt and attempt.outcome else OutcomeKind.LOST,
+            planned.retry,
+        )
         least = most = 0.0
         if kind is OutcomeKind.FAILED:
             most = min(policy.max_backoff, policy.backoff * 2.0 ** (self._failures[key] - 1))
@@ -68,7 +91,9 @@ class Budgets:
             said = f"{key[0]}/{key[1]} waits {waits:.1f}s after {charged}"
             raise Broken(LONG_BACKOFF, f"{said}; its policy says {least:.1f}s to {most:.1f}s")
 
-    def charge(self, key: Key, attempt: AttemptRecord | None, planned: PlannedGroup, target: GroupState) -> None:
+    def charge(
+        self, key: Key, attempt: AttemptRecord | None, planned: PlannedGroup, target: GroupState
+    ) -> None:
         """An attempt ended in BACKOFF or FAILED: was that so, and was it charged to the right budget?"""
         core, failed, where = self._core, target is S.FAILED, f"{key[0]}/{key[1]}"
         outcome = None if attempt is None else attempt.outcome
@@ -81,16 +106,28 @@ class Budgets:
             unrecoverable = outcome.failure is not None and not outcome.failure.recoverable
             spent = unrecoverable or self._failures[key] > planned.retry.max
             if spent != failed:
-                raise Broken(FORGOTTEN, f"{where} is {target} at failure {self._failures[key]} of {planned.retry}")
+                raise Broken(
+                    FORGOTTEN,
+                    f"{where} is {target} at failure {self._failures[key]} of {planned.retry}",
+                )
         elif outcome is not None and outcome.kind is not OutcomeKind.LOST:
             raise Broken(ONE, f"{where} became {target} although its attempt says {outcome.kind}")
         else:
             alive = core.now - core.alive_at <= 3 * core.period and core.now > core.grace_until
             # A lease that reads as longer than a term was given before the clock was set back.
-            holds = attempt is not None and core.now <= attempt.lease <= core.now + core.lease_ttl + 1.0
+            holds = (
+                attempt is not None and core.now <= attempt.lease <= core.now + core.lease_ttl + 1.0
+            )
             if outcome is None and (attempt is None or holds or not alive):
-                text = "none on record" if attempt is None else f"its lease runs for {attempt.lease - core.now:.1f}s"
-                raise Broken(ONE, f"{where} was taken from its worker without a reason ({text}, sweep alive: {alive})")
+                text = (
+                    "none on record"
+                    if attempt is None
+                    else f"its lease runs for {attempt.lease - core.now:.1f}s"
+                )
+                raise Broken(
+                    ONE,
+                    f"{where} was taken from its worker without a reason ({text}, sweep alive: {alive})",
+                )
             self._losses[key] += 1
             if (self._losses[key] >= planned.spec.worker_losses) != failed:
                 raise Broken(FORGOTTEN, f"{where} is {target} at loss {self._losses[key]} in a row")

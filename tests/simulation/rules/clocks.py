@@ -40,7 +40,9 @@ class Clocks:
         for key in self._queued_at:
             self._queued_at[key] = min(self._queued_at[key], now)
 
-    def committed(self, before: StoredJob, after: StoredJob, decision: Decision, written_at: float) -> str:
+    def committed(
+        self, before: StoredJob, after: StoredJob, decision: Decision, written_at: float
+    ) -> str:
         """``written_at``: by the clock of the store. A pass that stood still while it was set back began after that."""
         job, now = before.record, after.decided_at
         self._ran[job.id] = self.ran_until(job, now)
@@ -58,13 +60,19 @@ class Clocks:
 
     def ran_until(self, job: JobRecord, now: float) -> float:
         counts = job.started_at and job.status not in HELD
-        return self._ran.get(job.id, 0.0) + (max(0.0, now - self._counted_at.get(job.id, now)) if counts else 0.0)
+        return self._ran.get(job.id, 0.0) + (
+            max(0.0, now - self._counted_at.get(job.id, now)) if counts else 0.0
+        )
 
     def _over(self, before: JobRecord, after: JobRecord) -> str:
         timeout, ran = plan_of(before.spec).timeout, self._ran[before.id]
         if timeout is None or ran < timeout - SLACK:
             return f"{before.id} has run {ran:.1f}s, and was given up for its timeout of {timeout}"
-        if before.intent not in (Intent.RUN, Intent.STOP) or before.phase or after.timed_out is None:
+        if (
+            before.intent not in (Intent.RUN, Intent.STOP)
+            or before.phase
+            or after.timed_out is None
+        ):
             return f"{before.id} was given up for its timeout under {before.intent}, {before.phase or 'not publishing'}"
         return ""
 
@@ -74,7 +82,13 @@ class Clocks:
         timeout = plan_of(job.spec).groups[split_member(group)[0]].spec.queue_timeout
         waited = now - self._queued_at[job.id, group]
         unheld = attempt is None or not attempt.claimant
-        if code == "QUEUE_TIMEOUT" and unheld and job.intent is Intent.RUN and timeout and waited >= timeout - SLACK:
+        if (
+            code == "QUEUE_TIMEOUT"
+            and unheld
+            and job.intent is Intent.RUN
+            and timeout
+            and waited >= timeout - SLACK
+        ):
             return ""
         return (
             f"{job.id}/{group} FAILED ({code}) in its queue after {waited:.1f}s of {timeout}, under {job.intent}, "
@@ -86,17 +100,28 @@ class Clocks:
         record, plan = job.record, plan_of(job.record.spec)
         ran, asked_at = self.ran_until(record, now), self._asked_at.get(record.id, 0.0)
         if record.status not in HELD and plan.timeout is not None and ran > plan.timeout:
-            yield f"{record.id} is {record.status}, and its timeout of {plan.timeout}s is over", False
+            yield (
+                f"{record.id} is {record.status}, and its timeout of {plan.timeout}s is over",
+                False,
+            )
         for group, attempt in job.attempts.items():
             limit = plan.groups[split_member(group)[0]].spec.queue_timeout
             since = max(self._queued_at.get((record.id, group), now), asked_at)
             if limit is not None and not attempt.claimant and now - since > limit:
-                yield f"{record.id}/{group} has been in its queue since {since:.3f}, for more than {limit}s", True
+                yield (
+                    f"{record.id}/{group} has been in its queue since {since:.3f}, for more than {limit}s",
+                    True,
+                )
 
     def overdue(self, job: StoredJob, now: float, fault_free_since: float) -> str:
         """Without trouble, whose time is over has been given up soon."""
         record, plan = job.record, plan_of(job.record.spec)
-        if record.terminal or record.intent is not Intent.RUN or record.phase or now - fault_free_since <= MOST_LATE:
+        if (
+            record.terminal
+            or record.intent is not Intent.RUN
+            or record.phase
+            or now - fault_free_since <= MOST_LATE
+        ):
             return ""
         ran = self.ran_until(record, now)
         counts = record.status not in HELD and now - self._asked_at.get(record.id, 0.0) > MOST_LATE
@@ -105,8 +130,12 @@ class Clocks:
         for group, attempt in job.attempts.items():
             limit = plan.groups[split_member(group)[0]].spec.queue_timeout
             since = max(
-                self._queued_at.get((record.id, group), now), self._asked_at.get(record.id, 0.0), fault_free_since
+                self._queued_at.get((record.id, group), now),
+                self._asked_at.get(record.id, 0.0),
+                fault_free_since,
             )
             if limit is not None and not attempt.claimant and now - since > limit + MOST_LATE:
-                return f"{record.id}/{group} has been in its queue for {now - since:.1f}s of {limit}"
+                return (
+                    f"{record.id}/{group} has been in its queue for {now - since:.1f}s of {limit}"
+                )
         return ""

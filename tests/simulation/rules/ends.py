@@ -45,7 +45,10 @@ def limits(after: StoredJob, decision: Decision) -> Iterator[Lie]:
         return  # an alter may have lowered the limit since
     active = sum(1 for record in after.groups.values() if record.state in ACTIVE)
     if plan.max_parallel is not None and active > plan.max_parallel:
-        yield WORD, f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}"
+        yield (
+            WORD,
+            f"{after.record.id}: {active} groups are active, max_parallel is {plan.max_parallel}",
+        )
 
 
 def next_try(before: JobRecord, after: StoredJob) -> str:
@@ -67,30 +70,52 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
             then keeps the package that stands (docs/guarantees.md).
     """
     job = after.record
-    left = [m for name in state.plan.groups for m in state.members(name) if not state.record(m).state.terminal]
+    left = [
+        m
+        for name in state.plan.groups
+        for m in state.members(name)
+        if not state.record(m).state.terminal
+    ]
     if left:
         yield SHOWN, f"{job.id} is {job.status}, and {left} have not ended"
     if after.attempts:
         yield ONE, f"{job.id} is {job.status}, and attempts of {list(after.attempts)} are on record"
-    entries = [(slot, e) for slot, e in enumerate(depot.log, 1) if e.is_of(job.id, package_id_of(job))]
+    entries = [
+        (slot, e) for slot, e in enumerate(depot.log, 1) if e.is_of(job.id, package_id_of(job))
+    ]
     packages = [(slot, e) for slot, e in entries if e.kind == "package"]
     own = [(slot, e) for slot, e in packages if e.publish_id == job.id]
     if job.status not in word.ENDS[job.intent]:
         yield WORD, f"{job.id} is {job.status}, and the user had asked for {job.intent}"
     late = job.timed_out is not None
-    if job.intent is Intent.RUN and late and (job.status is not Status.FAILED or job.reason != job.timed_out):
-        yield WAIT, f"{job.id} is {job.status} ({job.reason}), and its time was over: {job.timed_out}"
+    if (
+        job.intent is Intent.RUN
+        and late
+        and (job.status is not Status.FAILED or job.reason != job.timed_out)
+    ):
+        yield (
+            WAIT,
+            f"{job.id} is {job.status} ({job.reason}), and its time was over: {job.timed_out}",
+        )
     if job.status is Status.FAILED and not entries and not late and not state.fatal:
-        yield SHOWN, f"{job.id} is FAILED ({job.reason}), and it could have lived with all that failed"
+        yield (
+            SHOWN,
+            f"{job.id} is FAILED ({job.reason}), and it could have lived with all that failed",
+        )
     if job.status is Status.FINISHED:
         wanted = package_of(state, depot)
         # A package of another job of its chain of retries is what was asked for, too.
         known = {job.id} - outlasted
-        standing = [(slot, entry if entry.publish_id in known else wanted) for slot, entry in packages]
+        standing = [
+            (slot, entry if entry.publish_id in known else wanted) for slot, entry in packages
+        ]
         if (wanted.outputs or packages) and standing != [(job.version, wanted)]:
             yield SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}"
         if not packages and (entries or job.intent in word.ENDED_BY_USER):
-            yield WORD, f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}"
+            yield (
+                WORD,
+                f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}",
+            )
         if lacking := [*state.fatal, *state.by_state[S.CANCELED]]:
             yield SHOWN, f"{job.id} is FINISHED, and {lacking} failed for good or were canceled"
     elif own and job.id not in outlasted:

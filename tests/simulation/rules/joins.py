@@ -52,13 +52,19 @@ def can_never_go(state: JobState, group: str) -> bool:
     """A quorum out of reach whatever comes; or a fork all of whose needs have ended without its values."""
     spec = state.plan.groups[group].spec
     states = [state.record(member).state for need in spec.needs for member in state.members(need)]
-    open_forks = [need for need in spec.needs if state.fulls[need] is None and not state.ended_whole(need)]
+    open_forks = [
+        need for need in spec.needs if state.fulls[need] is None and not state.ended_whole(need)
+    ]
     if spec.join.rule in ("any_succeeded", "at_least"):
         possible = sum(1 for s in states if s is S.SUCCEEDED or not s.terminal)
         if not open_forks and possible < max(1, spec.join.count):
             return True
     source = spec.fork_from
-    return source is not None and source.source not in state.collected and all(s.terminal for s in states)
+    return (
+        source is not None
+        and source.source not in state.collected
+        and all(s.terminal for s in states)
+    )
 
 
 def untold(state: JobState, env: Environment, due: float | None) -> str:
@@ -75,7 +81,11 @@ def untold(state: JobState, env: Environment, due: float | None) -> str:
         if one.next.at and one.next.at < env.now:
             return f"{where}, and is said to be looked at next {env.now - one.next.at:.1f}s ago"
         waits = job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
-        if waits and one.state == S.BACKOFF and (one.timed or one.next.at or "unstuck resume" not in str(one.help)):
+        if (
+            waits
+            and one.state == S.BACKOFF
+            and (one.timed or one.next.at or "unstuck resume" not in str(one.help))
+        ):
             return f"{where} and goes on by a resume, and it is explained by: {one}"
         if job.intent is Intent.RUN and job.halted is None and "paused" in one.what:
             return f"{where}, nothing is paused, and it is explained by: {one.what!r}"

@@ -63,12 +63,18 @@ class Lateness:
         self._broker, self._settings, self._clocks, self._locks = broker, settings, clocks, locks
         self._hosts = hosts
         self.beaten = False  # beat fires the sweep
-        self.undecidable: Callable[[JobRecord], bool] = lambda job: False  # by some coordinator (a rolling upgrade)
+        self.undecidable: Callable[[JobRecord], bool] = lambda job: (
+            False
+        )  # by some coordinator (a rolling upgrade)
         self._since: dict[tuple[str, str], float] = {}
-        self._busy: dict[str, float] = {}  # job → since when somebody who met its lock busy waits for a pass
+        self._busy: dict[
+            str, float
+        ] = {}  # job → since when somebody who met its lock busy waits for a pass
         self._decided: set[str] = set()  # jobs whose last pass has set the due
         self._answers: dict[str, float] = {}  # job → since when a publisher knows what came of it
-        self._startable: dict[str, tuple[str, list[str]]] = {}  # job → the commit by which it was derived
+        self._startable: dict[
+            str, tuple[str, list[str]]
+        ] = {}  # job → the commit by which it was derived
 
     @property
     def sweep(self) -> float:
@@ -99,13 +105,17 @@ class Lateness:
         """A publisher that lives knows what came of publishing."""
         self._answers[job] = self._stage.now
 
-    def rang(self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]) -> None:
+    def rang(
+        self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]
+    ) -> None:
         """Raises: Broken: with the wake-ups that wait there are more than idle runners, on some of these queues."""
         heard = [queue for queue in sent if listening.get(queue)]
         for some in (c for size in range(1, len(heard) + 1) for c in combinations(heard, size)):
             there = {one.id: one for queue in some for one in listening[queue]}
             idle = [
-                one.id for one in there.values() if idle_runner(one, self._core.polled.get(one.id, 0.0), self._core.now)
+                one.id
+                for one in there.values()
+                if idle_runner(one, self._core.polled.get(one.id, 0.0), self._core.now)
             ]
             waiting = {queue: self._broker.length(queue) for queue in some}
             if sum(waiting.values()) + sum(sent[queue] for queue in some) > len(idle):
@@ -132,7 +142,11 @@ class Lateness:
             yield broken.LOST_BEAT, f"nobody has swept since {core.alive_at:.3f}", every + SLACK
         yield from self._reports()
         for pool, offer in kept_after_the_end(core):
-            yield broken.LOST_SLOT, f"{offer} has ended, and holds a slot of pool {pool}", self.sweep
+            yield (
+                broken.LOST_SLOT,
+                f"{offer} has ended, and holds a slot of pool {pool}",
+                self.sweep,
+            )
         for job_id, job in core.jobs.items():
             record = job.record
             if record.terminal or self.undecidable(record) or self._locked(job):
@@ -141,7 +155,11 @@ class Lateness:
                 yield broken.MISSED_DUE, f"{job_id} is due since {core.due[job_id]:.3f}", self.sweep
             if job_id in self._busy:
                 at = self._busy[job_id]
-                yield broken.MISSED_LOCK, f"{job_id} was met busy at {at:.3f}, and nobody has looked since", self.sweep
+                yield (
+                    broken.MISSED_LOCK,
+                    f"{job_id} was met busy at {at:.3f}, and nobody has looked since",
+                    self.sweep,
+                )
             yield from self._attempts(job)
             yield from self._commands(job)
             yield from self._publishing(job)
@@ -156,14 +174,22 @@ class Lateness:
         """Entries that were read and are not acked; whoever read them lives, or died since."""
         settings, disturbed = self._settings, self._trouble.quiet_since
         for entry, item in self._stream.pending.items():
-            job = self._core.jobs.get(item.entry.fields.get("job") or item.entry.fields["token"].split("/")[0])
+            job = self._core.jobs.get(
+                item.entry.fields.get("job") or item.entry.fields["token"].split("/")[0]
+            )
             if job is not None and self._locked(job):
                 continue
-            alone = item.first_read <= disturbed  # by somebody who may be dead, or have forgotten it
+            alone = (
+                item.first_read <= disturbed
+            )  # by somebody who may be dead, or have forgotten it
             bound = settings.report_idle * 1.2 + SLACK if alone else SLACK * 2
             yield broken.LOST_CONSUMER, f"report {entry} was read at {item.first_read:.3f}", bound
         if (at := self._stream.next_at()) is not None and at <= self._stage.now:
-            yield broken.LOST_CONSUMER, f"a report stands in the stream since {at:.3f}, unread", SLACK * 2
+            yield (
+                broken.LOST_CONSUMER,
+                f"a report stands in the stream since {at:.3f}, unread",
+                SLACK * 2,
+            )
 
     def _attempts(self, job: StoredJob) -> Iterator[Wait]:
         core, now, record = self._core, self._core.now, job.record
@@ -173,12 +199,20 @@ class Lateness:
             where = f"{record.id}/{group} attempt {attempt.epoch} {attempt.nonce}"
             state = job.groups[group].state if group in job.groups else S.WAITING
             if attempt.outcome is not None:
-                yield broken.LOST_REPORT, f"{where} has ended ({attempt.outcome.kind}) and is {state}", report
+                yield (
+                    broken.LOST_REPORT,
+                    f"{where} has ended ({attempt.outcome.kind}) and is {state}",
+                    report,
+                )
             elif attempt.claimant and state is S.QUEUED:
                 yield broken.LOST_REPORT, f"{where} was claimed and is shown QUEUED", report
             elif state in (S.RUNNING, S.CANCELING):
-                lease = attempt.lease if attempt.claimant else job.groups[group].since + core.lease_ttl
-                ahead = lease > now + core.lease_ttl + CLOCK_SLACK  # given before the clock was set back
+                lease = (
+                    attempt.lease if attempt.claimant else job.groups[group].since + core.lease_ttl
+                )
+                ahead = (
+                    lease > now + core.lease_ttl + CLOCK_SLACK
+                )  # given before the clock was set back
                 if (ahead or lease < now) and self._takeover:
                     bound = self.sweep + (core.lease_ttl if ahead else 0.0)
                     yield broken.LOST_WORKER, f"the lease of {where} lapsed at {lease:.3f}", bound
@@ -191,14 +225,22 @@ class Lateness:
         spec = plan.groups[split_member(group)[0]].spec
         queue = spec.queue_name
         if offer not in self._core.ready.get(spec.lane, ()):
-            yield broken.LOST_OFFER, f"{offer} is lost", self._settings.dispatch_timeout + self.sweep
+            yield (
+                broken.LOST_OFFER,
+                f"{offer} is lost",
+                self._settings.dispatch_timeout + self.sweep,
+            )
         elif spec.pool is None or self._core.has_slot(spec.pool):
             attempt = job.attempts[group]
             for host in self._hosts:
                 if host.name == attempt.avoid and self._core.now < attempt.avoid_until:
                     continue  # others are asked first
                 # Who is woken by a wake-up of any of its queues takes the offers of all of them.
-                if host.idle and queue in host.queues and not any(map(self._broker.length, host.queues)):
+                if (
+                    host.idle
+                    and queue in host.queues
+                    and not any(map(self._broker.length, host.queues))
+                ):
                     woken_at = self._broker.woken_at.get(queue, 0.0)
                     text = f"{offer} stands ready and {host.id} is idle; last wake-up at {woken_at:.3f}"
                     yield broken.LOST_WAKE_UP, text, self.sweep
@@ -206,30 +248,55 @@ class Lateness:
     def _commands(self, job: StoredJob) -> Iterator[Wait]:
         record, settings = job.record, self._settings
         if record.requests:
-            yield broken.LATE_COMMAND, f"{record.id}: {record.requests[0]} is to be brought about", self.sweep
+            yield (
+                broken.LATE_COMMAND,
+                f"{record.id}: {record.requests[0]} is to be brought about",
+                self.sweep,
+            )
         if record.intent is Intent.RUN or record.requests:
             return
         if record.intent in ENDED_BY_USER and record.phase and not record.phase.aborts:
-            yield broken.LATE_COMMAND, f"{record.id} is publishing under {record.intent}", self.sweep
+            yield (
+                broken.LATE_COMMAND,
+                f"{record.id} is publishing under {record.intent}",
+                self.sweep,
+            )
         if record.phase:
             return
         at_rest = (S.QUEUED,) if record.intent is Intent.PAUSE else (S.QUEUED, S.WAITING, S.BACKOFF)
-        told = {Intent.PAUSE: "DRAIN" if record.pause_now else "", Intent.CANCEL: "CANCEL"}.get(record.intent, "")
+        told = {Intent.PAUSE: "DRAIN" if record.pause_now else "", Intent.CANCEL: "CANCEL"}.get(
+            record.intent, ""
+        )
         for group, one in job.groups.items():
             attempt = job.attempts.get(group)
             held = attempt is not None and attempt.claimant
             wrong = one.state in at_rest and not held
             wrong |= one.state in ACTIVE and record.intent is Intent.FORCE_STOP
             wrong |= one.state is S.RUNNING and record.intent is Intent.CANCEL
-            if attempt is not None and held and attempt.outcome is None and told and one.state is not S.QUEUED:
+            if (
+                attempt is not None
+                and held
+                and attempt.outcome is None
+                and told
+                and one.state is not S.QUEUED
+            ):
                 wrong |= attempt.instruction != told
             if wrong:
                 text = f"{record.id}/{group} is {one.state} under {record.intent}"
                 yield broken.LATE_COMMAND, f"{text} since {record.intent_at:.3f}", self.sweep
-            elif one.state is S.CANCELING and self._core.now >= record.intent_at + settings.cancel_deadline:
+            elif (
+                one.state is S.CANCELING
+                and self._core.now >= record.intent_at + settings.cancel_deadline
+            ):
                 yield broken.LATE_CANCEL, f"{record.id}/{group} is {one.state}", self.sweep
-        if record.intent in ENDED_BY_USER and not any(one.state in ACTIVE for one in job.groups.values()):
-            yield broken.LATE_COMMAND, f"{record.id} is {record.status} under {record.intent}", self.sweep
+        if record.intent in ENDED_BY_USER and not any(
+            one.state in ACTIVE for one in job.groups.values()
+        ):
+            yield (
+                broken.LATE_COMMAND,
+                f"{record.id} is {record.status} under {record.intent}",
+                self.sweep,
+            )
 
     def _publishing(self, job: StoredJob) -> Iterator[Wait]:
         record = job.record
@@ -241,7 +308,11 @@ class Lateness:
             text = f"what came of publishing {record.id} is known since {answered:.3f}, and it is {record.status}"
             yield broken.LATE_ANSWER, text, SLACK * 2
         if not 0 < record.publish_next - self._core.now <= PUBLISH_WAIT + CLOCK_SLACK:
-            yield broken.LATE_PUBLISH, f"{record.id} is to be published since {record.publish_next:.3f}", self.sweep
+            yield (
+                broken.LATE_PUBLISH,
+                f"{record.id} is to be published since {record.publish_next:.3f}",
+                self.sweep,
+            )
 
     def _groups(self, job: StoredJob) -> Iterator[Wait]:
         """Of a job that the user wants to run, and that is not publishing."""
@@ -250,7 +321,11 @@ class Lateness:
         if derived is None or derived[0] != record.commit:
             derived = self._startable[record.id] = (record.commit, list(self._to_start(job)))
         for what in derived[1]:
-            yield broken.LATE_END if what.startswith("!") else broken.LATE_START, what.lstrip("!"), self.sweep
+            yield (
+                broken.LATE_END if what.startswith("!") else broken.LATE_START,
+                what.lstrip("!"),
+                self.sweep,
+            )
         if derived[1]:
             return
         room = self._room(job)
@@ -270,14 +345,21 @@ class Lateness:
         state = self._core.load(job.record.id)
         assert state is not None
         plan, record = state.plan, job.record
-        left = [m for name in plan.groups for m in state.members(name) if not state.record(m).state.terminal]
+        left = [
+            m
+            for name in plan.groups
+            for m in state.members(name)
+            if not state.record(m).state.terminal
+        ]
         if not left:
             yield f"!{record.id} is {record.status}, and all of its groups are done"
             return
         if record.timed_out is not None:
             stay: set[str] = set()
         elif plan.cancel_others and state.fatal:
-            stay = {name for name, one in plan.groups.items() if one.spec.join.rule in AFTER_FAILURES}
+            stay = {
+                name for name, one in plan.groups.items() if one.spec.join.rule in AFTER_FAILURES
+            }
         else:
             stay = set(plan.groups)
         if canceled := [member for member in left if split_member(member)[0] not in stay]:
@@ -290,7 +372,10 @@ class Lateness:
 
     def _room(self, job: StoredJob) -> Callable[[str], bool]:
         """Whether ``max_parallel`` and the dispatch window leave room on a queue."""
-        plan, active = plan_of(job.record.spec), [g for g, one in job.groups.items() if one.state in ACTIVE]
+        plan, active = (
+            plan_of(job.record.spec),
+            [g for g, one in job.groups.items() if one.state in ACTIVE],
+        )
         full = plan.max_parallel is not None and len(active) >= plan.max_parallel
         window = self._settings.dispatch_window or 64
 
@@ -298,7 +383,8 @@ class Lateness:
             queued = [
                 group
                 for group in active
-                if job.groups[group].state is S.QUEUED and plan.groups[split_member(group)[0]].spec.queue_name == queue
+                if job.groups[group].state is S.QUEUED
+                and plan.groups[split_member(group)[0]].spec.queue_name == queue
             ]
             return not full and len(queued) < window
 

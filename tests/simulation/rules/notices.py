@@ -28,8 +28,12 @@ class Notices:
         self._core, self._ran = core, ran
         self.outbox = {"notices": 0}  # how many the commits have written
         self.written: set[str] = set()  # their ids
-        self.troubled: dict[tuple[str, str], float] = {}  # group → since when it fails without a success
-        self._meant: dict[str, tuple[str, str, str]] = {}  # id → job, event and problem, also of what the store forgot
+        self.troubled: dict[
+            tuple[str, str], float
+        ] = {}  # group → since when it fails without a success
+        self._meant: dict[
+            str, tuple[str, str, str]
+        ] = {}  # id → job, event and problem, also of what the store forgot
         self._ended: dict[tuple[str, str], str] = {}  # job and event → its id, likewise
 
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> Lies:
@@ -37,7 +41,10 @@ class Notices:
         self._note_troubles(after, decision)
         self.outbox["notices"] += len(notices)
         if len(self._core.outbox) != self.outbox["notices"]:
-            yield TOLD, f"{len(self._core.outbox)} notices stand in the outbox, commits wrote {self.outbox['notices']}"
+            yield (
+                TOLD,
+                f"{len(self._core.outbox)} notices stand in the outbox, commits wrote {self.outbox['notices']}",
+            )
         for notice in notices:
             what = f"{job.id}: {notice.event} ({notice.id})"
             if (notice.job, notice.status) != (job.id, job.status):
@@ -56,7 +63,11 @@ class Notices:
         job = after.record.id
         for group in (*decision.groups, *decision.forgotten):
             record = after.groups.get(group)
-            if record is not None and not record.state.terminal and (record.failures or record.losses):
+            if (
+                record is not None
+                and not record.state.terminal
+                and (record.failures or record.losses)
+            ):
                 self.troubled.setdefault((job, group), after.decided_at)
             else:
                 self.troubled.pop((job, group), None)
@@ -76,10 +87,16 @@ class Notices:
             ids = [notice.id for notice in notices if notice.event == event]
             asked = event in ends and event == right and event in asked_for(job)
             if len(ids) != asked:
-                yield UNTOLD if asked else TOLD, f"{job.id} is {job.status}, told as {event} {len(ids)} times"
+                yield (
+                    UNTOLD if asked else TOLD,
+                    f"{job.id} is {job.status}, told as {event} {len(ids)} times",
+                )
             for one in ids:
                 if self._ended.setdefault((job.id, event), one) != one:
-                    yield TOLD, f"{job.id}: {event} had the id {self._ended[job.id, event]}, and has {one}"
+                    yield (
+                        TOLD,
+                        f"{job.id}: {event} had the id {self._ended[job.id, event]}, and has {one}",
+                    )
         stands = [key for key, told in job.told.items() if not told.over]
         if right == "finished" and ends and stands:
             yield UNTOLD, f"{job.id} is FINISHED, and nobody is told that {stands} are over"
@@ -94,7 +111,11 @@ class Notices:
             waits = [one.since for one in after.groups.values() if one.state is GroupState.QUEUED]
             since = min(waits, default=now)
         else:
-            since = now - self._ran(job, now) if notice.event == "running_for" else self._troubled_since(job.id)
+            since = (
+                now - self._ran(job, now)
+                if notice.event == "running_for"
+                else self._troubled_since(job.id)
+            )
         if notice.event == "retrying_for" and abs(notice.since - since) > SLACK:
             return f"it has lasted since {since:.3f}, not {notice.since:.3f}"
         lasted = now - since if since else 0.0
@@ -117,8 +138,14 @@ class Notices:
             limit = asked_for(record).get(word)
             told = next((one for key, one in record.told.items() if key.startswith(word)), None)
             again = told is not None and (not told.over or now - told.at < TOLD_AGAIN_AFTER)
-            if isinstance(limit, float) and not again and min(lasted - limit, now - from_when) > within:
-                return f"{record.id}: {word} {limit:g}s has lasted {lasted:.1f}s, and nobody was told"
+            if (
+                isinstance(limit, float)
+                and not again
+                and min(lasted - limit, now - from_when) > within
+            ):
+                return (
+                    f"{record.id}: {word} {limit:g}s has lasted {lasted:.1f}s, and nobody was told"
+                )
         return ""
 
 

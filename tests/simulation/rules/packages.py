@@ -19,9 +19,13 @@ class Packages:
     def __init__(self, depot: Depot) -> None:
         self._depot = depot
         self._written: set[str] = set()
-        self._told: defaultdict[str, list[LogEntry]] = defaultdict(list)  # what the publishers of a job were told to
+        self._told: defaultdict[str, list[LogEntry]] = defaultdict(
+            list
+        )  # what the publishers of a job were told to
         self.went_back = False
-        self.outlasted: set[str] = set()  # jobs whose package outlasts the record of their publishing
+        self.outlasted: set[str] = (
+            set()
+        )  # jobs whose package outlasts the record of their publishing
 
     def publishing(self, state: JobState) -> None:
         """A job is publishing from now on."""

@@ -20,7 +20,10 @@ def over_full(core: ModelStore, token: Token) -> str:
 
 def kept_after_the_end(core: ModelStore) -> Iterator[tuple[str, Offer]]:
     """Slots that no attempt needs any more."""
-    needed = {(attempt.pool, Offer(job, group, attempt.epoch, attempt.nonce)) for job, group, attempt in running(core)}
+    needed = {
+        (attempt.pool, Offer(job, group, attempt.epoch, attempt.nonce))
+        for job, group, attempt in running(core)
+    }
     yield from sorted(core.held - needed, key=str)
 
 

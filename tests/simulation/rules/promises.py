@@ -16,7 +16,17 @@ from tests.simulation.model.locks import Locks
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.rules import ends
-from tests.simulation.rules.broken import FORGOTTEN, LATE_PUBLISH, ONE, SHOWN, UNTOLD, WAIT, WHOLE, WORD, Broken
+from tests.simulation.rules.broken import (
+    FORGOTTEN,
+    LATE_PUBLISH,
+    ONE,
+    SHOWN,
+    UNTOLD,
+    WAIT,
+    WHOLE,
+    WORD,
+    Broken,
+)
 from tests.simulation.rules.budgets import Budgets
 from tests.simulation.rules.clocks import Clocks
 from tests.simulation.rules.joins import can_never_go, condition_says, rule_holds, untold
@@ -44,7 +54,15 @@ from unstuck.tasks.spec.work_order import FrozenInputs, WorkOrder
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
-_NEVER_GO_BACK = ("_meant", "_ended", "_nonces", "_claimed_at", "_outcomes", "_ever_claimed", "_handed_out")
+_NEVER_GO_BACK = (
+    "_meant",
+    "_ended",
+    "_nonces",
+    "_claimed_at",
+    "_outcomes",
+    "_ever_claimed",
+    "_handed_out",
+)
 
 
 class Promises:
@@ -59,7 +77,13 @@ class Promises:
         slots: Callable[[], dict[str, int]],
         lateness: Callable[[Clocks, Locks], Lateness],
     ) -> None:
-        self._stage, self._core, self._depot, self._settings, self._slots = stage, core, depot, settings, slots
+        self._stage, self._core, self._depot, self._settings, self._slots = (
+            stage,
+            core,
+            depot,
+            settings,
+            slots,
+        )
         self._events: set[tuple[str, str, int, str]] = set()
         self._nonces: dict[tuple[str, str, str], str] = {}  # and the commit that each came with
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
@@ -69,11 +93,15 @@ class Promises:
         self._adopted = Adopted(core, depot)
         self._said = Said()
         self._notices = Notices(core, self._clocks.ran_until)
-        self._commanded_at: dict[str, float] = {}  # when the intent was last written, by the clock of the stage
+        self._commanded_at: dict[
+            str, float
+        ] = {}  # when the intent was last written, by the clock of the stage
         self.claims = 0
         self.commits = 0
         self.commands = 0
-        self.happened: Callable[[str, str], None] = lambda moment, job: None  # for the user, who strikes at moments
+        self.happened: Callable[[str, str], None] = lambda moment, job: (
+            None
+        )  # for the user, who strikes at moments
 
     def broken(self, promise: str, text: str) -> NoReturn:
         raise Broken(promise, text)
@@ -92,7 +120,10 @@ class Promises:
     def every_job_is_due(self) -> None:
         for job_id, job in self._core.jobs.items():
             if not job.record.terminal and job_id not in self._core.due:
-                self.broken(WAIT, f"{job_id} is {job.record.status} and has no due time: nobody will look at it again")
+                self.broken(
+                    WAIT,
+                    f"{job_id} is {job.record.status} and has no due time: nobody will look at it again",
+                )
 
     def nothing_lies_about(self) -> None:
         """When all is well again: what has ended or lapsed is taken in within a few sweeps."""
@@ -104,9 +135,15 @@ class Promises:
             for group, attempt in job.attempts.items():
                 where = f"{job_id}/{group} attempt {attempt.epoch}"
                 if attempt.outcome is not None and now - attempt.outcome_at > within:
-                    self.broken(FORGOTTEN, f"{where} ended {now - attempt.outcome_at:.1f}s ago, nobody took it in")
+                    self.broken(
+                        FORGOTTEN,
+                        f"{where} ended {now - attempt.outcome_at:.1f}s ago, nobody took it in",
+                    )
                 if attempt.claimant and not attempt.outcome and now - attempt.lease > within:
-                    self.broken(FORGOTTEN, f"{where}: the lease lapsed {now - attempt.lease:.1f}s ago, no new attempt")
+                    self.broken(
+                        FORGOTTEN,
+                        f"{where}: the lease lapsed {now - attempt.lease:.1f}s ago, no new attempt",
+                    )
 
     def what_is_ended_ends(self, fault_free_since: float) -> None:
         """When all is well again: whose time is over has ended, and what was asked was brought about.
@@ -121,7 +158,10 @@ class Promises:
                 self._commanded_at.get(job.record.id, 0.0),
                 max(fault_free_since, self._locks.free_at(job)),
             )
-            self._hold(WAIT, word.overdue(job, now, deadline, free_at, asked_at, set_back=self._core.set_back))
+            self._hold(
+                WAIT,
+                word.overdue(job, now, deadline, free_at, asked_at, set_back=self._core.set_back),
+            )
             self._hold(WAIT, self._asked.overdue(job, now, free_at))
             # While a grace runs nobody is given up.
             fault_free = max(fault_free_since + skew, self._core.grace_until)
@@ -136,14 +176,24 @@ class Promises:
         """It is paused, and nothing of it is on its way."""
         job = self._core.jobs[job_id]
         record = job.record
-        return record.intent is Intent.PAUSE and record.status is Status.PAUSED and not record.requests
+        return (
+            record.intent is Intent.PAUSE and record.status is Status.PAUSED and not record.requests
+        )
 
     # ---- the store itself ----------------------------------------------------------------------------
 
     def remember(self) -> Callable[[], None]:
         """A snapshot of what was seen; answers how to go back to it with the store. The warehouse does not go back."""
         kept: list[tuple[Any, str, Any]] = []
-        for watcher in (self, self._budgets, self._asked, self._adopted, self._clocks, self._said, self._notices):
+        for watcher in (
+            self,
+            self._budgets,
+            self._asked,
+            self._adopted,
+            self._clocks,
+            self._said,
+            self._notices,
+        ):
             for name, value in vars(watcher).items():
                 if isinstance(value, dict | set) and name not in _NEVER_GO_BACK:
                     kept.append((watcher, name, copy(value)))
@@ -153,7 +203,9 @@ class Promises:
             for watcher, name, value in kept:
                 setattr(watcher, name, value)
             if self._core.set_back:
-                self._clocks.set_back(self._core.now)  # the clock does not go back with what was counted by it
+                self._clocks.set_back(
+                    self._core.now
+                )  # the clock does not go back with what was counted by it
 
         return restore
 
@@ -215,7 +267,10 @@ class Promises:
     def finished(self, token: Token, outcome: Outcome) -> None:
         record = self._core.jobs[token.job].groups.get(token.group)
         if record is None or (record.epoch, record.nonce) != (token.epoch, token.nonce):
-            self.broken(ONE, f"{token} put its outcome on the record, and is not the group's current attempt")
+            self.broken(
+                ONE,
+                f"{token} put its outcome on the record, and is not the group's current attempt",
+            )
         if outcome.kind is OutcomeKind.SUCCEEDED and outcome.staging not in self._depot.markers:
             self.broken(WHOLE, f"{token} succeeded, and {outcome.staging} has no marker")
         self._hold(WHOLE, self._adopted.finished(token, outcome))
@@ -240,7 +295,9 @@ class Promises:
 
     # ---- wake-ups ------------------------------------------------------------------------------------
 
-    def rang(self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]) -> None:
+    def rang(
+        self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]
+    ) -> None:
         self.lateness.rang(sent, listening)
 
     # ---- commits -------------------------------------------------------------------------------------
@@ -258,21 +315,33 @@ class Promises:
         if job.record.terminal:
             return
         for group, attempt in job.attempts.items():
-            latest = max(attempt.outcome_at, job.begun_at) + max(self._settings.lock_term, NEWER_LOOK) + 0.01
+            latest = (
+                max(attempt.outcome_at, job.begun_at)
+                + max(self._settings.lock_term, NEWER_LOOK)
+                + 0.01
+            )
             if attempt.outcome is not None and (due is None or due > latest):
                 when = "never" if due is None else f"in {due - self._stage.now:.1f}s"
-                self.broken(FORGOTTEN, f"{job_id}/{group} has ended, but the job is due {when}: its wake-up was lost")
+                self.broken(
+                    FORGOTTEN,
+                    f"{job_id}/{group} has ended, but the job is due {when}: its wake-up was lost",
+                )
 
     def dropped(self, entry: StreamEntry) -> None:
         """A wake-up may go when it has woken; a report goes with the commit that takes it in, or is a dead letter."""
         if entry.fields["kind"] != "due":
-            self.broken(FORGOTTEN, f"the report {entry.fields} was acked, and nobody has taken it in")
+            self.broken(
+                FORGOTTEN, f"the report {entry.fields} was acked, and nobody has taken it in"
+            )
 
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         self.commits += 1
         job = before.record
         if job.terminal:
-            self.broken(SHOWN, f"{job.id} was {job.status}, and was changed: {[e['kind'] for e in decision.events]}")
+            self.broken(
+                SHOWN,
+                f"{job.id} was {job.status}, and was changed: {[e['kind'] for e in decision.events]}",
+            )
         if after.record.intent != job.intent:
             self.broken(WORD, f"{job.id}: intent {job.intent} became {after.record.intent}")
         if len([e for e in decision.events if "group" in e]) > 500:
@@ -290,7 +359,9 @@ class Promises:
         if job.reset_budgets and not after.record.reset_budgets:
             self._budgets.renewed(before, after)
         if after.record.terminal:
-            self._hold_lies(ends.ended(after, self._state(after), self._depot, self._packages.outlasted))
+            self._hold_lies(
+                ends.ended(after, self._state(after), self._depot, self._packages.outlasted)
+            )
             if after.record.status is not Status.FINISHED:
                 self.happened("over", job.id)
         if self.commits % 4 == 0:
@@ -304,7 +375,9 @@ class Promises:
 
     def _forget_events(self, job_id: str, decision: Decision) -> None:
         """Attempts of what was forgotten are counted from the first again; before its moves, and after them."""
-        self._events = {key for key in self._events if key[0] != job_id or key[1] not in decision.forgotten}
+        self._events = {
+            key for key in self._events if key[0] != job_id or key[1] not in decision.forgotten
+        }
 
     def _moved(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         job_id = before.record.id
@@ -321,11 +394,16 @@ class Promises:
                 self._budgets.forget([(job_id, group)])
             key = (job_id, group, int(event.get("epoch", 0)), event["kind"])
             if key in self._events:
-                self.broken(SHOWN, f"{job_id}/{group}: a second event {event['kind']} of attempt {key[2]}")
+                self.broken(
+                    SHOWN, f"{job_id}/{group}: a second event {event['kind']} of attempt {key[2]}"
+                )
             self._events.add(key)
             paths.setdefault(group, []).append(event)
         for group, events in paths.items():
-            old, new = before.groups.get(group, GroupRecord()), after.groups.get(group, GroupRecord())
+            old, new = (
+                before.groups.get(group, GroupRecord()),
+                after.groups.get(group, GroupRecord()),
+            )
             state, epoch = old.state, old.epoch
             for event in events:
                 target = S(event["kind"])
@@ -335,7 +413,9 @@ class Promises:
                 elif target is S.QUEUED:
                     epoch += 1
                     if before.record.intent is not Intent.RUN:
-                        self.broken(WORD, f"{job_id}/{group} was queued under {before.record.intent}")
+                        self.broken(
+                            WORD, f"{job_id}/{group} was queued under {before.record.intent}"
+                        )
                     self._may_start(before, after, group, state)
                 elif state in (S.QUEUED, S.RUNNING, S.CANCELING):
                     self._may_end(before, after, group, state, event)
@@ -345,15 +425,22 @@ class Promises:
             if group in decision.forgotten:
                 continue
             if (state, epoch) != (new.state, new.epoch):
-                self.broken(SHOWN, f"{job_id}/{group} is {new.state} {new.epoch}; its events say {state} {epoch}")
+                self.broken(
+                    SHOWN,
+                    f"{job_id}/{group} is {new.state} {new.epoch}; its events say {state} {epoch}",
+                )
             if new.epoch != old.epoch:
                 # A commit that is repeated over a rollback, its reply being lost, is applied again, with its nonces.
                 key, commit = (job_id, group, new.nonce), after.record.commit
-                if key in self._nonces and not (self._packages.went_back and self._nonces[key] == commit):
+                if key in self._nonces and not (
+                    self._packages.went_back and self._nonces[key] == commit
+                ):
                     self.broken(ONE, f"{job_id}/{group}: the nonce {new.nonce} was used before")
                 self._nonces[key] = commit
 
-    def _may_start(self, before: StoredJob, after: StoredJob, group: str, state: GroupState) -> None:
+    def _may_start(
+        self, before: StoredJob, after: StoredJob, group: str, state: GroupState
+    ) -> None:
         where, now = f"{before.record.id}/{group}", self._core.now
         if state is S.WAITING and not rule_holds(self._state(after), group):
             self.broken(SHOWN, f"{where} was started, and its join rule does not hold")
@@ -361,13 +448,26 @@ class Promises:
         if first and condition_says(self._state(after), group) is not True:
             self.broken(SHOWN, f"{where} was started, and its condition does not hold")
         old = before.groups.get(group)
-        waited = old is None or old.state is not S.BACKOFF or before.record.reset_budgets or old.next_at <= now + 0.001
+        waited = (
+            old is None
+            or old.state is not S.BACKOFF
+            or before.record.reset_budgets
+            or old.next_at <= now + 0.001
+        )
         waited = waited or self._core.set_back  # what lies ahead may have been written before
         if old is not None and state is S.BACKOFF and not waited:
-            self.broken(SHOWN, f"{where} was to start again in {old.next_at - now:.1f}s, and was started now")
+            self.broken(
+                SHOWN,
+                f"{where} was to start again in {old.next_at - now:.1f}s, and was started now",
+            )
 
     def _may_end(
-        self, before: StoredJob, after: StoredJob, group: str, state: GroupState, event: Mapping[str, Any]
+        self,
+        before: StoredJob,
+        after: StoredJob,
+        group: str,
+        state: GroupState,
+        event: Mapping[str, Any],
     ) -> None:
         """An attempt ended: was that so, and was it charged to the right budget?"""
         where, key = f"{before.record.id}/{group}", (before.record.id, group)
@@ -376,9 +476,15 @@ class Promises:
             attempt = self._said.truly(*key, attempt, event)
         planned = self._plan(before, group)
         if state is S.QUEUED and target is S.FAILED:
-            self._hold(WAIT, self._clocks.left_queue(before, group, event.get("code"), after.decided_at))
+            self._hold(
+                WAIT, self._clocks.left_queue(before, group, event.get("code"), after.decided_at)
+            )
         elif target is S.RUNNING:
-            believed = attempt is not None and self._packages.went_back and self._said.was_claimed(*key, attempt)
+            believed = (
+                attempt is not None
+                and self._packages.went_back
+                and self._said.was_claimed(*key, attempt)
+            )
             if not believed and (attempt is None or not attempt.claimant):
                 self.broken(SHOWN, f"{where} is shown RUNNING, and nobody has claimed it")
         elif target is S.SUCCEEDED:
@@ -386,8 +492,12 @@ class Promises:
             self._hold(WORD, self._asked.reads(before, group))
             self._budgets.forget([key])
         elif target is S.WAITING:
-            if before.record.intent is not Intent.PAUSE or (attempt is not None and attempt.claimant):
-                self.broken(WORD, f"{where} was taken back, under {before.record.intent}, from {attempt}")
+            if before.record.intent is not Intent.PAUSE or (
+                attempt is not None and attempt.claimant
+            ):
+                self.broken(
+                    WORD, f"{where} was taken back, under {before.record.intent}, from {attempt}"
+                )
         elif target in (S.CANCELING, S.CANCELED):
             self._may_be_canceled(where, group, before, attempt, target)
         elif target in (S.BACKOFF, S.FAILED):
@@ -397,13 +507,20 @@ class Promises:
             self._budgets.backoff(key, attempt, planned, event, self._core.jobs[key[0]].decided_at)
 
     def _may_be_canceled(
-        self, where: str, group: str, before: StoredJob, attempt: AttemptRecord | None, target: GroupState
+        self,
+        where: str,
+        group: str,
+        before: StoredJob,
+        attempt: AttemptRecord | None,
+        target: GroupState,
     ) -> None:
         """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
         core, after = self._core, self._core.jobs[before.record.id]
         job, fails_fast = after.record, self._fails_fast(after)
         deadline = self._settings.cancel_deadline
-        lie = word.wrongly_canceled(job, attempt, target, core.now, deadline, fails_fast, lease_ttl=core.lease_ttl)
+        lie = word.wrongly_canceled(
+            job, attempt, target, core.now, deadline, fails_fast, lease_ttl=core.lease_ttl
+        )
         if lie:
             self.broken(WORD, f"{where} {lie}")
 
@@ -414,19 +531,30 @@ class Promises:
             self.broken(ONE, f"{where} is shown SUCCEEDED, and no attempt on record says so")
         marker = self._depot.markers.get(outcome.staging)
         if marker is None or marker.token.group != group:
-            self.broken(WHOLE, f"{where} is shown SUCCEEDED with {outcome.staging}, which has no marker of this group")
+            self.broken(
+                WHOLE,
+                f"{where} is shown SUCCEEDED with {outcome.staging}, which has no marker of this group",
+            )
         self._hold(WORD, self._asked.counts(job, outcome.staging))
         mine = (attempt.epoch, attempt.nonce, attempt.claimant)
         token = marker.token
         if not outcome.adopted and (token.epoch, token.nonce, token.claimant) != mine:
-            self.broken(ONE, f"{where}: the output of {token} was believed, and the attempt was {mine}")
+            self.broken(
+                ONE, f"{where}: the output of {token} was believed, and the attempt was {mine}"
+            )
 
     def _may_end_unstarted(self, after: StoredJob, group: str, event: Mapping[str, Any]) -> None:
         where, target, code = f"{after.record.id}/{group}", S(event["kind"]), event.get("code")
         if code in _CONDITIONS or (target is S.SUCCEEDED):
-            holds, says = rule_holds(self._state(after), group), condition_says(self._state(after), group)
+            holds, says = (
+                rule_holds(self._state(after), group),
+                condition_says(self._state(after), group),
+            )
             if not holds or says is not _CONDITIONS.get(code, True):
-                self.broken(SHOWN, f"{where} is {target} ({code}); its join rule holds: {holds}, its condition: {says}")
+                self.broken(
+                    SHOWN,
+                    f"{where} is {target} ({code}); its join rule holds: {holds}, its condition: {says}",
+                )
             return
         wanted = after.record.intent in word.ENDED_BY_USER
         if target is S.CANCELED and not wanted and not self._fails_fast(after):
@@ -449,7 +577,11 @@ class Promises:
                 self.broken(ONE, f"{where}: its inputs were fixed before, and were fixed again")
             for need, folders in FrozenInputs.model_validate_json(text).inputs.items():
                 state = self._state(before)
-                ended = [r for m in state.members(need) if (r := state.record(m)).state is S.SUCCEEDED and r.staging]
+                ended = [
+                    r
+                    for m in state.members(need)
+                    if (r := state.record(m)).state is S.SUCCEEDED and r.staging
+                ]
                 made = [r.marked for r in ended]
                 if list(folders) != made:
                     self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
@@ -457,5 +589,6 @@ class Promises:
     def _fails_fast(self, job: StoredJob) -> bool:
         """What is not done is canceled: a group failed that the job cannot live with, or its time is over."""
         return job.record.timed_out is not None or any(
-            record.state is S.FAILED and not self._plan(job, group).absorbed for group, record in job.groups.items()
+            record.state is S.FAILED and not self._plan(job, group).absorbed
+            for group, record in job.groups.items()
         )

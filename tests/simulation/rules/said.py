@@ -24,7 +24,9 @@ def unheard(core: ModelStore, claimant: str, token: Token | None) -> str:
     for job, group, attempt in running(core):
         held = Token(job, group, attempt.epoch, attempt.nonce, attempt.claimant)
         if held.claimant == claimant and held != token:
-            return f"{held} is held, and its runner was told of {token or 'nothing'}: nobody runs it"
+            return (
+                f"{held} is held, and its runner was told of {token or 'nothing'}: nobody runs it"
+            )
     return ""
 
 
@@ -35,7 +37,9 @@ class Said:
         self.holders: dict[Offered, Token] = {}
         self.leased_from: dict[Offered, float] = {}
         self._ever_claimed: set[Offered] = set()
-        self._outcomes: dict[Offered, tuple[str, Outcome]] = {}  # as first applied, with the claimant
+        self._outcomes: dict[
+            Offered, tuple[str, Outcome]
+        ] = {}  # as first applied, with the claimant
 
     def claimed(self, token: Token, core: ModelStore) -> str:
         """What is wrong with this claim, in words; empty if nothing is."""
@@ -47,11 +51,15 @@ class Said:
         self._ever_claimed.add(offered(token))
         return "" if holder == token else f"{token} was claimed, and {holder} holds it"
 
-    def taken_early(self, job: str, group: str, attempt: AttemptRecord | None, core: ModelStore) -> str:
+    def taken_early(
+        self, job: str, group: str, attempt: AttemptRecord | None, core: ModelStore
+    ) -> str:
         """What is wrong with giving up on this attempt, which said nothing, by when it was claimed."""
         if attempt is None or attempt.outcome is not None:
             return ""
-        at = self.leased_from.get((job, group, attempt.epoch, attempt.nonce), core.now - core.lease_ttl)
+        at = self.leased_from.get(
+            (job, group, attempt.epoch, attempt.nonce), core.now - core.lease_ttl
+        )
         if core.now >= at + core.lease_ttl:
             return ""
         return f"{job}/{group} was taken from its worker {core.now - at:.1f}s after its claim"
@@ -69,7 +77,9 @@ class Said:
         """``attempt`` with what it had said before the store went back: true, and believed by who had read it."""
         if attempt is None or attempt.outcome is not None:
             return attempt
-        claimant, outcome = self._outcomes.get((job, group, attempt.epoch, attempt.nonce), ("", None))
+        claimant, outcome = self._outcomes.get(
+            (job, group, attempt.epoch, attempt.nonce), ("", None)
+        )
         given_up = event.get("code") in ("LEASE_LAPSED", "POISON")
         if outcome is None or (given_up and outcome.kind is not OutcomeKind.LOST):
             return attempt

@@ -62,7 +62,11 @@ class SchedulesAtHand:
         return self._call(f"forget runs of {name}", lambda: self._core.forget_runs(name, keep))
 
     def published(self, warehouse: str, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
-        return self._call("ask for versions", lambda: self._core.published(datasets)) if datasets else {}
+        return (
+            self._call("ask for versions", lambda: self._core.published(datasets))
+            if datasets
+            else {}
+        )
 
     def now(self) -> float:
         return self._call("ask the time", lambda: self._core.now)
@@ -83,11 +87,15 @@ class SchedulesAtHand:
         return self._call(f"read the events of {name}", list)
 
     def commit(self, change: ScheduleChange) -> CommitAnswer:
-        told = ", ".join(f"{event['kind']} {event.get('code', '')}".strip() for event in change.events)
+        told = ", ".join(
+            f"{event['kind']} {event.get('code', '')}".strip() for event in change.events
+        )
 
         def effect() -> CommitAnswer:
             answer = self._core.commit(change)
-            self._connection.note(f"commit {change.record.name} {change.record.status}: {answer} {told}")
+            self._connection.note(
+                f"commit {change.record.name} {change.record.status}: {answer} {told}"
+            )
             return answer
 
         return self._call(f"commit {change.record.name} {told}", effect)
@@ -134,9 +142,13 @@ class LooksAtHand:
 
     def look(self, record: ScheduleRecord, spec: JobSpec) -> Backlog:
         def effect() -> Backlog:
-            return Backlog(0.0, {"/landing": StreamBacklog(new=len(self._landing.unread(record.name)))})
+            return Backlog(
+                0.0, {"/landing": StreamBacklog(new=len(self._landing.unread(record.name)))}
+            )
 
-        return self._connection.call(f"look at the stream of {record.name}", effect, lost=OSError, of_store=False)
+        return self._connection.call(
+            f"look at the stream of {record.name}", effect, lost=OSError, of_store=False
+        )
 
 
 class JobsAtHand:
@@ -173,13 +185,17 @@ class QueriesAtHand:
 
     def listed(self, jobs: Sequence[str]) -> list[JobRecord]:
         known = self._core.jobs
-        return self._connection.call("list jobs", lambda: [known[job] for job in jobs if job in known])
+        return self._connection.call(
+            "list jobs", lambda: [known[job] for job in jobs if job in known]
+        )
 
 
 class SubmitterAtHand:
     """Stores jobs, call by call, as ``Submitter.store_job``."""
 
-    def __init__(self, connection: Connection, core: ModelSchedules, depot: Depot, unfit: Unfit) -> None:
+    def __init__(
+        self, connection: Connection, core: ModelSchedules, depot: Depot, unfit: Unfit
+    ) -> None:
         self._connection, self._core, self._depot, self._unfit = connection, core, depot, unfit
 
     def store_job(
@@ -195,7 +211,9 @@ class SubmitterAtHand:
     ) -> Submitted:
         print_ = spec.fingerprint
         call = self._connection.call
-        if (stored := call(f"is {key} submitted?", lambda: self._core.submitted(key, print_))) is not None:
+        if (
+            stored := call(f"is {key} submitted?", lambda: self._core.submitted(key, print_))
+        ) is not None:
             return Submitted(stored, new=False)
         if self._connection.trouble.chance(self._connection.trouble.blind):
             raise OSError("the warehouse cannot be reached")
@@ -204,13 +222,17 @@ class SubmitterAtHand:
         find = partial(self._find, fields["package_id"], fields["id"], base)
         found = call(f"find {key} in the log", find, OSError, of_store=False)
         if found is not None:
-            raise StandsAlready(self._depot.log[found - 1].publish_id, PublishResult(found, {"rows": 1}))
+            raise StandsAlready(
+                self._depot.log[found - 1].publish_id, PublishResult(found, {"rows": 1})
+            )
         known = {"base": base, **fields}
         job = JobRecord(name=spec.name, spec="{}", commit="new", key=key, submitted_by=by, **known)
 
         def effect() -> tuple[str, bool] | None:
             answer = self._core.submit(job, print_, expect)
-            self._connection.note(f"submit {key} as {answer[0]}" if answer else f"{key} is not wanted as it was")
+            self._connection.note(
+                f"submit {key} as {answer[0]}" if answer else f"{key} is not wanted as it was"
+            )
             return answer
 
         while True:
@@ -219,19 +241,38 @@ class SubmitterAtHand:
                 return Submitted(*answer)
 
     def log_seen(self, record: ScheduleRecord, first: float, schedules: ScheduleStore) -> LogSeen:
-        runs = self._connection.call("read the log", lambda: self._runs(record.name), lost=OSError, of_store=False)
+        runs = self._connection.call(
+            "read the log", lambda: self._runs(record.name), lost=OSError, of_store=False
+        )
         ticks = schedules.ticks(record.name, first) if runs else {}
-        return LogSeen(first, runs, [at for at, tick in ticks.items() if tick.outcome is TickOutcome.DONE])
+        return LogSeen(
+            first, runs, [at for at, tick in ticks.items() if tick.outcome is TickOutcome.DONE]
+        )
 
     def _runs(self, schedule: str) -> dict[float, RunSuccess]:
         """Return the runs of ticks that have a package, by tick."""
-        packages = [(n, entry) for n, entry in enumerate(self._depot.log, 1) if entry.package_id.startswith(schedule)]
+        packages = [
+            (n, entry)
+            for n, entry in enumerate(self._depot.log, 1)
+            if entry.package_id.startswith(schedule)
+        ]
         ticks = {n: tick_of_key(entry.package_id) for n, entry in packages}
-        runs = [RunSuccess(entry.publish_id, ticks[n] or 0.0, 0.0, n, {"rows": 1}) for n, entry in packages if ticks[n]]
+        runs = [
+            RunSuccess(entry.publish_id, ticks[n] or 0.0, 0.0, n, {"rows": 1})
+            for n, entry in packages
+            if ticks[n]
+        ]
         return {run.tick: run for run in runs}
 
     def _find(self, package_id: str, own_id: str, base: int) -> int | None:
-        return next((slot for slot in range(base, 0, -1) if self._depot.log[slot - 1].is_of(own_id, package_id)), None)
+        return next(
+            (
+                slot
+                for slot in range(base, 0, -1)
+                if self._depot.log[slot - 1].is_of(own_id, package_id)
+            ),
+            None,
+        )
 
 
 class Office:
@@ -299,7 +340,12 @@ class PersonsSubmitter(SubmitterAtHand):
     """What a client asks of its submitter."""
 
     def __init__(
-        self, connection: Connection, core: ModelSchedules, depot: Depot, unfit: Unfit, settings: Settings
+        self,
+        connection: Connection,
+        core: ModelSchedules,
+        depot: Depot,
+        unfit: Unfit,
+        settings: Settings,
     ) -> None:
         super().__init__(connection, core, depot, unfit)
         self.settings, self.breaker = settings, self
@@ -325,7 +371,13 @@ class Person:
         of_coordinator = False
 
     def __init__(
-        self, stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, unfit: Unfit, settings: Settings
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        core: ModelSchedules,
+        depot: Depot,
+        unfit: Unfit,
+        settings: Settings,
     ) -> None:
         connection = self._Connection(stage, trouble, lambda: None)
         self._stage = stage
@@ -372,7 +424,9 @@ def fleet(
     slow, bad = dice.choice((0.0, 2.0, 10.0, 40.0)), dice.choice((0.0, 0.2, 0.5))
     bad_from = stage.now + dice.uniform(0.0, 60.0)
     bad_until = bad_from + dice.choice((0.0, 0.0, 30.0, 120.0))
-    streams = random.Random(f"streams {seed}").random() < 0.2  # whose runs leave something for another
+    streams = (
+        random.Random(f"streams {seed}").random() < 0.2
+    )  # whose runs leave something for another
     begun: dict[str, float] = {}
     reads: dict[str, int] = {}  # job → up to which file
     while True:
@@ -390,12 +444,18 @@ def fleet(
             if fails:
                 status = own.choice((Status.FAILED, Status.FAILED, Status.FAILED, Status.CANCELED))
                 code = own.choice((*["STEP_FAILED"] * 8, "EXPECTATION_FAILED"))
-                reason = Reason(code, "it broke") if status is Status.FAILED else Reason("USER_CANCELED", "by a person")
+                reason = (
+                    Reason(code, "it broke")
+                    if status is Status.FAILED
+                    else Reason("USER_CANCELED", "by a person")
+                )
             version = 0
             if not fails:
                 version = depot.find(job.id, job.base or 0, job.package_id) or depot.head() + 1
                 if version > depot.head():
-                    depot.create(version, LogEntry(job.id, "package", {"rows": 1}, package_id=job.package_id))
+                    depot.create(
+                        version, LogEntry(job.id, "package", {"rows": 1}, package_id=job.package_id)
+                    )
                     stage.log("fleet", f"package of {job.key} in slot {version}")
                     landing.publishes(job.name, reads[job.id], stage.now)
             left = own.choice((0, 3)) if streams and not (fails or calm) else 0

@@ -19,7 +19,12 @@ from tests.simulation.schedules.told import AGAIN, rules_of
 from tests.simulation.stage.history import SETTINGS, WHOLE, HistoryResult, Part
 from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
-from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, StoreFaults, random_store_faults
+from tests.simulation.stage.store_faults import (
+    StoreFault,
+    StoreFaultActor,
+    StoreFaults,
+    random_store_faults,
+)
 from tests.simulation.stage.trouble import Trouble
 from unstuck.client import schedule_client
 from unstuck.client.schedule_client import ScheduleClient
@@ -31,7 +36,9 @@ from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, Sch
 
 # Before the nights on which the clocks of Berlin change, before a leap day, and on any day.
 BEGINNINGS = (1793496300.0, 1774745700.0, 1835395000.0, 1764200000.0)
-TERMS = SETTINGS.model_copy(update={"lock_ttl": 10.0})  # what a coordinator takes is left to it for half of that
+TERMS = SETTINGS.model_copy(
+    update={"lock_ttl": 10.0}
+)  # what a coordinator takes is left to it for half of that
 GOES_ON = 150.0  # virtual seconds that are played after the last trouble
 
 
@@ -47,7 +54,9 @@ def simulate_schedules(
     try:
         with (
             patch.object(schedule_rules, "TOLD_AGAIN_AFTER", AGAIN),
-            patch.object(schedule_client, "unknown_targets", lambda *_: ()),  # they are asked of a Redis
+            patch.object(
+                schedule_client, "unknown_targets", lambda *_: ()
+            ),  # they are asked of a Redis
         ):
             return _play(seed, store, keep_all, part)
     finally:
@@ -60,7 +69,9 @@ def _play(
     dice = random.Random(f"schedules {seed}")
     stage = Stage(seed, keep_all=keep_all, start=dice.choice(BEGINNINGS))
     ends = stage.now + dice.choice((30.0, 90.0, 240.0))
-    trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults)
+    trouble = Trouble(
+        stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults
+    )
     core, depot = store(lambda: stage.now), Depot()
     bound = TERMS.lock_term + 3 * TERMS.sweep_every + 2 * LONGEST_WAIT
     landing, drops, unfit = Landing(), random.Random(f"drops {seed}"), Unfit(trouble, seed)
@@ -69,7 +80,9 @@ def _play(
     core.watching = rules
     beats = dice.choice((0, 1, 2))
     for n in range(dice.randint(1, 2)):
-        Office(stage, trouble, core, depot, landing, unfit, TERMS, f"coordinator{n}", beaten=n < beats)
+        Office(
+            stage, trouble, core, depot, landing, unfit, TERMS, f"coordinator{n}", beaten=n < beats
+        )
     calm: list[bool] = []
     Routine(stage, "fleet", fleet(stage, trouble, core, depot, landing, seed, calm))
     faults = random_store_faults(random.Random(f"faults {seed}"), [], ends - stage.now)
@@ -130,7 +143,11 @@ def _day_ahead(
     back = at + dice.uniform(1.0, 15.0)
     for name in names:
         given = dice.choice((ScheduleCommand.RESUME, ScheduleCommand.RUN))
-        person.gives(back + dice.uniform(0.1, 30.0), f"{given} {name}", partial(_command, name=name, given=given))
+        person.gives(
+            back + dice.uniform(0.1, 30.0),
+            f"{given} {name}",
+            partial(_command, name=name, given=given),
+        )
     day = (StoreFault(at, "jump", 86400.0), StoreFault(back, "jump", -86400.0))
     return tuple(sorted((*faults.faults, *day), key=lambda fault: fault.at))
 
@@ -155,43 +172,76 @@ def _looks(rules: Rules) -> Life:
 
 
 def _wishes(
-    person: Wishes, dice: random.Random, name: str, start: float, lasts: float, notify: list[dict[str, Any]]
+    person: Wishes,
+    dice: random.Random,
+    name: str,
+    start: float,
+    lasts: float,
+    notify: list[dict[str, Any]],
 ) -> None:
     """What a person wants of one schedule, and when."""
-    person.gives(0.1, f"set {name}", partial(_set, spec=_spec(dice, name, person.streamed) | {"notify": notify}))
+    person.gives(
+        0.1,
+        f"set {name}",
+        partial(_set, spec=_spec(dice, name, person.streamed) | {"notify": notify}),
+    )
     for _ in range(dice.choice((0, 2, 5))):
         at = dice.uniform(1.0, lasts)
         drawn = dice.random()
         if drawn < 0.2:
-            person.gives(at, f"set {name}", partial(_set, spec=_spec(dice, name, person.streamed) | {"notify": notify}))
+            person.gives(
+                at,
+                f"set {name}",
+                partial(_set, spec=_spec(dice, name, person.streamed) | {"notify": notify}),
+            )
         elif drawn < 0.4:
             _gives_backfill(person, dice, name, start, at)
         else:
-            words = (*[ScheduleCommand.PAUSE] * 3, *[ScheduleCommand.RESUME] * 4, *[ScheduleCommand.RUN] * 3)
-            given = dice.choice((*words, ScheduleCommand.STOP)) if dice.random() < 0.7 else ScheduleCommand.RESUME
+            words = (
+                *[ScheduleCommand.PAUSE] * 3,
+                *[ScheduleCommand.RESUME] * 4,
+                *[ScheduleCommand.RUN] * 3,
+            )
+            given = (
+                dice.choice((*words, ScheduleCommand.STOP))
+                if dice.random() < 0.7
+                else ScheduleCommand.RESUME
+            )
             person.gives(at, f"{given} {name}", partial(_command, name=name, given=given))
 
 
-def _gives_backfill(person: Wishes, dice: random.Random, name: str, start: float, at: float) -> None:
+def _gives_backfill(
+    person: Wishes, dice: random.Random, name: str, start: float, at: float
+) -> None:
     first = start - dice.choice((30.0, 100.0, 200.0))
     how: dict[str, Any] = {
         "parallel": dice.randint(1, 3),
         "redo": dice.choice(("none", "failed", "all")),
         "backwards": dice.random() < 0.3,
     }
-    begin = partial(_backfill, name=name, first=tick_text(first), last=tick_text(start + 20), how=how)
+    begin = partial(
+        _backfill, name=name, first=tick_text(first), last=tick_text(start + 20), how=how
+    )
     person.gives(at, f"backfill {name}", begin)
     for _ in range(dice.choice((0, 0, 1, 3))):
         given = dice.choice((BackfillCommand.PAUSE, BackfillCommand.RESUME, BackfillCommand.CANCEL))
-        person.gives(at + dice.uniform(1.0, 60.0), f"{given} backfill {name}", partial(_steer, name=name, given=given))
+        person.gives(
+            at + dice.uniform(1.0, 60.0),
+            f"{given} backfill {name}",
+            partial(_steer, name=name, given=given),
+        )
     if dice.random() < 0.5:
         person.gives(at + dice.uniform(1.0, 60.0), f"backfill {name} again", begin)
     own = random.Random(f"in order {name} {at}")
-    plain = partial(_backfill, name=name, first=tick_text(first), last=tick_text(start + 20), how={})
+    plain = partial(
+        _backfill, name=name, first=tick_text(first), last=tick_text(start + 20), how={}
+    )
     person.gives(at + own.uniform(0.5, 20.0), f"plain backfill {name}", plain)
     if own.random() < 0.5:
         again = {"from_here": True}
-        from_here = partial(_backfill, name=name, first=tick_text(start - 40.0), last=None, how=again)
+        from_here = partial(
+            _backfill, name=name, first=tick_text(start - 40.0), last=None, how=again
+        )
         person.gives(at + own.uniform(20.0, 60.0), f"from here backfill {name}", from_here)
     skip = partial(_skip, name=name, first=tick_text(first), last=tick_text(start + 20))
     person.gives(at + own.uniform(5.0, 60.0), f"skip {name}", skip)
@@ -215,7 +265,9 @@ def _skip(client: ScheduleClient, name: str, first: str, last: str) -> Any:
     return client.skip(name, tick_text(failed[0] if failed else 0.0), by="ann")
 
 
-def _backfill(client: ScheduleClient, name: str, first: str, last: str | None, how: dict[str, Any]) -> Any:
+def _backfill(
+    client: ScheduleClient, name: str, first: str, last: str | None, how: dict[str, Any]
+) -> Any:
     return client.backfill(name, first, last, **how, by="ann")
 
 
@@ -248,7 +300,11 @@ def _spec(dice: random.Random, name: str, streamed: bool) -> dict[str, Any]:
         "missed": dice.choice(("latest", "all", "none")),
         "keep_runs": dice.choice((1, 3, 100)),
         "missed_within": dice.choice((20, 86400)),
-        "retry": {"max": dice.choice((0, 2, 10)), "backoff": dice.choice((1, 10)), "max_backoff": 60},
+        "retry": {
+            "max": dice.choice((0, 2, 10)),
+            "backoff": dice.choice((1, 10)),
+            "max_backoff": 60,
+        },
     }
     # Dice of its own, so that the rest of a history stays what it is.
     own = random.Random(f"order {name} {schedule}")

@@ -12,7 +12,9 @@ from unstuck.coordinator.schedules.decide_schedule import policy_of
 Event = Mapping[str, Any]
 
 
-def lost_runs(before: ScheduleRecord, after: ScheduleRecord, events: Sequence[Event]) -> Iterator[Run]:
+def lost_runs(
+    before: ScheduleRecord, after: ScheduleRecord, events: Sequence[Event]
+) -> Iterator[Run]:
     """Yield each run that was to be submitted or was going on, and is gone without a result.
 
     A run leaves the record when it has ended, when nothing had arrived for it, when it can never be
@@ -26,12 +28,16 @@ def lost_runs(before: ScheduleRecord, after: ScheduleRecord, events: Sequence[Ev
             yield run
 
 
-def lost_retries(before: ScheduleRecord, after: ScheduleRecord, events: Sequence[Event]) -> Iterator[Run]:
+def lost_retries(
+    before: ScheduleRecord, after: ScheduleRecord, events: Sequence[Event]
+) -> Iterator[Run]:
     """Yield each run that has failed and is not tried again although its policy allows it."""
     if after.intent is ScheduleIntent.STOP:
         return
     skipped = {event["tick"] for event in events if event["kind"] == "USER_SKIP"}
-    yield from (run for run in _missing(before.retries, after) if tick_text(run.tick) not in skipped)
+    yield from (
+        run for run in _missing(before.retries, after) if tick_text(run.tick) not in skipped
+    )
     for run in _failed_with_tries_left(before, events):
         numbers = [pending.number for pending in _pending(after) if pending.tick == run.tick]
         if max(numbers, default=0) <= run.number:

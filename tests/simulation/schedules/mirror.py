@@ -58,14 +58,22 @@ class MirroredSchedules(ModelSchedules):
         pairs = {
             "record": (self.load(name), self._real.load(name)),
             "due": (self.due.get(name), self._redis.zscore(KEYS.schedules_due, name)),
-            "runs": (stored.runs, dict(self._redis.zrange(keys.schedule_runs, 0, -1, withscores=True))),
+            "runs": (
+                stored.runs,
+                dict(self._redis.zrange(keys.schedule_runs, 0, -1, withscores=True)),
+            ),
             "ticks": (self.ticks(name, 0.0), self._real.ticks(name, 0.0)),
-            "outbox": (self.outbox, [fields["notice"] for _, fields in self._redis.xrange(KEYS.outbox)]),
+            "outbox": (
+                self.outbox,
+                [fields["notice"] for _, fields in self._redis.xrange(KEYS.outbox)],
+            ),
             "events": (stored.events[-20:], self._real.events(name, 20)),
         }
         for what, (model, real) in pairs.items():
             if model != real:
-                raise Broken(AGREE, f"the {what} of {name}: {model} in the model, {real} in the real store")
+                raise Broken(
+                    AGREE, f"the {what} of {name}: {model} in the model, {real} in the real store"
+                )
 
     def remember(self) -> Callable[[], None]:
         restore = super().remember()
@@ -108,8 +116,14 @@ class MirroredSchedules(ModelSchedules):
         model = super().submit(job, fingerprint, expect)
         real: tuple[str, bool] | None = None
         with suppress(ScheduleChanged):
-            real = self._submissions.submit(Submission(job, {}, {}, fingerprint), "{}", expect=expect)
-        self._same("submit", model and (model[0] == job.id, model[1]), real and (real[0] == job.id, real[1]))
+            real = self._submissions.submit(
+                Submission(job, {}, {}, fingerprint), "{}", expect=expect
+            )
+        self._same(
+            "submit",
+            model and (model[0] == job.id, model[1]),
+            real and (real[0] == job.id, real[1]),
+        )
         return model
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
@@ -131,7 +145,9 @@ class MirroredSchedules(ModelSchedules):
             self._compare(change.record.name)
         return model
 
-    def end_job(self, job_id: str, status: Status, version: int, reason: Reason | None, left: int) -> None:
+    def end_job(
+        self, job_id: str, status: Status, version: int, reason: Reason | None, left: int
+    ) -> None:
         super().end_job(job_id, status, version, reason, left)
         self._redis.hset(KEYS.of(job_id).job, "status", status)
 

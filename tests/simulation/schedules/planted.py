@@ -12,7 +12,13 @@ from tests.simulation.schedules.actors import LooksAtHand
 from tests.simulation.schedules.history import simulate_schedules
 from tests.simulation.schedules.store import ModelSchedules
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.schedule_record import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import (
+    Backfill,
+    Run,
+    ScheduleIntent,
+    ScheduleRecord,
+    ScheduleStatus,
+)
 from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules

@@ -59,7 +59,9 @@ RULES = (
     *(PAUSED, FROM_NOW, LATEST, FAILURES, SKIPPED_DONE, STATUS, BACKOFF, UNREAD, IDLE_RUN),
     *(UNTOLD, TOLD_TWICE, UNWELL, LATE_NOTICE),
 )
-TICK_WITHIN = 25.0  # seconds within which each schedule that reads a stream has a tick, with its jitter
+TICK_WITHIN = (
+    25.0  # seconds within which each schedule that reads a stream has a tick, with its jitter
+)
 _ARRIVED = "a run for what arrived"
 _PROMISES = {"the notice": LATE_NOTICE, _ARRIVED: UNREAD}
 _SKIPPED = re.compile(r"skipped, (\S+?Z)(?: to (\S+?Z))?:")
@@ -69,16 +71,32 @@ class Rules:
     """Told of every write; raises Broken."""
 
     def __init__(
-        self, stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, landing: Landing, bound: float
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        core: ModelSchedules,
+        depot: Depot,
+        landing: Landing,
+        bound: float,
     ) -> None:
         """``bound``: seconds within which happens what a schedule waits for, once all trouble is over."""
         self._landing = landing
-        self._stage, self._trouble, self._core, self._depot, self._bound = stage, trouble, core, depot, bound
+        self._stage, self._trouble, self._core, self._depot, self._bound = (
+            stage,
+            trouble,
+            core,
+            depot,
+            bound,
+        )
         self._since: dict[tuple[str, str], float] = {}  # what is waited for → since when
         self._jobs: dict[str, JobRecord] = {}  # all that ever were
         self._seen = 0  # of the log
-        self._published: dict[str, list[str]] = defaultdict(list)  # tick → the jobs that published for it
-        self._done: dict[str, dict[float, float]] = defaultdict(dict)  # schedule → tick → when it was published
+        self._published: dict[str, list[str]] = defaultdict(
+            list
+        )  # tick → the jobs that published for it
+        self._done: dict[str, dict[float, float]] = defaultdict(
+            dict
+        )  # schedule → tick → when it was published
         self._rolled_back = 0.0
         self._told = ToldRules(core, self.broken)
         self.commits = self.commands = 0
@@ -93,13 +111,19 @@ class Rules:
         self._rolled_back = self._stage.now
         stored = self._core.schedules.items()
         if any(not schedule.over and name not in self._core.due for name, schedule in stored):
-            self._trouble.disturb(self._stage.now + REPAIR_EVERY)  # the due index has lost these once more
+            self._trouble.disturb(
+                self._stage.now + REPAIR_EVERY
+            )  # the due index has lost these once more
 
     def submitted(self, job: JobRecord) -> None:
         self._jobs[job.id] = job
         record = self._core.load(job.schedule)
         stopped = record is None or record.intent is ScheduleIntent.STOP
-        if record is None or stopped or job.key not in [run.key(record.name) for run in record.going_on]:
+        if (
+            record is None
+            or stopped
+            or job.key not in [run.key(record.name) for run in record.going_on]
+        ):
             self.broken(ORPHAN, f"{job.key} is stored, and {record} does not want it")
         self._in_order(record, job)
         asked = any(run.by and run.key(record.name) == job.key for run in record.runs)
@@ -107,7 +131,11 @@ class Rules:
             self.broken(PAUSED, f"{job.key} begins, and {record.name} is paused")
         policy = policy_of(record.policy)
         idle = self._landing.idle_for(record.name, self._stage.now)
-        own = [run for run in record.runs if run.key(record.name) == job.key and not run.by and run.number == 1]
+        own = [
+            run
+            for run in record.runs
+            if run.key(record.name) == job.key and not run.by and run.number == 1
+        ]
         # A look is at most that old; and what was decided before the policy was set, another one decided.
         if policy.only_if and idle > self._bound and any(run.at > record.set_at for run in own):
             self.broken(IDLE_RUN, f"{job.key} begins, and nothing has arrived for {idle:.0f}s")
@@ -116,16 +144,24 @@ class Rules:
         others = [run for run in record.runs if run.job and run.job != job.id]
         going_on = [run.job for run in others if not self._core.jobs.get(run.job, job).terminal]
         # Of what was decided before the policy was set, another one decided.
-        mine = any(run.key(record.name) == job.key and run.at > record.set_at for run in record.runs)
+        mine = any(
+            run.key(record.name) == job.key and run.at > record.set_at for run in record.runs
+        )
         if mine and going_on and policy.overlap != "allow":
-            self.broken(OVERLAP, f"{job.key} begins while {going_on} go on, and overlap is {policy.overlap}")
+            self.broken(
+                OVERLAP, f"{job.key} begins while {going_on} go on, and overlap is {policy.overlap}"
+            )
 
     def _in_order(self, record: ScheduleRecord, job: JobRecord) -> None:
         """A run of ticks that build on each other begins when all ticks before it in the backfill are done."""
         fill = record.backfill
         if fill is None or not fill.in_order or fill.over:
             return
-        others = [one.key for one in self._core.jobs.values() if one.schedule == record.name and not one.terminal]
+        others = [
+            one.key
+            for one in self._core.jobs.values()
+            if one.schedule == record.name and not one.terminal
+        ]
         if others != [job.key]:
             self.broken(ORDER, f"{job.key} begins beside {others}")
         tick = next((run.tick for run in fill.active if run.key(record.name) == job.key), None)
@@ -135,9 +171,13 @@ class Rules:
         known = self._core.ticks(record.name, fill.first, tick)
         for at in _between(policy_of(fill.policy), fill.first - 0.001, tick - 0.001):
             if at not in known or known[at].outcome not in (TickOutcome.DONE, TickOutcome.SKIPPED):
-                self.broken(ORDER, f"{job.key} begins, and the tick {at:.1f} before it is {known.get(at)}")
+                self.broken(
+                    ORDER, f"{job.key} begins, and the tick {at:.1f} before it is {known.get(at)}"
+                )
 
-    def committed(self, before: ScheduleRecord | None, after: ScheduleRecord, change: ScheduleChange) -> None:
+    def committed(
+        self, before: ScheduleRecord | None, after: ScheduleRecord, change: ScheduleChange
+    ) -> None:
         self.commits += 1
         self.commands += change.commanded
         if after.status is not (expected := _status(after)):
@@ -145,47 +185,75 @@ class Rules:
         if before is None:
             return
         kinds = {str(event["kind"]) for event in change.events}
-        if before.status is not after.status and (before.status, after.status) not in SCHEDULE_MOVES:
+        if (
+            before.status is not after.status
+            and (before.status, after.status) not in SCHEDULE_MOVES
+        ):
             self.broken(STATUS, f"{after.name} goes from {before.status} to {after.status}")
         if before.intent is not after.intent and not change.commanded:
             self.broken(
-                PAUSED, f"{after.name}: nobody asked, and its intent goes from {before.intent} to {after.intent}"
+                PAUSED,
+                f"{after.name}: nobody asked, and its intent goes from {before.intent} to {after.intent}",
             )
         resumed = change.commanded and "USER_RESUME" in kinds
         if after.failures < before.failures and not resumed and "RUN_FINISHED" not in kinds:
-            self.broken(FAILURES, f"{after.name}: from {before.failures} to {after.failures} by {sorted(kinds)}")
+            self.broken(
+                FAILURES,
+                f"{after.name}: from {before.failures} to {after.failures} by {sorted(kinds)}",
+            )
         if change.commanded:
             at = min(float(event["at"]) for event in change.events)
             self._commanded(before, after, change, resumed)
             if (resumed or "USER_RUN" in kinds) and after.cursor > at + CLOCKS_DIFFER + 0.01:
-                self.broken(FROM_NOW, f"{after.name}: its next tick is after {after.cursor:.1f}, and it is {at:.1f}")
+                self.broken(
+                    FROM_NOW,
+                    f"{after.name}: its next tick is after {after.cursor:.1f}, and it is {at:.1f}",
+                )
         else:
             self._decided(before, after, change)
         self._kept(before, after, change)
         self._not_done(after, change)
         self._backfilled(before, after, change)
         self._told.committed(before, after, change)
-        left = {run.key(after.name) for run in before.going_on} - {run.key(after.name) for run in after.going_on}
+        left = {run.key(after.name) for run in before.going_on} - {
+            run.key(after.name) for run in after.going_on
+        }
         for job in self._core.jobs.values():
             if job.schedule == after.name and job.key in left and not job.terminal:
-                self.broken(ORPHAN, f"{job.key} goes on as {job.id}, and {after.name} has let go of it")
+                self.broken(
+                    ORPHAN, f"{job.key} goes on as {job.id}, and {after.name} has let go of it"
+                )
 
-    def _commanded(self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange, resumed: bool) -> None:
+    def _commanded(
+        self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange, resumed: bool
+    ) -> None:
         at = min(float(event["at"]) for event in change.events)
         old, new = policy_of(before.policy), policy_of(after.policy)
-        other = (old.cron, old.zone, old.every, old.after) != (new.cron, new.zone, new.every, new.after)
+        other = (old.cron, old.zone, old.every, old.after) != (
+            new.cron,
+            new.zone,
+            new.every,
+            new.after,
+        )
         if (resumed or other) and after.cursor < at - 0.01:
-            self.broken(FROM_NOW, f"{after.name} counts from {after.cursor:.1f}, and it was {at:.1f}")
+            self.broken(
+                FROM_NOW, f"{after.name} counts from {after.cursor:.1f}, and it was {at:.1f}"
+            )
         unskipped = set() if other else set(_unskipped(_passed(new, before, after), change))
         if unskipped := unskipped - self._done_ticks(after.name):
-            self.broken(LOST_TICK, f"{after.name}: a command passes over the ticks {unskipped}; {change.events}")
+            self.broken(
+                LOST_TICK,
+                f"{after.name}: a command passes over the ticks {unskipped}; {change.events}",
+            )
 
     def _kept(self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange) -> None:
         events = [*change.events]
         for run in lost_runs(before, after, events):
             self.broken(LOST_RUN, f"{after.name}: {run.key('')} is gone by {events}")
         for run in lost_retries(before, after, events):
-            self.broken(LOST_RETRY, f"{after.name}: {run.key('')} is not tried again after {events}")
+            self.broken(
+                LOST_RETRY, f"{after.name}: {run.key('')} is not tried again after {events}"
+            )
 
     def _done_ticks(self, name: str) -> set[float]:
         """Return the ticks of a schedule that are on record as done."""
@@ -200,9 +268,13 @@ class Rules:
             skipped = any(first <= tick <= last for first, last in spans)
             known = self._stage.now - published_at > self._bound
             if skipped and known and tick in _between(policy, tick - 0.001, tick):
-                self.broken(SKIPPED_DONE, f"{after.name}: {_at(tick)} is published; {change.events}")
+                self.broken(
+                    SKIPPED_DONE, f"{after.name}: {_at(tick)} is published; {change.events}"
+                )
 
-    def _decided(self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange) -> None:
+    def _decided(
+        self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange
+    ) -> None:
         policy, now = policy_of(after.policy), self._core.now
         new = [run for run in after.runs if not any(_same(run, one) for one in before.runs)]
         first_tries = [run for run in new if run.number == 1 and not run.by]
@@ -211,43 +283,84 @@ class Rules:
         if clocked and after.intent is not ScheduleIntent.RUN:
             self.broken(PAUSED, f"{after.name} is {after.status}, and {clocked} begin")
         if len(after.runs) > 1 and policy.overlap != "allow" and new:
-            self.broken(OVERLAP, f"{after.name} has the runs {after.runs}, and overlap is {policy.overlap}")
+            self.broken(
+                OVERLAP, f"{after.name} has the runs {after.runs}, and overlap is {policy.overlap}"
+            )
         passed = _passed(policy, before, after)
         ends = [job.ended_at for job in self._core.jobs.values() if job.left]
-        more = {before.more_at, *(round(end + shift, 3) for end in ends for shift in (0, 0.001))} - {*passed}
+        more = {
+            before.more_at,
+            *(round(end + shift, 3) for end in ends for shift in (0, 0.001)),
+        } - {*passed}
         begun = {run.tick for run in clocked} - more
-        stands = {run.tick for run in before.runs}  # by a clock that was ahead, a run of it was made before
+        stands = {
+            run.tick for run in before.runs
+        }  # by a clock that was ahead, a run of it was made before
         if lost := set(_unskipped(passed, change)) - begun - stands - self._done_ticks(after.name):
-            self.broken(LOST_TICK, f"{after.name}: nobody is told of the ticks {lost}; {change.events}")
+            self.broken(
+                LOST_TICK, f"{after.name}: nobody is told of the ticks {lost}; {change.events}"
+            )
         of_trigger = policy.after is not None or begun <= set(passed)
         if after.cursor < before.cursor or not of_trigger:
-            self.broken(TWICE, f"{after.name}: {begun} begin at {before.cursor:.1f}, which goes to {after.cursor:.1f}")
+            self.broken(
+                TWICE,
+                f"{after.name}: {begun} begin at {before.cursor:.1f}, which goes to {after.cursor:.1f}",
+            )
         delay = start_delay(policy, after.name).total_seconds()
         judged_at = max((run.at for run in clocked if run.tick in begun), default=now)
-        newest = max(_between(policy, before.cursor, judged_at - delay), default=0.0) if begun else 0.0
+        newest = (
+            max(_between(policy, before.cursor, judged_at - delay), default=0.0) if begun else 0.0
+        )
         if policy.missed != "all" and begun and max(begun) < newest and policy.overlap == "allow":
-            self.broken(LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}")
+            self.broken(
+                LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}"
+            )
         if policy.missed == "none" and begun and judged_at - min(begun) - delay > LATE + 1:
-            self.broken(LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}")
-        succeeded = any(event["kind"] == "RUN_FINISHED" for event in change.events)  # before or after the failure
+            self.broken(
+                LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}"
+            )
+        succeeded = any(
+            event["kind"] == "RUN_FINISHED" for event in change.events
+        )  # before or after the failure
         for retry in after.retries:
-            wait = min(policy.retry.max_backoff, policy.retry.backoff * 2.0 ** (0 if succeeded else before.failures))
+            wait = min(
+                policy.retry.max_backoff,
+                policy.retry.backoff * 2.0 ** (0 if succeeded else before.failures),
+            )
             is_new = not any(_same(retry, one) for one in before.retries) and not retry.final
             failed = self._core.jobs.get(retry.retry_of)
-            if is_new and failed is not None and retry.next_at < failed.submitted_at + wait and not self._core.jumped:
-                self.broken(BACKOFF, f"{after.name} has failed {after.failures} times, and waits until {retry.next_at}")
+            if (
+                is_new
+                and failed is not None
+                and retry.next_at < failed.submitted_at + wait
+                and not self._core.jumped
+            ):
+                self.broken(
+                    BACKOFF,
+                    f"{after.name} has failed {after.failures} times, and waits until {retry.next_at}",
+                )
 
-    def _backfilled(self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange) -> None:
+    def _backfilled(
+        self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange
+    ) -> None:
         old, new = before.backfill, after.backfill
         if new is None:
             return
         if len(new.active) > new.parallel and (old is None or len(new.active) > len(old.active)):
-            self.broken(PARALLEL, f"{after.name}: {len(new.active)} runs, {new.parallel} were asked for")
+            self.broken(
+                PARALLEL, f"{after.name}: {len(new.active)} runs, {new.parallel} were asked for"
+            )
         if old is not None and old.at == new.at:
-            more = [run for run in new.runs if not any(_same(run, one) for one in old.runs) and run.number == 1]
+            more = [
+                run
+                for run in new.runs
+                if not any(_same(run, one) for one in old.runs) and run.number == 1
+            ]
             held = old.paused or old.canceled or before.intent is ScheduleIntent.PAUSE
             if more and held:
-                self.broken(PAUSED, f"the backfill of {after.name} is {old.status}, and {more} begin")
+                self.broken(
+                    PAUSED, f"the backfill of {after.name} is {old.status}, and {more} begin"
+                )
         if new.over and not new.canceled and (new.done + new.left != new.total or new.failed):
             self.broken(LOST_BACKFILL, f"the backfill of {after.name} has ended: {new.progress}")
 
@@ -269,13 +382,20 @@ class Rules:
             record = self._core.load(name)
             assert record is not None
             waits = {(name, what) for what in (*self._waits(record), *self._told.waits(record))}
-            for known in [known for known in self._since if known[0] == name and known not in waits]:
+            for known in [
+                known for known in self._since if known[0] == name and known not in waits
+            ]:
                 del self._since[known]
             for known in waits:
                 since = self._since.setdefault(known, self._stage.now)
                 if min(quiet, self._stage.now - since) > self._bound:
-                    promise = next((one for begin, one in _PROMISES.items() if known[1].startswith(begin)), LATE_TICK)
-                    self.broken(promise, f"{name} waits for {self._bound:.0f}s: {known[1]}; {record}")
+                    promise = next(
+                        (one for begin, one in _PROMISES.items() if known[1].startswith(begin)),
+                        LATE_TICK,
+                    )
+                    self.broken(
+                        promise, f"{name} waits for {self._bound:.0f}s: {known[1]}; {record}"
+                    )
 
     def _unread(self, record: ScheduleRecord) -> Iterator[str]:
         """A run for what has arrived, once a tick should have begun it."""
@@ -290,7 +410,11 @@ class Rules:
     def _redone(self, job: JobRecord) -> bool:
         """Whether a person wanted the tick to be run although it had been."""
         record = self._core.load(job.schedule)
-        mine = record is not None and record.backfill is not None and record.backfill.id == job.backfill
+        mine = (
+            record is not None
+            and record.backfill is not None
+            and record.backfill.id == job.backfill
+        )
         return bool(job.backfill) and not (mine and record.backfill.redo != "all")
 
     def _waits(self, record: ScheduleRecord) -> Iterator[str]:
@@ -306,7 +430,9 @@ class Rules:
             elif run.job and run.job in self._core.jobs and self._core.jobs[run.job].terminal:
                 yield f"the look at the end of {run.job}"
         if backfill is not None and backfill.goes_on and record.intent is not ScheduleIntent.PAUSE:
-            waits = backfill.in_order and any(not run.by_hand for run in (*record.runs, *record.retries))
+            waits = backfill.in_order and any(
+                not run.by_hand for run in (*record.runs, *record.retries)
+            )
             if backfill.next is not None and len(backfill.active) < backfill.parallel and not waits:
                 yield f"a run of the backfill at {backfill.next}"
         free = not record.runs or policy.overlap == "allow"
@@ -318,11 +444,19 @@ class Rules:
             return
         if any(run.next_at <= now and not run.final for run in record.retries):
             yield "the retry"
-        new = {name for name, one in self._core.published(record.follows).items() if one[0] > record.seen.get(name, 0)}
+        new = {
+            name
+            for name, one in self._core.published(record.follows).items()
+            if one[0] > record.seen.get(name, 0)
+        }
         all_of = policy.after is not None and policy.after.all_of
         if not record.retries and new and (not all_of or new == set(record.follows)):
             yield f"a run for {sorted(new)}"
-        if record.more_at and not record.retries and (policy.until is None or now < policy.until.timestamp()):
+        if (
+            record.more_at
+            and not record.retries
+            and (policy.until is None or now < policy.until.timestamp())
+        ):
             yield f"a run for what was left at {record.more_at}"
         if policy.only_if and not record.retries:
             yield from self._unread(record)
@@ -355,7 +489,9 @@ def _same(one: Run, other: Run) -> bool:
 
 def _passed(policy: ScheduleSpec, before: ScheduleRecord, after: ScheduleRecord) -> list[float]:
     """Return the ticks of ``policy`` over which the cursor has moved."""
-    return list(_between(policy, before.cursor, after.cursor)) if after.cursor > before.cursor else []
+    return (
+        list(_between(policy, before.cursor, after.cursor)) if after.cursor > before.cursor else []
+    )
 
 
 def _unskipped(passed: list[float], change: ScheduleChange) -> list[float]:

@@ -41,7 +41,9 @@ class StoredSchedule:
 class Watching(Protocol):
     """Who is told of every write: the rules."""
 
-    def committed(self, before: ScheduleRecord | None, after: ScheduleRecord, change: ScheduleChange) -> None: ...
+    def committed(
+        self, before: ScheduleRecord | None, after: ScheduleRecord, change: ScheduleChange
+    ) -> None: ...
     def submitted(self, job: JobRecord) -> None: ...
     def rolled_back(self) -> None: ...
 
@@ -55,10 +57,14 @@ class ModelSchedules:
         self.due: dict[str, float] = {}
         self.jobs: dict[str, JobRecord] = {}
         self.keys: dict[str, tuple[str, str]] = {}  # key → job, and the fingerprint of its spec
-        self.newest: dict[str, tuple[int, float]] = {}  # dataset → its newest version, and when it was published
+        self.newest: dict[
+            str, tuple[int, float]
+        ] = {}  # dataset → its newest version, and when it was published
         self.expires: dict[str, float] = {}  # jobs that leave the store
         self.outbox: list[str] = []
-        self.told: dict[str, list[tuple[str, float, float]]] = {}  # schedule → word, when, since when; for the rules
+        self.told: dict[
+            str, list[tuple[str, float, float]]
+        ] = {}  # schedule → word, when, since when; for the rules
         self.alive_at = 0.0
         self.skew = 0.0
         self.jumped = False
@@ -82,7 +88,13 @@ class ModelSchedules:
         def restore() -> None:
             self.outbox, self.told = outbox, told
             self.expires, self.newest = expires, newest
-            self.schedules, self.due, self.jobs, self.keys, self.alive_at = schedules, due, jobs, keys, alive_at
+            self.schedules, self.due, self.jobs, self.keys, self.alive_at = (
+                schedules,
+                due,
+                jobs,
+                keys,
+                alive_at,
+            )
             if self.watching:
                 self.watching.rolled_back()
 
@@ -101,7 +113,9 @@ class ModelSchedules:
             self.keys.pop(self.jobs.pop(job_id).key, None)
 
     def repair(self) -> int:
-        missing = [name for name, one in self.schedules.items() if not one.over and name not in self.due]
+        missing = [
+            name for name, one in self.schedules.items() if not one.over and name not in self.due
+        ]
         self.due.update(dict.fromkeys(missing, self.now))
         return len(missing)
 
@@ -123,7 +137,9 @@ class ModelSchedules:
         now = self.now
         found = sorted((at, name) for name, at in self.due.items() if at <= now)[:TAKEN_AT_ONCE]
         self.due.update((name, round(now + term, 6)) for _, name in found)
-        return min(self.due.values(), default=inf) - now, {name: repr(self.due[name]) for _, name in found}
+        return min(self.due.values(), default=inf) - now, {
+            name: repr(self.due[name]) for _, name in found
+        }
 
     def published(self, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
         return {name: self.newest[name] for name in datasets if name in self.newest}
@@ -142,7 +158,11 @@ class ModelSchedules:
         before = None if stored is None else stored.read()
         stored = stored or StoredSchedule("", "", "")
         self.schedules[name] = stored
-        stored.commit, stored.record, stored.spec = change.id, change.record.to_json(), change.record.spec
+        stored.commit, stored.record, stored.spec = (
+            change.id,
+            change.record.to_json(),
+            change.record.spec,
+        )
         stored.over = change.due is None
         if change.commanded:
             stored.commanded = change.id
@@ -206,10 +226,14 @@ class ModelSchedules:
     def _changed(self, stored: StoredSchedule | None, expect: str) -> bool:
         return (stored.commit if stored is not None else "") != expect
 
-    def end_job(self, job_id: str, status: Status, version: int, reason: Reason | None, left: int) -> None:
+    def end_job(
+        self, job_id: str, status: Status, version: int, reason: Reason | None, left: int
+    ) -> None:
         """As the commit that ends a job: its schedule is due."""
         job, dataset = self.jobs[job_id], f"{self.jobs[job_id].name}_rows"
-        ended = replace(job, status=status, ended_at=self.now, version=version, reason=reason, left=left)
+        ended = replace(
+            job, status=status, ended_at=self.now, version=version, reason=reason, left=left
+        )
         self.jobs[job_id] = ended
         if version > self.newest.get(dataset, (0, 0.0))[0]:
             self.newest[dataset] = (version, self.now)

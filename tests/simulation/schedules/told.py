@@ -20,7 +20,9 @@ from unstuck.coordinator.store.schedule_store import ScheduleChange
 UNTOLD = f"{SHOWN}: a change that a rule names is told by its commit, and nothing else is"
 TOLD_TWICE = f"{ONE}: a problem is told once, with one id"
 UNWELL = f"{SHOWN}: that a schedule is well again is told when a run has ended well"
-LATE_NOTICE = f"{FORGOTTEN}: a deadline, and what holds for a time, is told within a sweep and a term"
+LATE_NOTICE = (
+    f"{FORGOTTEN}: a deadline, and what holds for a time, is told within a sweep and a term"
+)
 
 AGAIN = 20.0  # seconds; half an hour outside of histories
 RETRYING_FOR = 15.0
@@ -35,7 +37,19 @@ def rules_of(seed: int, name: str, start: float) -> list[dict[str, Any]]:
         return []
     by = datetime.datetime.fromtimestamp(start + dice.choice((60, 120, 180)), datetime.UTC)
     late = {"late": f"{by:%H:%M} UTC"}
-    return [{"on": ["failed", "halted", "finished", "recovered", {"retrying_for": RETRYING_FOR}, late], "to": ["ops"]}]
+    return [
+        {
+            "on": [
+                "failed",
+                "halted",
+                "finished",
+                "recovered",
+                {"retrying_for": RETRYING_FOR},
+                late,
+            ],
+            "to": ["ops"],
+        }
+    ]
 
 
 class ToldRules:
@@ -44,13 +58,20 @@ class ToldRules:
     def __init__(self, core: ModelSchedules, broken: Callable[[str, str], None]) -> None:
         self._core, self._broken = core, broken
 
-    def committed(self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange) -> None:
+    def committed(
+        self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange
+    ) -> None:
         notices = [Notice.from_json(text) for text in change.notices]
         # Of a backfill others are told, and it has problems of its own.
         words = [notice.event for notice in notices if not notice.text.startswith("its backfill")]
         ids = [json.loads(text)["id"] for text in self._core.outbox]
-        if len(ids) != len(set(ids)) and not self._core.jumped:  # by a clock that was ahead, a deadline may come twice
-            self._broken(TOLD_TWICE, f"{after.name}: {[notice.id for notice in notices]} of {words} stands twice")
+        if (
+            len(ids) != len(set(ids)) and not self._core.jumped
+        ):  # by a clock that was ahead, a deadline may come twice
+            self._broken(
+                TOLD_TWICE,
+                f"{after.name}: {[notice.id for notice in notices]} of {words} stands twice",
+            )
         for notice in notices:
             if (notice.status, notice.name) != (after.status, after.name):
                 self._broken(UNTOLD, f"{after.name} is {after.status}, and {notice} is told")
@@ -67,7 +88,14 @@ class ToldRules:
         if done != finished[: len(done)]:
             self._broken(UNTOLD, f"{after.name}: {done} have ended well, and {finished} are told")
         told = self._core.told.setdefault(after.name, [])
-        at = next((float(event["at"]) for event in events if event["kind"] == "RUN_FAILED" and "tick" in event), 0.0)
+        at = next(
+            (
+                float(event["at"])
+                for event in events
+                if event["kind"] == "RUN_FAILED" and "tick" in event
+            ),
+            0.0,
+        )
         well = "RUN_FINISHED" in kinds and not after.failures and after.halted is None
         standing = self._standing(after.name)
         told_so = {"failed", "halted"}.intersection((*words, *standing))
@@ -75,11 +103,21 @@ class ToldRules:
             self._broken(UNTOLD, f"{after.name} has failed, and {words} are told")
         if "failed" in words and "failed" in standing:
             self._broken(TOLD_TWICE, f"{after.name} fails, as was told, and is told again")
-        if before.halted is None and after.halted is not None and "halted" not in words and not after.status.terminal:
+        if (
+            before.halted is None
+            and after.halted is not None
+            and "halted" not in words
+            and not after.status.terminal
+        ):
             self._broken(UNTOLD, f"{after.name} is halted, and {words} are told")
         late = "late" in words or self._is_late(after.name)
         halted = after.backfill is not None and after.backfill.halted is not None
-        if halted and before.backfill is not None and before.backfill.halted is None and len(notices) == len(words):
+        if (
+            halted
+            and before.backfill is not None
+            and before.backfill.halted is None
+            and len(notices) == len(words)
+        ):
             self._broken(UNTOLD, f"the backfill of {after.name} is halted, and {words} are told")
         if "recovered" in words and not well and not late and after.status != "STOPPED":
             self._broken(UNWELL, f"{after.name} is told to be well by {kinds}")
@@ -88,10 +126,19 @@ class ToldRules:
             well
             and not (late or halted or after.status.terminal)
             and standing.intersection(_FAILING)
-            and not {"recovered", "retrying_for"}.intersection(words)  # a problem that begins now stands
+            and not {"recovered", "retrying_for"}.intersection(
+                words
+            )  # a problem that begins now stands
         ):
-            self._broken(UNTOLD, f"{after.name} is well again, and {words} are told; {standing} were told before")
-        told += [(one.event, one.at, one.since) for one in notices if not one.text.startswith("its backfill")]
+            self._broken(
+                UNTOLD,
+                f"{after.name} is well again, and {words} are told; {standing} were told before",
+            )
+        told += [
+            (one.event, one.at, one.since)
+            for one in notices
+            if not one.text.startswith("its backfill")
+        ]
         if well:
             told.append(("well", self._core.now, 0.0))
 
@@ -103,7 +150,11 @@ class ToldRules:
         deadline, counts_from, asks_for = _deadline(rules[0]["on"][-1]["late"], record, now)
         done = record.last_success is not None and record.last_success.tick > counts_from
         told = self._core.told.get(record.name, [])
-        if not done and asks_for > record.made_at and ("late", deadline) not in {(word, of) for word, _, of in told}:
+        if (
+            not done
+            and asks_for > record.made_at
+            and ("late", deadline) not in {(word, of) for word, _, of in told}
+        ):
             yield f"the notice that it is late at {deadline:.0f}"
         halted = "halted" in self._standing(record.name)
         if record.failures and self._may("failed", record.name, now) and not halted:
@@ -115,7 +166,9 @@ class ToldRules:
 
     def _is_late(self, name: str) -> bool:
         """Whether a notice ``late`` is open: a success alone does not end it."""
-        words = [word for word, *_ in self._core.told.get(name, []) if word in ("late", "recovered")]
+        words = [
+            word for word, *_ in self._core.told.get(name, []) if word in ("late", "recovered")
+        ]
         return words[-1:] == ["late"]
 
     def _standing(self, name: str) -> set[str]:
@@ -127,7 +180,9 @@ class ToldRules:
     def _may(self, word: str, name: str, now: float) -> bool:
         """Whether a problem is to be told: none stands, and none was told a short while ago."""
         # The newest, which is not the latest where the clock was set back.
-        last = next((at for one, at, _ in reversed(self._core.told.get(name, [])) if one == word), None)
+        last = next(
+            (at for one, at, _ in reversed(self._core.told.get(name, [])) if one == word), None
+        )
         return word not in self._standing(name) and (last is None or not last <= now < last + AGAIN)
 
 

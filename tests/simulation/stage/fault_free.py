@@ -56,7 +56,12 @@ class FaultFreeConnection(Connection):
         self.trouble = Trouble(random.Random(0), lambda: 0.0, ends=-1.0)
 
     def call(
-        self, what: str, effect: Callable[[], T], lost: type[Exception] = ConnectionError, *, of_store: bool = True
+        self,
+        what: str,
+        effect: Callable[[], T],
+        lost: type[Exception] = ConnectionError,
+        *,
+        of_store: bool = True,
     ) -> T:
         return effect()
 
@@ -107,20 +112,40 @@ class FaultFree:
         self.core = ModelStore(lambda: self.now, self.stream, lock_term=2.5, lease_ttl=15.0)
         words = count()
         idle = [
-            RunnerStatus(id=f"r{n}", host="h", pid=n, worker_pid=1, queues=("spark",), seen=self.now, idle_since=1.0)
+            RunnerStatus(
+                id=f"r{n}",
+                host="h",
+                pid=n,
+                worker_pid=1,
+                queues=("spark",),
+                seen=self.now,
+                idle_since=1.0,
+            )
             for n in range(width)
         ]
         store = cast(
-            Store, StoreAtHand(FaultFreeConnection(), self.core, cast(Broker, _Empty()), lambda: {"spark": idle})
+            Store,
+            StoreAtHand(
+                FaultFreeConnection(), self.core, cast(Broker, _Empty()), lambda: {"spark": idle}
+            ),
         )
         self.reconciler = Reconciler(
-            *(store, self.dispatcher.send_wake_ups, cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
+            *(
+                store,
+                self.dispatcher.send_wake_ups,
+                cast(Warehouses, warehouses or EmptyWarehouses()),
+                SETTINGS,
+            ),
             lambda: f"w{next(words)}",
             AtOnce(),
             clock=lambda: self.now,
         )
         self.sweep = Sweep(store, self.reconciler, SETTINGS)
-        group |= {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}
+        group |= {
+            "name": "g",
+            "steps": [{"python": "model:run"}],
+            "for_each": {"n": list(range(width))},
+        }
         spec = JobSpec.model_validate({"name": "j", "groups": [group]}).to_json()
         for job in jobs:
             self.core.submit(JobRecord(job, "j", spec, "new"))

@@ -22,7 +22,12 @@ from tests.simulation.rules.promises import Promises
 from tests.simulation.stage.jobs import QUEUES, SimulatedJob, random_job
 from tests.simulation.stage.retries import Retries
 from tests.simulation.stage.stage import Life, Routine, Stage
-from tests.simulation.stage.store_faults import FAULT_FREE, NEWER, StoreFaultActor, random_store_faults
+from tests.simulation.stage.store_faults import (
+    FAULT_FREE,
+    NEWER,
+    StoreFaultActor,
+    random_store_faults,
+)
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.user_requests import random_demands, random_requests, random_retries
 from unstuck.coordinator.model.records import JobRecord
@@ -64,7 +69,9 @@ class HistoryResult:
     claims: int = 0
     commits: int = 0
     commands: int = 0
-    fault_free_for: float = 0.0  # virtual seconds from the end of all trouble to the end of the last job
+    fault_free_for: float = (
+        0.0  # virtual seconds from the end of all trouble to the end of the last job
+    )
     statuses: dict[str, str] = field(default_factory=dict)
     jobs: int = 0
     requests: int = 0
@@ -114,11 +121,16 @@ def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Par
     )
     stream = ReportStream(stage, trouble)
     broker, depot = Broker(stage, trouble), Depot()
-    core = store(lambda: stage.now, stream, lock_term=settings.lock_term, lease_ttl=settings.lease_ttl)
+    core = store(
+        lambda: stage.now, stream, lock_term=settings.lock_term, lease_ttl=settings.lease_ttl
+    )
     hosts: list[Host] = []
 
     def listening() -> dict[str, list[RunnerStatus]]:
-        return {queue: [one.status for one in hosts if one.listening and queue in one.queues] for queue in QUEUES}
+        return {
+            queue: [one.status for one in hosts if one.listening and queue in one.queues]
+            for queue in QUEUES
+        }
 
     def slots() -> dict[str, int]:
         return {queue: len(there) for queue, there in listening().items()}
@@ -128,16 +140,23 @@ def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Par
 
     promises = Promises(stage, core, depot, settings, slots, lateness)
     core.watching = promises
-    more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
+    more = (
+        None if plain else random.Random(f"more {seed}")
+    )  # of its own, as what is asked: the rest is as it would be
     pooled = random.Random(f"pools {seed}") if seed % 6 == 0 else None
     cleaned = random.Random(f"cleanups {seed}") if seed % 7 == 0 else None
     told = random.Random(f"notices {seed}") if seed % 5 in (1, 3) else None
     numbers = range(1, rng.randint(1, 3) + 1)
-    jobs = {job.record.id: job for job in (random_job(rng, n, more, pooled, cleaned, told) for n in numbers)}
+    jobs = {
+        job.record.id: job
+        for job in (random_job(rng, n, more, pooled, cleaned, told) for n in numbers)
+    }
     core.set_pool("two", 2)
     result = HistoryResult(seed, jobs=len(jobs))
     planned, every = dict(jobs), list(jobs)
-    store_faults = FAULT_FREE if later is None else random_store_faults(later, jobs, ends - stage.now)
+    store_faults = (
+        FAULT_FREE if later is None else random_store_faults(later, jobs, ends - stage.now)
+    )
     for n, job in enumerate(list(jobs), 1):
         if part.jobs is not None and n not in part.jobs:
             del jobs[job]
@@ -146,8 +165,23 @@ def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Par
     for n in range(rng.randint(1, 3)):
         queues = QUEUES if n == 0 else (rng.choice(QUEUES),)
         newer = f"worker{n}" in store_faults.newer_hosts
-        hosts.append(Host(stage, trouble, core, broker, depot, jobs, settings, f"worker{n}", queues, newer=newer))
-    beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
+        hosts.append(
+            Host(
+                stage,
+                trouble,
+                core,
+                broker,
+                depot,
+                jobs,
+                settings,
+                f"worker{n}",
+                queues,
+                newer=newer,
+            )
+        )
+    beat = rng.choice(
+        (0, 0, 1, 2)
+    )  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
     offices = [
         Office(
             *(stage, trouble, core, stream, broker, depot, settings, listening),
@@ -177,25 +211,54 @@ def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Par
     broker.pushed, stream.added, stream.dropped = pushed, added, promises.dropped
     core.notify = notified
     store_fault_actor = StoreFaultActor(
-        stage, trouble, core, store_faults, [core.remember, stream.remember, broker.remember, promises.remember]
+        stage,
+        trouble,
+        core,
+        store_faults,
+        [core.remember, stream.remember, broker.remember, promises.remember],
     )
     if store_faults.faults:
         Routine(stage, "store", store_fault_actor.life())
     if not plain:
         Routine(stage, "vandal", _spoil(trouble, core, random.Random(f"spoilt {seed}")))
     if seed % 4 == 1:
-        Routine(stage, "backup", _roll_back(stage, trouble, core, random.Random(f"rolled back {seed}")))
+        Routine(
+            stage, "backup", _roll_back(stage, trouble, core, random.Random(f"rolled back {seed}"))
+        )
     for each in jobs.values():
-        Routine(stage, "client", _submit(stage, trouble, core, each, depot, store_fault_actor), each.submit_at)
+        Routine(
+            stage,
+            "client",
+            _submit(stage, trouble, core, each, depot, store_fault_actor),
+            each.submit_at,
+        )
     dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
     requests = random_requests(dice, every, stage.now, trouble.ends)
     if not plain:
-        requests += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
-        requests += random_retries(random.Random(f"retries {seed}"), planned, stage.now, trouble.ends)
+        requests += random_demands(
+            random.Random(f"demands {seed}"), planned, stage.now, trouble.ends
+        )
+        requests += random_retries(
+            random.Random(f"retries {seed}"), planned, stage.now, trouble.ends
+        )
     result.requests = len(requests)
-    requests = [w for n, w in enumerate(requests, 1) if w.job in jobs and (part.requests is None or n in part.requests)]
+    requests = [
+        w
+        for n, w in enumerate(requests, 1)
+        if w.job in jobs and (part.requests is None or n in part.requests)
+    ]
     retries = Retries(stage, jobs, random.Random(f"retried {seed}"), store_fault_actor.forget)
-    user = User(stage, trouble, core, broker, settings, requests, store_faults.knows(stage, "user"), depot, retries)
+    user = User(
+        stage,
+        trouble,
+        core,
+        broker,
+        settings,
+        requests,
+        store_faults.knows(stage, "user"),
+        depot,
+        retries,
+    )
     promises.happened = user.happened
 
     try:
@@ -301,8 +364,14 @@ def _run(
         while not stage.run(done, until=max(began, trouble.ends, retries.last_at) + BOUND):
             if stage.now <= max(began, trouble.ends, retries.last_at) + BOUND:
                 continue  # a job was retried meanwhile, and has as long as any other
-            left = {job_id: str(job.record.status) for job_id, job in core.jobs.items() if not job.record.terminal}
-            promises.broken(FORGOTTEN, f"{BOUND:.0f}s after the last trouble these jobs have not ended: {left}")
+            left = {
+                job_id: str(job.record.status)
+                for job_id, job in core.jobs.items()
+                if not job.record.terminal
+            }
+            promises.broken(
+                FORGOTTEN, f"{BOUND:.0f}s after the last trouble these jobs have not ended: {left}"
+            )
         if not left_paused:
             break
         _left_alone(stage, core, trouble, promises, left_paused)
@@ -310,22 +379,30 @@ def _run(
     _afterwards(stage, core, trouble, promises)
 
 
-def _left_alone(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises, paused: list[str]) -> None:
+def _left_alone(
+    stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises, paused: list[str]
+) -> None:
     """What was left paused waits for a person: it stays as it is, and says how to go on."""
     stage.run(lambda: False, until=max(stage.now, trouble.ends) + SETTINGS.lock_term)
-    before = {job_id: (core.jobs[job_id].record, dict(core.jobs[job_id].groups)) for job_id in paused}
+    before = {
+        job_id: (core.jobs[job_id].record, dict(core.jobs[job_id].groups)) for job_id in paused
+    }
     stage.run(lambda: False, until=stage.now + SETTINGS.lease_ttl)
     for job_id, (record, groups) in before.items():
         now = core.jobs[job_id]
         if (_but_noted(now.record, record, core), now.groups) != (record, groups):
-            promises.broken(WORD, f"{job_id} is paused, and changed while nobody asked for anything")
+            promises.broken(
+                WORD, f"{job_id} is paused, and changed while nobody asked for anything"
+            )
         promises.told_why(job_id)
 
 
 def _but_noted(now: JobRecord, before: JobRecord, core: ModelStore) -> JobRecord:
     """``now`` without what a coordinator may note of any job at any time: times that lie ahead of a clock set back."""
     times = {"paused_at": before.paused_at, "counted_from": before.counted_from}
-    moved_back = {name: at for name, at in times.items() if core.set_back and getattr(now, name) < at}
+    moved_back = {
+        name: at for name, at in times.items() if core.set_back and getattr(now, name) < at
+    }
     return replace(now, commit=before.commit, **moved_back)
 
 

@@ -55,7 +55,11 @@ class SimulatedJob:
         Of the first one, two groups make none.
         """
         root = self.root or self.record.id
-        none = root == "job3" or (root == "job2" and params.get("fixed")) or (root == "job1" and group in ("g1", "g2"))
+        none = (
+            root == "job3"
+            or (root == "job2" and params.get("fixed"))
+            or (root == "job1" and group in ("g1", "g2"))
+        )
         return not none
 
     def behaviour(self, group: str) -> Behaviour:
@@ -81,7 +85,11 @@ def random_job(
     groups: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 7)):
         groups.append(_group(rng, index, groups))
-    spec: dict[str, Any] = {"name": f"job{number}", "groups": groups, "on_failure": rng.choice(_ON_FAILURE)}
+    spec: dict[str, Any] = {
+        "name": f"job{number}",
+        "groups": groups,
+        "on_failure": rng.choice(_ON_FAILURE),
+    }
     if rng.random() < 0.4:
         spec["max_parallel"] = rng.randint(1, 3)
     for group in groups if cleaned is not None else ():
@@ -97,12 +105,19 @@ def random_job(
     if told is not None:
         waits = [{"retrying_for": 4.0}, {"running_for": 6.0}, {"waiting_for_worker": 3.0}]
         on = ["failed", "finished", "recovered", *told.sample(waits, told.randint(1, 3))]
-        spec["notify"] = [{"on": on, "to": "ops"}, {"on": ["failed", *told.sample(waits, 1)], "to": "boss"}]
+        spec["notify"] = [
+            {"on": on, "to": "ops"},
+            {"on": ["failed", *told.sample(waits, 1)], "to": "boss"},
+        ]
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)
     name, priority = f"job{number}", spec.get("priority", "normal")
-    record = JobRecord(name, name, text, "new", warehouse="model", warehouse_id="w", priority=priority)
-    return SimulatedJob(record, plan, random_behaviours(rng, plan), submit_at=rng.uniform(0.0, 15.0))
+    record = JobRecord(
+        name, name, text, "new", warehouse="model", warehouse_id="w", priority=priority
+    )
+    return SimulatedJob(
+        record, plan, random_behaviours(rng, plan), submit_at=rng.uniform(0.0, 15.0)
+    )
 
 
 def _add_more(rng: random.Random, spec: dict[str, Any]) -> None:
@@ -128,11 +143,15 @@ def _add_pools(rng: random.Random, spec: dict[str, Any]) -> None:
 
 def _condition(rng: random.Random, group: dict[str, Any], groups: list[dict[str, Any]]) -> str:
     needs = group.get("needs", ())
-    makers = [g["name"] for g in groups if g["name"] in needs and g.get("steps") and "for_each" not in g]
+    makers = [
+        g["name"] for g in groups if g["name"] in needs and g.get("steps") and "for_each" not in g
+    ]
     if not makers or rng.random() < 0.4:
         return rng.choice(WHEN)
     maker = rng.choice(makers)
-    return rng.choice((f"results.{maker}.rows > 3", f"results.{maker}.rows > -1", f"results.{maker}.rows is none"))
+    return rng.choice(
+        (f"results.{maker}.rows > 3", f"results.{maker}.rows > -1", f"results.{maker}.rows is none")
+    )
 
 
 _ON_FAILURE = ("cancel_others", "finish_others")
@@ -146,7 +165,14 @@ def _group(rng: random.Random, index: int, before: list[dict[str, Any]]) -> dict
     if needs:
         group["needs"] = needs
         group["join"] = rng.choice(
-            ("all_succeeded", "all_succeeded", "all_done", "any_succeeded", "none_failed", {"at_least": 1})
+            (
+                "all_succeeded",
+                "all_succeeded",
+                "all_done",
+                "any_succeeded",
+                "none_failed",
+                {"at_least": 1},
+            )
         )
         if rng.random() < 0.2:
             group["join"] = {"at_least": rng.randint(1, len(needs))}
@@ -154,9 +180,15 @@ def _group(rng: random.Random, index: int, before: list[dict[str, Any]]) -> dict
             return group  # a join without steps
     group["steps"] = [{"python": "model.steps:run", "output": name}]
     group["queue"] = rng.choice(QUEUES)
-    group["retry"] = {"max": rng.randint(0, 3), "backoff": rng.choice((0, 0.5, 2.0)), "max_backoff": 6.0}
+    group["retry"] = {
+        "max": rng.randint(0, 3),
+        "backoff": rng.choice((0, 0.5, 2.0)),
+        "max_backoff": 6.0,
+    }
     group["worker_losses"] = rng.randint(1, 4)
-    makers = [g["name"] for g in before if g["name"] in needs and g.get("steps") and "for_each" not in g]
+    makers = [
+        g["name"] for g in before if g["name"] in needs and g.get("steps") and "for_each" not in g
+    ]
     drawn = rng.random()
     if drawn < 0.25:
         group["for_each"] = {"part": list(range(rng.choice((0, 1, 2, 3, 4))))}

@@ -12,7 +12,9 @@ from tests.simulation.stage.trouble import Fault, Trouble
 
 T = TypeVar("T")
 SLOW = 0.15  # seconds that a slow call takes at most
-LONGEST_WAIT = 2.0  # seconds that a consumer waits at most before it asks a store again that was away
+LONGEST_WAIT = (
+    2.0  # seconds that a consumer waits at most before it asks a store again that was away
+)
 
 
 class Connection:
@@ -81,7 +83,9 @@ class Connection:
         """Perhaps a publisher stands still before ``what``."""
         if self.trouble.chance_of_more(self.trouble.publisher_freezes):
             actor, until = Turn.current(), self.trouble.freeze_of_publisher()
-            self.stage.log(actor.name, f"its publisher FREEZES before {what} for {until - self.stage.now:.1f}s")
+            self.stage.log(
+                actor.name, f"its publisher FREEZES before {what} for {until - self.stage.now:.1f}s"
+            )
             self._disturb(until - self.stage.now, loses=False)
             actor.freeze(until)
             actor.pause(0.0)

@@ -15,7 +15,11 @@ class Retries:
     """Knows of every new job where it comes from, and how its steps will behave."""
 
     def __init__(
-        self, stage: Stage, jobs: dict[str, SimulatedJob], rng: random.Random, forget: Callable[[], None]
+        self,
+        stage: Stage,
+        jobs: dict[str, SimulatedJob],
+        rng: random.Random,
+        forget: Callable[[], None],
     ) -> None:
         """
         Args:
@@ -38,7 +42,9 @@ class Retries:
             return
         plan = plan_of(record.spec)
         behaviours, root = random_behaviours(self._rng, plan), self.root(record.retry_of)
-        self._jobs[record.id] = SimulatedJob(record, plan, behaviours, self._stage.elapsed, root=root)
+        self._jobs[record.id] = SimulatedJob(
+            record, plan, behaviours, self._stage.elapsed, root=root
+        )
         self.last_at = self._stage.now
         self._forget()
 

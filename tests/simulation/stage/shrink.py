@@ -74,7 +74,11 @@ def shrink(
 
 
 def _fewest(
-    part: Part, name: str, kept: frozenset[int], breaks: Callable[[Part], bool], more: Callable[[], bool]
+    part: Part,
+    name: str,
+    kept: frozenset[int],
+    breaks: Callable[[Part], bool],
+    more: Callable[[], bool],
 ) -> Part:
     """Leave out what can be left out of ``kept``: halves first, then quarters, in the end one by one."""
     if kept and more() and breaks(found := replace(part, **{name: frozenset()})):

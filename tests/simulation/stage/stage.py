@@ -127,7 +127,9 @@ class Routine(Actor):
 class Turn(Actor):
     """An actor whose life is ordinary code on a stack of its own; it gives its turn back by ``pause``."""
 
-    def __init__(self, stage: Stage, name: str, life: Callable[[], None], delay: float = 0.0) -> None:
+    def __init__(
+        self, stage: Stage, name: str, life: Callable[[], None], delay: float = 0.0
+    ) -> None:
         super().__init__(stage, name, delay)
         self._life = life
         self._stack = greenlet(self._run)

@@ -60,7 +60,9 @@ class StoreFaults:
 
     def knows(self, stage: Stage, who: str) -> Callable[[int], bool]:
         """Whether ``who`` can read what has this schema, at the time it is asked."""
-        return lambda schema: schema < NEWER or who in self.newer_coordinators or stage.elapsed >= self.upgraded_at
+        return lambda schema: (
+            schema < NEWER or who in self.newer_coordinators or stage.elapsed >= self.upgraded_at
+        )
 
     def undecidable(self, stage: Stage) -> Callable[[JobRecord], bool]:
         """Whether a job may wait for a newer coordinator: an older one that meets it leaves it for a moment."""
@@ -75,15 +77,21 @@ def random_store_faults(rng: random.Random, jobs: Iterable[str], lasts: float) -
     """Half a dozen faults at most, within ``lasts`` seconds."""
     faults = []
     if rng.random() < 0.4:
-        faults += [StoreFault(rng.uniform(1.0, lasts), "restart", rng.choice((0.5, 4.0, 25.0))) for _ in range(2)]
+        faults += [
+            StoreFault(rng.uniform(1.0, lasts), "restart", rng.choice((0.5, 4.0, 25.0)))
+            for _ in range(2)
+        ]
     if rng.random() < 0.4:
         faults += [
-            StoreFault(rng.uniform(2.0, lasts), "rollback", rng.uniform(0.2, 2.5)) for _ in range(rng.randint(1, 3))
+            StoreFault(rng.uniform(2.0, lasts), "rollback", rng.uniform(0.2, 2.5))
+            for _ in range(rng.randint(1, 3))
         ]
     if rng.random() < 0.4:
         for _ in range(rng.randint(1, 2)):
             seconds = rng.choice((0.7, 2.0, 20.0, 100.0, 4000.0)) * rng.uniform(0.8, 1.2)
-            faults.append(StoreFault(rng.uniform(1.0, lasts), "jump", rng.choice((seconds, -seconds))))
+            faults.append(
+                StoreFault(rng.uniform(1.0, lasts), "jump", rng.choice((seconds, -seconds)))
+            )
     behind = rng.random() < 0.5
     if rng.random() < 0.7:
         return StoreFaults(tuple(sorted(faults, key=lambda fault: fault.at)), behind=behind)
@@ -91,8 +99,12 @@ def random_store_faults(rng: random.Random, jobs: Iterable[str], lasts: float) -
         tuple(sorted(faults, key=lambda fault: fault.at)),
         upgraded_at=rng.uniform(5.0, lasts),
         newer_jobs=frozenset(job for job in jobs if rng.random() < 0.6),
-        newer_coordinators=frozenset(name for name in ("coordinator0", "coordinator1", "user") if rng.random() < 0.4),
-        newer_hosts=frozenset(name for name in ("worker0", "worker1", "worker2") if rng.random() < 0.5),
+        newer_coordinators=frozenset(
+            name for name in ("coordinator0", "coordinator1", "user") if rng.random() < 0.4
+        ),
+        newer_hosts=frozenset(
+            name for name in ("worker0", "worker1", "worker2") if rng.random() < 0.5
+        ),
         behind=behind,
     )
 
@@ -153,15 +165,22 @@ class StoreFaultActor:
         if fault.kind == "jump":
             core.set_clock(fault.by)
             self._trouble.disturb(stage.now)
-            stage.log("store", f"its CLOCK is set {'forward' if fault.by > 0 else 'back'} by {abs(fault.by):.1f}s")
+            stage.log(
+                "store",
+                f"its CLOCK is set {'forward' if fault.by > 0 else 'back'} by {abs(fault.by):.1f}s",
+            )
             return
         away = fault.by if fault.kind == "restart" else 0.3
         self._trouble.away_until = min(self._trouble.ends, stage.now + away)
         self._trouble.disturb(self._trouble.away_until + 1.0 + LONGEST_WAIT)
         if fault.kind == "restart":
-            stage.log("store", f"RESTARTS, and is away for {self._trouble.away_until - stage.now:.1f}s")
+            stage.log(
+                "store", f"RESTARTS, and is away for {self._trouble.away_until - stage.now:.1f}s"
+            )
             return
-        old_enough = [snapshot for snapshot in self._snapshots if snapshot[0] <= stage.now - fault.by]
+        old_enough = [
+            snapshot for snapshot in self._snapshots if snapshot[0] <= stage.now - fault.by
+        ]
         if self._snapshots:
             at, restores = (old_enough or self._snapshots[:1])[-1]
             for restore in restores:

@@ -63,16 +63,24 @@ class Trouble:
         self.runner_dies = rng.choice((0.0, 0.05, 0.15))  # at each boundary of an attempt
         self.runner_freezes = rng.choice((0.0, 0.05, 0.15))
         self.drains = rng.choice((0.0, 0.05))
-        self.ignores_instructions = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
+        self.ignores_instructions = rng.choice(
+            (0.0, 0.3, 0.7)
+        )  # attempts that do not leave when they are told to
         self._more = more or random.Random(0)
         self.watchdog_dies = self._more.choice((0.0, 0.05, 0.2)) if more else 0.0  # at each renewal
-        self.publisher_freezes = self._more.choice((0.3, 0.6, 0.9)) if more else 0.0  # before each slot
+        self.publisher_freezes = (
+            self._more.choice((0.3, 0.6, 0.9)) if more else 0.0
+        )  # before each slot
         if more is not None and more.random() < 0.25:
             # No call has a fault: what messages and workers cost can be measured while they are lost.
             self._table, self._total = [], 0.0
         self.away_until = 0.0  # until when the store is not there
-        self.quiet_since = 0.0  # since when no coordinator has had a fault, its connections or the store
-        self.lost_since = 0.0  # the same for what makes a coordinator lose what it knows: not for a freeze
+        self.quiet_since = (
+            0.0  # since when no coordinator has had a fault, its connections or the store
+        )
+        self.lost_since = (
+            0.0  # the same for what makes a coordinator lose what it knows: not for a freeze
+        )
         self._only = only
         self.faults = 0  # things that went wrong, or would have
 
@@ -120,7 +128,10 @@ class Trouble:
 
     def freeze_of_publisher(self) -> float:
         """The same for a publisher: most often long enough that the job goes on without it."""
-        return min(self.ends, self._clock() + self._more.choice((0.5, 10.0, 40.0)) * self._more.uniform(0.5, 1.0))
+        return min(
+            self.ends,
+            self._clock() + self._more.choice((0.5, 10.0, 40.0)) * self._more.uniform(0.5, 1.0),
+        )
 
     def hang(self) -> float:
         """How many seconds a runner that ignores orders stays: the one thing that may outlast the trouble."""
@@ -129,4 +140,6 @@ class Trouble:
     def late(self) -> float:
         """When a message that is sent now arrives."""
         now = self._clock()
-        return min(self.ends, now + self._rng.uniform(0.1, 12.0)) if self.chance(self.delay) else now
+        return (
+            min(self.ends, now + self._rng.uniform(0.1, 12.0)) if self.chance(self.delay) else now
+        )

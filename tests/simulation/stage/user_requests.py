@@ -19,7 +19,15 @@ ASK_MOMENTS = ("claimed", "ended", "recovering", "recovering", "recovering")
 OVER = "over"
 # The commands after which a job can still do something come most often.
 _COMMANDS = (
-    *(Command.PAUSE, Command.PAUSE, Command.PAUSE, Command.RESUME, Command.RESUME, Command.RESUME, Command.RESUME),
+    *(
+        Command.PAUSE,
+        Command.PAUSE,
+        Command.PAUSE,
+        Command.RESUME,
+        Command.RESUME,
+        Command.RESUME,
+        Command.RESUME,
+    ),
     *(Command.STOP, Command.CANCEL, Command.CANCEL, Command.CANCEL, Command.FORCE_STOP),
 )
 
@@ -55,18 +63,24 @@ class UserRequest:
     then: tuple[tuple[float, Command | Demand], ...] = ()
 
 
-def random_requests(rng: random.Random, jobs: Sequence[str], begin: float, end: float) -> list[UserRequest]:
+def random_requests(
+    rng: random.Random, jobs: Sequence[str], begin: float, end: float
+) -> list[UserRequest]:
     """Commands to whole jobs; in some histories, none."""
     requests = []
     for _ in range(rng.choice((0, 0, 1, 3, 6, 9))):
         given, job = rng.choice(_COMMANDS), rng.choice(jobs)
         moment = rng.choice(MOMENTS) if given is not Command.RESUME and rng.random() < 0.75 else ""
         now = given is Command.PAUSE and rng.random() < 0.4
-        requests.append(UserRequest(rng.uniform(begin, end), job, given, now, rng.random() < 0.2, moment))
+        requests.append(
+            UserRequest(rng.uniform(begin, end), job, given, now, rng.random() < 0.2, moment)
+        )
     return requests
 
 
-def random_demands(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float) -> list[UserRequest]:
+def random_demands(
+    rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float
+) -> list[UserRequest]:
     """Alter, skip and rerun; of what is RETRYING at once, else under a pause, most often with a resume after it."""
     requests = []
     for _ in range(rng.choice((0, 0, 0, 2, 4, 8))):
@@ -75,18 +89,24 @@ def random_demands(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: 
         moment = rng.choice(ASK_MOMENTS) if rng.random() < 0.8 else ""
         group = rng.choice(list(plan.groups))
         asked = [_demand(rng, plan, group) for _ in range(rng.choice((1, 1, 2, 3)))]
-        then: list[tuple[float, Command | Demand]] = [(rng.choice((0.0, 0.0, 0.3, 2.0)), demand) for demand in asked]
+        then: list[tuple[float, Command | Demand]] = [
+            (rng.choice((0.0, 0.0, 0.3, 2.0)), demand) for demand in asked
+        ]
         first: Command | Demand = Command.PAUSE
         if moment == "recovering" and rng.random() < 0.6:
             first = then.pop(0)[1]
         elif rng.random() < 0.8:
             then.append((rng.choice((0.0, 0.1, 3.0, 20.0)), Command.RESUME))
         at, now, twice = rng.uniform(begin, end), rng.random() < 0.4, rng.random() < 0.2
-        requests.append(UserRequest(at, job, first, now and first is Command.PAUSE, twice, moment, tuple(then)))
+        requests.append(
+            UserRequest(at, job, first, now and first is Command.PAUSE, twice, moment, tuple(then))
+        )
     return requests
 
 
-def random_retries(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float) -> list[UserRequest]:
+def random_retries(
+    rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float
+) -> list[UserRequest]:
     """Retries: most often of what has just ended, now and then of what has not, or is FINISHED; twice, and in a row."""
     requests = []
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
@@ -94,10 +114,17 @@ def random_retries(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: 
         moment = OVER if rng.random() < 0.8 else rng.choice(("", "", *MOMENTS))
         then: list[tuple[float, Command | Demand]] = []
         if rng.random() < 0.4:
-            ending = rng.choice((Command.STOP, Command.CANCEL, Command.FORCE_STOP, Command.FORCE_STOP))
-            then = [(rng.choice((0.1, 1.0, 5.0)), ending), (rng.choice((0.1, 2.0, 20.0)), _retry(rng, jobs[job].plan))]
+            ending = rng.choice(
+                (Command.STOP, Command.CANCEL, Command.FORCE_STOP, Command.FORCE_STOP)
+            )
+            then = [
+                (rng.choice((0.1, 1.0, 5.0)), ending),
+                (rng.choice((0.1, 2.0, 20.0)), _retry(rng, jobs[job].plan)),
+            ]
         at, twice = rng.uniform(begin, end), rng.random() < 0.3
-        requests.append(UserRequest(at, job, _retry(rng, jobs[job].plan), False, twice, moment, tuple(then)))
+        requests.append(
+            UserRequest(at, job, _retry(rng, jobs[job].plan), False, twice, moment, tuple(then))
+        )
     return requests
 
 
@@ -107,7 +134,10 @@ def _retry(rng: random.Random, plan: Plan) -> Demand:
     if drawn > 0.95:
         return Demand("retry", values={"nobody": 1})
     if drawn > 0.5 and plan.params:
-        return Demand("retry", values=rng.choice(({"full": True}, {"full": False}, {"level": rng.randint(0, 9)})))
+        return Demand(
+            "retry",
+            values=rng.choice(({"full": True}, {"full": False}, {"level": rng.randint(0, 9)})),
+        )
     return Demand("retry")
 
 

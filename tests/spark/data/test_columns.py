@@ -77,14 +77,18 @@ def frame_of(kind: str, session: Any, root: Path, table: pa.Table) -> Any:
     if kind == "pandas":
         return table.to_pandas(types_mapper=pd.ArrowDtype)
     staged = stage_table(Files(str(root)), "source", table)
-    return read_parquet(session, [(staged.schema, [str(root / file.path) for file in staged.files])])
+    return read_parquet(
+        session, [(staged.schema, [str(root / file.path) for file in staged.files])]
+    )
 
 
 @pytest.fixture
 def write(kind: tuple[str, Any], tmp_path: Path) -> Write:
     """Writes an Arrow table as a frame of the kind that is tested, to the columns that are declared."""
 
-    def write(table: pa.Table, fill: bool = False, by: tuple[str, ...] = (), **columns: str) -> StagedOutput:
+    def write(
+        table: pa.Table, fill: bool = False, by: tuple[str, ...] = (), **columns: str
+    ) -> StagedOutput:
         work = Work(Files(str(tmp_path)), Token("j", "g", 1, "n", "c"), kind[1], {})
         work.checks = {"out": Checks(columns=tuple(columns.items()), fill=fill)}  # type: ignore[misc]
         work.partition_by = {"out": by}  # type: ignore[misc]
@@ -113,8 +117,18 @@ KEPT = [
     ("double", pa.float32(), [2.0**24, None, 2.0**100], [2.0**24, None, 2.0**100]),
     ("float", pa.float64(), [0.5, float("inf"), None], [0.5, float("inf"), None]),
     ("double", pa.float32(), [0.5, None, 1.5], [0.5, None, 1.5]),
-    ("decimal(12, 4)", pa.decimal128(10, 2), [D("1.25"), None, D("-3")], [D("1.2500"), None, D("-3.0000")]),
-    ("decimal(4, 1)", pa.decimal128(10, 2), [D("1.50"), None, D("100.00")], [D("1.5"), None, D("100.0")]),
+    (
+        "decimal(12, 4)",
+        pa.decimal128(10, 2),
+        [D("1.25"), None, D("-3")],
+        [D("1.2500"), None, D("-3.0000")],
+    ),
+    (
+        "decimal(4, 1)",
+        pa.decimal128(10, 2),
+        [D("1.50"), None, D("100.00")],
+        [D("1.5"), None, D("100.0")],
+    ),
     ("decimal(10, 2)", pa.float64(), [0.1, 12.25, None], [D("0.10"), D("12.25"), None]),
     ("decimal(5, 2)", pa.int64(), [5, None, -999], [D("5.00"), None, D("-999.00")]),
     ("decimal(38, 0)", pa.int64(), [2**63 - 1, -(2**63), None], [D(2**63 - 1), D(-(2**63)), None]),
@@ -130,23 +144,41 @@ KEPT = [
         [{"b": 0.5, "a": 1}, None, {"b": None, "a": None}],
     ),
     ("array<bigint>", pa.list_view(pa.int16()), [[1, None], [], None], [[1, None], [], None]),
-    ("map<string, bigint>", pa.map_(pa.string(), pa.int32()), [[("k", 1)], [], None], [[("k", 1)], [], None]),
+    (
+        "map<string, bigint>",
+        pa.map_(pa.string(), pa.int32()),
+        [[("k", 1)], [], None],
+        [[("k", 1)], [], None],
+    ),
     (
         "array<struct<x: int>>",
         pa.list_(pa.struct([("x", pa.float64())])),
         [[{"x": 2.0}], None, []],
         [[{"x": 2}], None, []],
     ),
-    *((text, pa.null(), [None, None, None], [None, None, None]) for text in ("bigint", "array<string>", "timestamp")),
-    *((text, pa.string(), [None, None, None], [None, None, None]) for text in ("bigint", "map<string, date>", "date")),
+    *(
+        (text, pa.null(), [None, None, None], [None, None, None])
+        for text in ("bigint", "array<string>", "timestamp")
+    ),
+    *(
+        (text, pa.string(), [None, None, None], [None, None, None])
+        for text in ("bigint", "map<string, date>", "date")
+    ),
 ]
 
 
 @pytest.mark.parametrize(("declared", "given", "made", "expected"), KEPT)
 def test_what_fits_is_stored_in_the_declared_type(
-    write: Write, tmp_path: Path, declared: str, given: pa.DataType, made: list[Any], expected: list[Any]
+    write: Write,
+    tmp_path: Path,
+    declared: str,
+    given: pa.DataType,
+    made: list[Any],
+    expected: list[Any],
 ) -> None:
-    staged = write(pa.table({"n": pa.array([1, 2, 3]), "v": pa.array(made, given)}), n="bigint", v=declared)
+    staged = write(
+        pa.table({"n": pa.array([1, 2, 3]), "v": pa.array(made, given)}), n="bigint", v=declared
+    )
 
     assert types(staged) == {"n": "long", "v": parse_type(declared)}
     found = values(tmp_path, staged, "v")
@@ -159,58 +191,146 @@ REFUSED = [
     ("int", pa.float64(), [1.0, 2.0, float("nan")], "the double nan,", 3),
     ("int", pa.int64(), [1, 2**31, 3], f"the bigint {2**31},", 2),
     ("bigint", pa.float64(), [1.0, 2.0, 2.0**63], "the double 9", 3),
-    ("bigint", pa.float64(), [1.0, 2.0**53, None], "From 9007199254740992 on, several whole numbers are the same", 2),
+    (
+        "bigint",
+        pa.float64(),
+        [1.0, 2.0**53, None],
+        "From 9007199254740992 on, several whole numbers are the same",
+        2,
+    ),
     ("bigint", pa.float64(), [1.0, -(2.0**53), None], "the double -9", 2),
     ("decimal(38, 2)", pa.float64(), [1.0, None, 2.0**53], "the double 9", 3),
-    ("bigint", pa.float32(), [1.0, 2.0**24, None], "From 16777216 on, several whole numbers are the same float", 2),
+    (
+        "bigint",
+        pa.float32(),
+        [1.0, 2.0**24, None],
+        "From 16777216 on, several whole numbers are the same float",
+        2,
+    ),
     ("int", pa.float32(), [None, None, -(2.0**24)], "the float -1", 3),
     ("decimal(20, 0)", pa.float32(), [2.0**24, None, None], "the float 1", 1),
-    ("array<bigint>", pa.list_(pa.float64()), [[1.0], [2.0, 2.0**53], None], "v.element is to be bigint", 2),
+    (
+        "array<bigint>",
+        pa.list_(pa.float64()),
+        [[1.0], [2.0, 2.0**53], None],
+        "v.element is to be bigint",
+        2,
+    ),
     ("double", pa.int64(), [1, 2**53 + 1, 3], f"the bigint {2**53 + 1},", 2),
     ("double", pa.int64(), [2**63 - 1, 1, 3], f"the bigint {2**63 - 1},", 1),
     ("float", pa.float64(), [0.5, 0.1, 1.0], "the double 0.1,", 2),
     ("float", pa.float64(), [0.5, 1e300, 1.0], "the double 1", 2),
-    ("decimal(4, 1)", pa.decimal128(10, 2), [D("1.50"), D("1.25"), None], "the decimal(10,2) 1.25,", 2),
+    (
+        "decimal(4, 1)",
+        pa.decimal128(10, 2),
+        [D("1.50"), D("1.25"), None],
+        "the decimal(10,2) 1.25,",
+        2,
+    ),
     ("decimal(3, 2)", pa.float64(), [1.0, 9.999, 2.0], "the double 9.999,", 2),
     ("decimal(3, 2)", pa.int64(), [1, 2, 10], "the bigint 10,", 3),
     ("bigint", pa.decimal128(10, 2), [D("1.00"), D("1.50"), None], "the decimal(10,2) 1.50,", 2),
-    ("bigint", pa.string(), [None, "5", "6"], "the string 5, which cannot be cast without loss. Text is not parsed", 2),
+    (
+        "bigint",
+        pa.string(),
+        [None, "5", "6"],
+        "the string 5, which cannot be cast without loss. Text is not parsed",
+        2,
+    ),
     ("string", pa.int64(), [None, None, 7], "the bigint 7,", 3),
     ("boolean", pa.int64(), [None, 1, 0], "the bigint 1,", 2),
     ("bigint", pa.bool_(), [None, True, None], "the boolean true,", 2),
-    ("date", pa.timestamp("us"), [MIDNIGHT, NOON, None], "the timestamp_ntz 2013-07-01 12:00:00,", 2),
-    ("timestamp", pa.timestamp("us"), [None, NOON, None], "An instant and a time without a zone are not mixed", 2),
-    ("timestamp_ntz", pa.timestamp("us", "UTC"), [None, None, NOON.replace(tzinfo=UTC)], "the timestamp 2013-", 3),
-    ("date", pa.timestamp("us", "UTC"), [None, None, NOON.replace(tzinfo=UTC)], "the timestamp 2013-", 3),
-    ("array<bigint>", pa.list_(pa.float64()), [[1.0], [2.0, 2.5], None], "v.element is to be bigint", 2),
-    ("struct<x: int>", pa.struct([("x", pa.int64())]), [{"x": 1}, None, {"x": 2**40}], "v.x is to be int", 3),
-    ("map<string, int>", pa.map_(pa.string(), pa.float64()), [[("k", 1.0)], [("k", 0.5)], None], "v.value is to be", 2),
+    (
+        "date",
+        pa.timestamp("us"),
+        [MIDNIGHT, NOON, None],
+        "the timestamp_ntz 2013-07-01 12:00:00,",
+        2,
+    ),
+    (
+        "timestamp",
+        pa.timestamp("us"),
+        [None, NOON, None],
+        "An instant and a time without a zone are not mixed",
+        2,
+    ),
+    (
+        "timestamp_ntz",
+        pa.timestamp("us", "UTC"),
+        [None, None, NOON.replace(tzinfo=UTC)],
+        "the timestamp 2013-",
+        3,
+    ),
+    (
+        "date",
+        pa.timestamp("us", "UTC"),
+        [None, None, NOON.replace(tzinfo=UTC)],
+        "the timestamp 2013-",
+        3,
+    ),
+    (
+        "array<bigint>",
+        pa.list_(pa.float64()),
+        [[1.0], [2.0, 2.5], None],
+        "v.element is to be bigint",
+        2,
+    ),
+    (
+        "struct<x: int>",
+        pa.struct([("x", pa.int64())]),
+        [{"x": 1}, None, {"x": 2**40}],
+        "v.x is to be int",
+        3,
+    ),
+    (
+        "map<string, int>",
+        pa.map_(pa.string(), pa.float64()),
+        [[("k", 1.0)], [("k", 0.5)], None],
+        "v.value is to be",
+        2,
+    ),
     ("array<bigint>", pa.int64(), [None, 3, None], "the bigint 3,", 2),
 ]
 
 
 @pytest.mark.parametrize(("declared", "given", "made", "said", "row"), REFUSED)
 def test_what_does_not_fit_is_refused_with_its_column_row_and_value(
-    write: Write, kind: tuple[str, Any], declared: str, given: pa.DataType, made: list[Any], said: str, row: int
+    write: Write,
+    kind: tuple[str, Any],
+    declared: str,
+    given: pa.DataType,
+    made: list[Any],
+    said: str,
+    row: int,
 ) -> None:
     with pytest.raises(OutputInvalid) as refused:
-        write(pa.table({"n": pa.array([1, 2, 3]), "v": pa.array(made, given)}), n="bigint", v=declared)
+        write(
+            pa.table({"n": pa.array([1, 2, 3]), "v": pa.array(made, given)}), n="bigint", v=declared
+        )
     text = str(refused.value)
     assert text.replace("NaN", "nan").replace("True", "true").count(said) == 1
     assert "the column v" in text
-    assert (f"The row: n, v = {{{row}, " if kind[0] == "spark" else f"Row {row} of 3: n = {row}, v = ") in text
+    assert (
+        f"The row: n, v = {{{row}, " if kind[0] == "spark" else f"Row {row} of 3: n = {row}, v = "
+    ) in text
 
 
 def test_the_row_that_does_not_fit_is_counted_over_all_pieces_of_a_table() -> None:
     pieces = [
-        pa.table({"n": numbers, "v": made}) for numbers, made in (([1, 2], [1.0, 2.0]), ([3, 4, 5], [3.0, 4.5, 5.0]))
+        pa.table({"n": numbers, "v": made})
+        for numbers, made in (([1, 2], [1.0, 2.0]), ([3, 4, 5], [3.0, 4.5, 5.0]))
     ]
     with pytest.raises(OutputInvalid, match=r"Row 4 of 5: n = 4, v = 4\.5"):
         cast_frame(pa.concat_tables(pieces), declared_fields([("n", "bigint"), ("v", "int")]))
 
 
-def test_columns_are_found_by_name_and_come_in_the_declared_order(write: Write, tmp_path: Path) -> None:
-    staged = write(pa.table({"Fare": [1.5], "a.b": [1], "n": [1]}), **{"n": "bigint", "a.b": "int", "fare": "double"})
+def test_columns_are_found_by_name_and_come_in_the_declared_order(
+    write: Write, tmp_path: Path
+) -> None:
+    staged = write(
+        pa.table({"Fare": [1.5], "a.b": [1], "n": [1]}),
+        **{"n": "bigint", "a.b": "int", "fare": "double"},
+    )
 
     assert types(staged) == {"n": "long", "a.b": "integer", "fare": "double"}
     assert pq.read_schema(tmp_path / staged.files[0].path).names == ["n", "a.b", "fare"]
@@ -236,7 +356,9 @@ def test_a_missing_and_an_additional_column_are_refused_with_both_lists(
     assert said in str(refused.value)
 
 
-def test_with_evolve_a_missing_column_is_null_and_an_additional_one_is_refused(write: Write, tmp_path: Path) -> None:
+def test_with_evolve_a_missing_column_is_null_and_an_additional_one_is_refused(
+    write: Write, tmp_path: Path
+) -> None:
     staged = write(pa.table({"n": [1]}), fill=True, v="date", n="bigint")
     assert (types(staged), values(tmp_path, staged, "v")) == ({"v": "date", "n": "long"}, [None])
 
@@ -244,7 +366,9 @@ def test_with_evolve_a_missing_column_is_null_and_an_additional_one_is_refused(w
         write(pa.table({"w": [1]}), fill=True, v="date", n="bigint")
 
 
-def test_a_frame_without_rows_has_the_declared_types(write: Write, kind: tuple[str, Any], tmp_path: Path) -> None:
+def test_a_frame_without_rows_has_the_declared_types(
+    write: Write, kind: tuple[str, Any], tmp_path: Path
+) -> None:
     empty = pa.table({"v": pa.array([], pa.null()), "n": pa.array([], pa.float64())})
     staged = write(empty, n="string", v="array<date>")
     assert (staged.rows, list(types(staged))) == (0, ["n", "v"])
@@ -256,7 +380,9 @@ def test_a_frame_without_rows_has_the_declared_types(write: Write, kind: tuple[s
         assert types(work.write("other", pd.DataFrame())) == {"n": "long"}
 
 
-def test_the_frame_is_evaluated_once_and_rules_see_the_declared_types(driver: Driver, tmp_path: Path) -> None:
+def test_the_frame_is_evaluated_once_and_rules_see_the_declared_types(
+    driver: Driver, tmp_path: Path
+) -> None:
     with driver.attempt("job/group/1/n/c", {}) as session:
         seen = session.sparkContext.accumulator(0)
 
@@ -265,7 +391,12 @@ def test_the_frame_is_evaluated_once_and_rules_see_the_declared_types(driver: Dr
                 seen.add(batch.num_rows)
                 yield batch
 
-        frame = session.range(10).selectExpr("cast(id as double) as v").coalesce(1).mapInArrow(counted, "v double")
+        frame = (
+            session.range(10)
+            .selectExpr("cast(id as double) as v")
+            .coalesce(1)
+            .mapInArrow(counted, "v double")
+        )
         quality = Quality(rules={"whole": "typeof(v) = 'bigint' and v < 9"}, max_rejected_ratio=0.2)
         checks = Checks(columns=(("v", "bigint"),), quality=quality)
         made = stage_checked(Files(str(tmp_path)), "out", frame, checks, (), session)
@@ -295,7 +426,9 @@ def test_a_column_without_a_type_is_read_beside_any_type_by_all_readers(
     nulls = write(pa.table({"n": [1], "x": pa.nulls(1)}), by=by)
     assert types(nulls) == {"n": "long", "x": "void"}
     assert values(tmp_path, nulls, "x") == [None]
-    assert [file.partition for file in nulls.files] == [{column: None if column == "x" else "1" for column in by}]
+    assert [file.partition for file in nulls.files] == [
+        {column: None if column == "x" else "1" for column in by}
+    ]
 
     for name, array in TYPED.items():
         typed = stage_table(Files(str(tmp_path)), f"typed_{name}", pa.table({"n": [2], "x": array}))
@@ -303,9 +436,13 @@ def test_a_column_without_a_type_is_read_beside_any_type_by_all_readers(
         paths = [str(tmp_path / file.path) for file in (*nulls.files, *typed.files)]
         whole = StagedOutput([*nulls.files, *typed.files], 2, schema)
         assert read_table(Files(str(tmp_path)), [whole])["x"].to_pylist() == [None, value]
-        by_duckdb = duckdb.read_parquet(paths, union_by_name=True).order("n").select("x").to_arrow_table()
+        by_duckdb = (
+            duckdb.read_parquet(paths, union_by_name=True).order("n").select("x").to_arrow_table()
+        )
         assert by_duckdb["x"].to_pylist() == [None, value]
-        assert pl.concat(map(pl.scan_parquet, paths), how="diagonal").sort("n").collect()["x"].to_list() == [
+        assert pl.concat(map(pl.scan_parquet, paths), how="diagonal").sort("n").collect()[
+            "x"
+        ].to_list() == [
             None,
             value,
         ]
@@ -317,19 +454,27 @@ def test_a_column_without_a_type_is_read_beside_any_type_by_all_readers(
             assert frame.selectExpr("count(x)", "count(*)").first() == (1, 2)
 
 
-def test_a_frame_of_nulls_alone_is_stored_and_read_as_such(write: Write, kind: tuple[str, Any], tmp_path: Path) -> None:
+def test_a_frame_of_nulls_alone_is_stored_and_read_as_such(
+    write: Write, kind: tuple[str, Any], tmp_path: Path
+) -> None:
     staged = write(pa.table({"x": pa.nulls(3), "y": pa.nulls(3)}))
     assert (staged.rows, types(staged)) == (3, {"x": "void", "y": "void"})
     assert read_table(Files(str(tmp_path)), [staged]).to_pylist() == [{"x": None, "y": None}] * 3
     if kind[1] is not None:
-        frame = read_parquet(kind[1], [(staged.schema, [str(tmp_path / file.path) for file in staged.files])])
+        frame = read_parquet(
+            kind[1], [(staged.schema, [str(tmp_path / file.path) for file in staged.files])]
+        )
         assert [tuple(row) for row in frame.collect()] == [(None, None)] * 3
 
 
-def test_rules_go_with_a_column_without_a_type(write: Write, kind: tuple[str, Any], tmp_path: Path) -> None:
+def test_rules_go_with_a_column_without_a_type(
+    write: Write, kind: tuple[str, Any], tmp_path: Path
+) -> None:
     quality = Quality(rules={"some": "n > 1", "none": "x is null"}, max_rejected_ratio=1.0)
     frame = frame_of(*kind, tmp_path, pa.table({"x": pa.nulls(2), "n": [1, 2]}))
-    made = stage_checked(Files(str(tmp_path)), "out", frame, Checks(quality=quality), ("x",), kind[1])
+    made = stage_checked(
+        Files(str(tmp_path)), "out", frame, Checks(quality=quality), ("x",), kind[1]
+    )
     assert types(made["out"]) == {"x": "void", "n": "long"}
     assert list(types(made["out__rejected"])) == ["x", "n", "_rejected_by"]
     found = read_table(Files(str(tmp_path)), [made["out__rejected"]]).to_pylist()
@@ -342,7 +487,11 @@ def test_what_a_column_without_a_type_asserts_is_asserted(
     driver: Driver, tmp_path: Path, columns: str, rules: dict[str, str] | None
 ) -> None:
     """Nothing of it is written, so Spark would leave it out."""
-    checks = Checks(quality=None if rules is None or not columns else Quality(rules=rules, max_rejected_ratio=1.0))
+    checks = Checks(
+        quality=None
+        if rules is None or not columns
+        else Quality(rules=rules, max_rejected_ratio=1.0)
+    )
     with driver.attempt("job/group/1/n/c", {}) as session:
 
         def write(limit: int) -> StagedOutput:
@@ -357,8 +506,13 @@ def test_what_a_column_without_a_type_asserts_is_asserted(
 
 
 def test_what_is_declared_is_parsed_at_submit_and_said_in_one_way() -> None:
-    spec = OutputSpec.model_validate({"columns": {"b": "BIGINT", "a": "Struct<`x y`: DECIMAL(5), t: timestamp_ltz>"}})
+    spec = OutputSpec.model_validate(
+        {"columns": {"b": "BIGINT", "a": "Struct<`x y`: DECIMAL(5), t: timestamp_ltz>"}}
+    )
     stored = OutputSpec.model_validate_json(spec.model_dump_json(exclude_unset=True))
     assert list(stored.columns) == ["b", "a"], "the order is kept"
     assert stored == spec
-    assert spec.checks != OutputSpec.model_validate({"columns": {"a": spec.columns["a"], "b": "BIGINT"}}).checks
+    assert (
+        spec.checks
+        != OutputSpec.model_validate({"columns": {"a": spec.columns["a"], "b": "BIGINT"}}).checks
+    )

@@ -33,13 +33,19 @@ AGAINST_LISTS = {
         "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
     ),
 }
-PASSING_OVER = {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}
+PASSING_OVER = {
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.files.ignoreCorruptFiles": "true",
+}
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     temporary = tmp_path_factory.mktemp("runner")
-    driver = Driver(Settings(spark_master="local[2]", spark_conf={"spark.ui.enabled": "false"}), temporary=temporary)
+    driver = Driver(
+        Settings(spark_master="local[2]", spark_conf={"spark.ui.enabled": "false"}),
+        temporary=temporary,
+    )
     driver.start()
     yield driver
     assert not list(temporary.glob("list-*"))
@@ -84,8 +90,12 @@ def test_an_input_of_many_files_is_shown_without_a_look_at_any_and_read_whole(
         session.sql("REFRESH TABLE x")
         session.catalog.refreshByPath(many[0].uri(""))
         asked["refreshed"] = session.sql("SELECT * FROM x")
-        assert {way: rows_of(frame) for way, frame in asked.items()} == dict.fromkeys(asked, IN_ORDER)
-        assert {unquote(uri) for uri in asked["input"].inputFiles()} == {f"file://{path}" for path in paths_of(many)}
+        assert {way: rows_of(frame) for way, frame in asked.items()} == dict.fromkeys(
+            asked, IN_ORDER
+        )
+        assert {unquote(uri) for uri in asked["input"].inputFiles()} == {
+            f"file://{path}" for path in paths_of(many)
+        }
 
 
 def paths_of(many: tuple[Files, Dataset]) -> list[str]:
@@ -101,7 +111,9 @@ def test_a_conf_that_passes_over_files_loses_none_of_a_dataset(
 ) -> None:
     files = Files(str(tmp_path))
     tables = [pa.table({"number": [number]}) for number in range(count)]
-    parts = tuple(stage(files, f"_staging/x/{number}", table) for number, table in enumerate(tables))
+    parts = tuple(
+        stage(files, f"_staging/x/{number}", table) for number, table in enumerate(tables)
+    )
     path = Path(files.uri(parts[1].files[0].path))
     with driver.attempt("conf", PASSING_OVER) as session:
         work = work_of((files, Dataset("x", parts)), session if with_spark else None)
@@ -124,13 +136,18 @@ def test_a_conf_that_passes_over_files_loses_none_of_a_dataset(
 
 
 @pytest.mark.parametrize("key", AGAINST_LISTS)
-def test_a_conf_against_lists_loses_no_row(driver: Driver, many: tuple[Files, Dataset], key: str) -> None:
+def test_a_conf_against_lists_loses_no_row(
+    driver: Driver, many: tuple[Files, Dataset], key: str
+) -> None:
     with driver.attempt("conf", {key: AGAINST_LISTS[key]}) as session:
         assert rows_of(work_of(many, session).read("x")) == IN_ORDER
 
 
 def test_the_list_keeps_the_address_of_a_container_in_azure(driver: Driver) -> None:
-    files = {f"abfss://container@account.dfs.core.windows.net/w/{number}.parquet": 10 for number in range(COUNT)}
+    files = {
+        f"abfss://container@account.dfs.core.windows.net/w/{number}.parquet": 10
+        for number in range(COUNT)
+    }
     with driver.attempt("azure", {}) as session:
         frame = read_parquet(session, [(StructType([StructField("n", LongType())]).json(), files)])
         assert set(frame.inputFiles()) == set(files)

@@ -71,7 +71,11 @@ def parts(root: Path, staged: StagedOutput) -> dict[tuple[str | None, ...], list
 def test_each_file_has_the_rows_of_one_partition(tmp_path: Path, make: Make) -> None:
     staged = stage(Files(str(tmp_path)), "out", make(ROWS), ["day"])
 
-    assert parts(tmp_path, staged) == {("2013-01-01",): [1, 2, 5], ("2013-01-02",): [3], (None,): [4]}
+    assert parts(tmp_path, staged) == {
+        ("2013-01-01",): [1, 2, 5],
+        ("2013-01-02",): [3],
+        (None,): [4],
+    }
     assert staged.rows == 5
     assert {"day"} == {name for file in staged.files for name in file.partition}
     assert sorted(file.path for file in staged.files) == sorted(
@@ -116,10 +120,14 @@ def test_rows_are_of_the_partitions_that_are_named_null_is_one_of_them(
     session: Any, named: dict[str, list[str | None]], flights: list[int]
 ) -> None:
     assert ROWS.filter(arrow_named(ROWS, named))["flights"].to_pylist() == flights
-    frame = session.createDataFrame(ROWS.to_pylist(), "day date, carrier string, late boolean, flights long")
+    frame = session.createDataFrame(
+        ROWS.to_pylist(), "day date, carrier string, late boolean, flights long"
+    )
     assert [row.flights for row in frame.filter(spark_named(named)).collect()] == flights
     outside = frame.filter(~spark_named(named)).collect()
-    assert sorted([*flights, *(row.flights for row in outside)]) == [1, 2, 3, 4, 5], "each is in or out"
+    assert sorted([*flights, *(row.flights for row in outside)]) == [1, 2, 3, 4, 5], (
+        "each is in or out"
+    )
 
 
 def test_an_output_without_rows_has_its_columns(tmp_path: Path, make: Make) -> None:
@@ -131,7 +139,12 @@ def test_an_output_without_rows_has_its_columns(tmp_path: Path, make: Make) -> N
 
 def test_a_column_without_values_parts_rows(tmp_path: Path, make: Make) -> None:
     nothing = pa.table(
-        {"day": pa.array([None, None], pa.date32()), "carrier": ["A", "B"], "late": [True, True], "flights": [1, 2]}
+        {
+            "day": pa.array([None, None], pa.date32()),
+            "carrier": ["A", "B"],
+            "late": [True, True],
+            "flights": [1, 2],
+        }
     )
     staged = stage(Files(str(tmp_path)), "out", make(nothing), ["day", "carrier"])
     assert parts(tmp_path, staged) == {(None, "A"): [1], (None, "B"): [2]}
@@ -151,14 +164,18 @@ def test_a_second_try_leaves_nothing_of_the_first(tmp_path: Path, make: Make) ->
     assert [path.name for path in (tmp_path / "out").glob("*.parquet")] == ["part-00000.parquet"]
 
 
-@pytest.mark.parametrize(("column", "said"), [("month", "there is no column 'month'"), ("delay", "is of type")])
+@pytest.mark.parametrize(
+    ("column", "said"), [("month", "there is no column 'month'"), ("delay", "is of type")]
+)
 def test_a_column_that_cannot_part_rows_is_refused(tmp_path: Path, column: str, said: str) -> None:
     table = ROWS.append_column("delay", pa.array([1.5] * 5))
     with pytest.raises(OutputInvalid, match=said):
         stage(Files(str(tmp_path)), "out", table, [column])
 
 
-def test_many_small_files_are_read_in_few_tasks_and_no_others_with_them(tmp_path: Path, session: Any) -> None:
+def test_many_small_files_are_read_in_few_tasks_and_no_others_with_them(
+    tmp_path: Path, session: Any
+) -> None:
     """Spark's own defaults begin a task for each file to look at it, and one more to read 32 of them."""
     files = {}
     for n in range(300):

@@ -44,7 +44,9 @@ FLIGHTS = pa.table(
         "id": pa.array([1, 2, 3, 4, 5], pa.int64()),
         "carrier": pa.array(["AA", None, "UA", "AA", None]),
         "distance": pa.array([100.0, 200.0, -1.0, None, 0.0]),
-        "day": pa.array([DAY, DAY, DAY, datetime.date(2013, 1, 2), datetime.date(2013, 1, 3)], pa.date32()),
+        "day": pa.array(
+            [DAY, DAY, DAY, datetime.date(2013, 1, 2), datetime.date(2013, 1, 3)], pa.date32()
+        ),
     }
 )
 SCHEMA = "id long, carrier string, distance double, day date"
@@ -62,19 +64,29 @@ def session() -> Iterator[Any]:
     end_jvm()
 
 
-@pytest.fixture(params=["spark", "arrow", pytest.param("arrow in spark", marks=pytest.mark.variant)])
+@pytest.fixture(
+    params=["spark", "arrow", pytest.param("arrow in spark", marks=pytest.mark.variant)]
+)
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     """Writes an Arrow table as a frame of the kind that is tested. Returns the good rows and the rejected ones."""
     spark = None if request.param == "arrow" else request.getfixturevalue("session")
 
     def write(
-        table: pa.Table = FLIGHTS, *by: str, rules: dict[str, str] | None = RULES, ratio: float = 1.0, **checks: Any
+        table: pa.Table = FLIGHTS,
+        *by: str,
+        rules: dict[str, str] | None = RULES,
+        ratio: float = 1.0,
+        **checks: Any,
     ) -> tuple[StagedOutput, StagedOutput]:
         frame = table
         if request.param == "spark":
-            frame = spark.createDataFrame([tuple(row.values()) for row in table.to_pylist()], SCHEMA)
+            frame = spark.createDataFrame(
+                [tuple(row.values()) for row in table.to_pylist()], SCHEMA
+            )
         quality = Quality(rules=rules, max_rejected_ratio=ratio) if rules else None
-        made = stage_checked(Files(str(tmp_path)), "flights", frame, Checks(quality=quality, **checks), by, spark)
+        made = stage_checked(
+            Files(str(tmp_path)), "flights", frame, Checks(quality=quality, **checks), by, spark
+        )
         return made["flights"], made["flights__rejected"]
 
     return write
@@ -90,7 +102,9 @@ def test_rejected_rows_name_the_rules_that_they_break(write: Write, tmp_path: Pa
     good, rejected = write()
 
     assert [row["id"] for row in rows(tmp_path, good)] == [1]
-    assert list(rows(tmp_path, good)[0]) == FLIGHTS.column_names, "the good rows have no column of ours"
+    assert list(rows(tmp_path, good)[0]) == FLIGHTS.column_names, (
+        "the good rows have no column of ours"
+    )
     assert {row["id"]: row["_rejected_by"] for row in rows(tmp_path, rejected)} == {
         2: ["known_carrier"],
         3: ["has_distance"],
@@ -101,14 +115,22 @@ def test_rejected_rows_name_the_rules_that_they_break(write: Write, tmp_path: Pa
     assert (good.rejected_of, rejected.rejected_of, rejected.rejected_by) == ("", "flights", {})
     for staged in (good, rejected):
         paths = [str(tmp_path / file.path) for file in staged.files]
-        assert duckdb.read_parquet(paths).arrow().read_all().num_rows == pl.read_parquet(paths).height == staged.rows
+        assert (
+            duckdb.read_parquet(paths).arrow().read_all().num_rows
+            == pl.read_parquet(paths).height
+            == staged.rows
+        )
     folders = {path.name for path in tmp_path.iterdir()}
     assert folders == {"flights", "flights__rejected"}
-    assert {path.suffix for path in (tmp_path / "flights").iterdir() if not path.name.startswith(".")} == {".parquet"}
+    assert {
+        path.suffix for path in (tmp_path / "flights").iterdir() if not path.name.startswith(".")
+    } == {".parquet"}
 
 
 @pytest.mark.variant
-def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(write: Write, tmp_path: Path) -> None:
+def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(
+    write: Write, tmp_path: Path
+) -> None:
     rules = {f"not_{n}": f"id <> {n}" for n in range(1, 13)}
     table = FLIGHTS.slice(0, 1).set_column(0, "id", pa.array([11], pa.int64()))
     good, rejected = write(pa.concat_tables([FLIGHTS, table]), rules=rules)
@@ -120,7 +142,9 @@ def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(write: W
 
 
 @pytest.mark.variant
-def test_where_all_rows_are_good_the_rejected_ones_are_a_dataset_without_rows(write: Write, tmp_path: Path) -> None:
+def test_where_all_rows_are_good_the_rejected_ones_are_a_dataset_without_rows(
+    write: Write, tmp_path: Path
+) -> None:
     good, rejected = write(rules={"any": "id > 0"}, ratio=0.0)
 
     assert (good.rows, rejected.rows, good.rejected_by) == (5, 0, {"any": 0})
@@ -149,16 +173,25 @@ def test_both_are_parted_by_the_columns_of_the_output(write: Write, tmp_path: Pa
     good, rejected = write(FLIGHTS, "day", rules={"has_distance": "distance > 0"})
 
     assert [file.partition for file in good.files] == [{"day": "2013-01-01"}]
-    assert sorted(str(file.partition["day"]) for file in rejected.files) == ["2013-01-01", "2013-01-02", "2013-01-03"]
+    assert sorted(str(file.partition["day"]) for file in rejected.files) == [
+        "2013-01-01",
+        "2013-01-02",
+        "2013-01-03",
+    ]
     assert [row["id"] for row in rows(tmp_path, good)] == [1, 2]
 
 
 @pytest.mark.variant
 def test_rows_of_partitions_that_are_not_named_are_rejected(write: Write, tmp_path: Path) -> None:
-    named = {"partitions": {"day": ("2013-01-01", "2013-01-03"), "carrier": ("AA", None)}, "outside": "reject"}
+    named = {
+        "partitions": {"day": ("2013-01-01", "2013-01-03"), "carrier": ("AA", None)},
+        "outside": "reject",
+    }
     good, rejected = write(FLIGHTS, "day", "carrier", rules=None, **named)
 
-    assert [row["id"] for row in rows(tmp_path, good)] == [1, 2, 5], "null is one of the values that are named"
+    assert [row["id"] for row in rows(tmp_path, good)] == [1, 2, 5], (
+        "null is one of the values that are named"
+    )
     assert [(row["id"], row["_rejected_by"]) for row in rows(tmp_path, rejected)] == [
         (3, ["outside partitions"]),
         (4, ["outside partitions"]),
@@ -174,7 +207,9 @@ def test_rows_of_partitions_that_are_not_named_are_counted_in_the_error(write: W
     with pytest.raises(RowsOutside) as raised:
         write(FLIGHTS, "id", rules={"any": "true"}, **named)
     assert "3 of 5 rows of flights are of partitions" in str(raised.value)
-    assert "id=3 (1 row), id=4 (1 row), id=5 (1 row). The first one: id=3, carrier=UA" in str(raised.value)
+    assert "id=3 (1 row), id=4 (1 row), id=5 (1 row). The first one: id=3, carrier=UA" in str(
+        raised.value
+    )
 
     with pytest.raises(OutputInvalid, match=r"1\.5' is no value of the column id, of type long"):
         write(FLIGHTS, "id", partitions={"id": ("1.5",)})
@@ -185,7 +220,11 @@ def test_rows_outside_do_not_count_as_rows_that_break_rules(write: Write) -> Non
     named = {"partitions": {"id": (1, 2, 3, 4)}, "outside": "reject"}
     good, rejected = write(FLIGHTS, "id", rules={"any": "true"}, ratio=0.0, **named)
 
-    assert (good.rows, rejected.rows, good.rejected_by) == (4, 1, {"any": 0, "outside partitions": 1})
+    assert (good.rows, rejected.rows, good.rejected_by) == (
+        4,
+        1,
+        {"any": 0, "outside partitions": 1},
+    )
 
 
 def test_too_many_rejected_rows_are_counted_by_rule(write: Write) -> None:
@@ -196,7 +235,15 @@ def test_too_many_rejected_rows_are_counted_by_rule(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["distance >", "no_such_column > 0", "distance + 1", "count(*) > 0", "id > 0; DROP TABLE x", "nosuch(id)"]
+    "rule",
+    [
+        "distance >",
+        "no_such_column > 0",
+        "distance + 1",
+        "count(*) > 0",
+        "id > 0; DROP TABLE x",
+        "nosuch(id)",
+    ],
 )
 def test_what_is_no_condition_is_refused_with_its_name(write: Write, rule: str) -> None:
     with pytest.raises(RuleInvalid, match=r"the rule odd .* cannot be used"):
@@ -210,24 +257,40 @@ def test_a_rule_that_fails_on_a_row_is_refused_with_its_name(write: Write) -> No
 
 @pytest.mark.variant
 @pytest.mark.parametrize("rule", ["1 / (id - 1) > 0", "id > 0 and\n 1 / (id - 1) > 0"])
-def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(session: Any, tmp_path: Path, rule: str) -> None:
+def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(
+    session: Any, tmp_path: Path, rule: str
+) -> None:
     """PySpark 3.5 knows no division by zero: its error says where Java was called, and its cause what went wrong."""
     checks = Checks(quality=Quality(rules={"fine": "id > 0", "odd": rule}))
     session.conf.set("spark.sql.ansi.enabled", "true")
-    with pytest.raises(RuleInvalid, match=r"(?s)the rule odd .* cannot be used: \[DIVIDE_BY_ZERO\] Division by zero"):
+    with pytest.raises(
+        RuleInvalid,
+        match=r"(?s)the rule odd .* cannot be used: \[DIVIDE_BY_ZERO\] Division by zero",
+    ):
         stage_checked(Files(str(tmp_path)), "o", session.range(1, 4), checks, (), session)
 
 
 @pytest.mark.variant
-def test_a_lost_task_is_no_fault_of_a_rule_whose_text_stands_in_its_error(session: Any, tmp_path: Path) -> None:
+def test_a_lost_task_is_no_fault_of_a_rule_whose_text_stands_in_its_error(
+    session: Any, tmp_path: Path
+) -> None:
     """Its trace has the word ok, in "invoke"."""
     from pyspark.sql.functions import col, udf
 
     frame = (
-        session.range(3).withColumn("x", udf(lambda _: os._exit(3), "long")(col("id"))).selectExpr("*", "true as ok")
+        session.range(3)
+        .withColumn("x", udf(lambda _: os._exit(3), "long")(col("id")))
+        .selectExpr("*", "true as ok")
     )
     with pytest.raises(Exception, match="exited unexpectedly") as raised:
-        stage_checked(Files(str(tmp_path)), "o", frame, Checks(quality=Quality(rules={"fine": "ok"})), (), session)
+        stage_checked(
+            Files(str(tmp_path)),
+            "o",
+            frame,
+            Checks(quality=Quality(rules={"fine": "ok"})),
+            (),
+            session,
+        )
     assert not isinstance(raised.value, RuleInvalid)
 
 
@@ -249,7 +312,10 @@ def test_text_of_a_text_file_that_is_not_utf8_is_refused_with_its_file(
     with pytest.raises(Exception) as error:
         stage_checked(Files(str(tmp_path)), "names", read, checks, (), session)
     message = refused_value(error.value)
-    assert "the column value has text that is not UTF-8. Read as ISO-8859-1 it begins with Zoë, in the file" in message
+    assert (
+        "the column value has text that is not UTF-8. Read as ISO-8859-1 it begins with Zoë, in the file"
+        in message
+    )
     assert "names.txt" in message
 
     decoded = read.selectExpr("decode(cast(value AS BINARY), 'ISO-8859-1') AS value")
@@ -265,8 +331,14 @@ def test_a_frame_is_evaluated_once(session: Any, tmp_path: Path) -> None:
     calls = session.sparkContext.accumulator(0)
 
     counted = udf(lambda value: calls.add(1) or value, "long")
-    frame = session.range(0, 2000, 1, 4).withColumn("drawn", rand()).withColumn("id", counted(col("id")))
-    checks = Checks(quality=Quality(rules={"lucky": "drawn > 0.5", "known": "id >= 0"}, max_rejected_ratio=1.0))
+    frame = (
+        session.range(0, 2000, 1, 4)
+        .withColumn("drawn", rand())
+        .withColumn("id", counted(col("id")))
+    )
+    checks = Checks(
+        quality=Quality(rules={"lucky": "drawn > 0.5", "known": "id >= 0"}, max_rejected_ratio=1.0)
+    )
     made = stage_checked(Files(str(tmp_path)), "out", frame, checks, (), session)
 
     good, rejected = (rows(tmp_path, made[name]) for name in ("out", "out__rejected"))
@@ -309,7 +381,9 @@ def test_keys_that_are_not_unique_are_shown(write: Write) -> None:
     good, _ = write(unique=("id", "day"))
     assert good.rows == 1
     double = pa.concat_tables([FLIGHTS, FLIGHTS.slice(0, 1)])
-    with pytest.raises(ExpectationFailed, match=r"1 key of id stands in more than one row: id=1 \(2 rows\)"):
+    with pytest.raises(
+        ExpectationFailed, match=r"1 key of id stands in more than one row: id=1 \(2 rows\)"
+    ):
         write(double, unique=("id",))
     with pytest.raises(OutputInvalid, match="there is no column 'no'; the output has id"):
         write(unique=("no",))
@@ -333,7 +407,9 @@ def test_the_newest_value_is_read_from_the_files(tmp_path: Path, value: datetime
 # -- columns that change -----------------------------------------------------------------------------------------
 
 
-def published_of(root: Path, session: Any, name: str, *outputs: StagedOutput, spec: OutputSpec | None = None) -> Any:
+def published_of(
+    root: Path, session: Any, name: str, *outputs: StagedOutput, spec: OutputSpec | None = None
+) -> Any:
     """``outputs``, published one after the other, as Spark reads them."""
     warehouse = Warehouse(str(root / "warehouse"))
     warehouse.ensure_id()
@@ -357,7 +433,9 @@ def published_of(root: Path, session: Any, name: str, *outputs: StagedOutput, sp
 
 @pytest.mark.variant
 @pytest.mark.parametrize("kind", ["spark", "arrow"])
-def test_readers_find_nulls_where_an_older_file_lacks_a_column(kind: str, session: Any, tmp_path: Path) -> None:
+def test_readers_find_nulls_where_an_older_file_lacks_a_column(
+    kind: str, session: Any, tmp_path: Path
+) -> None:
     files = Files(str(tmp_path))
     tables = [
         pa.table({"id": [1], "gone": ["x"], "kept": [1.5]}),
@@ -367,12 +445,16 @@ def test_readers_find_nulls_where_an_older_file_lacks_a_column(kind: str, sessio
         tables
         if kind == "arrow"
         else [
-            session.createDataFrame([tuple(row.values()) for row in table.to_pylist()], table.column_names)
+            session.createDataFrame(
+                [tuple(row.values()) for row in table.to_pylist()], table.column_names
+            )
             for table in tables
         ]
     )
     staged = [stage(files, f"out{number}", frame) for number, frame in enumerate(frames)]
-    frame = published_of(tmp_path, session, "out", *staged, spec=OutputSpec(mode="append", on_schema_change="evolve"))
+    frame = published_of(
+        tmp_path, session, "out", *staged, spec=OutputSpec(mode="append", on_schema_change="evolve")
+    )
 
     truth = [
         {"id": 1, "gone": "x", "kept": 1.5, "tags": None},
@@ -380,8 +462,12 @@ def test_readers_find_nulls_where_an_older_file_lacks_a_column(kind: str, sessio
     ]
     assert [row.asDict() for row in frame.orderBy("id").collect()] == truth
     paths = published_files(str(tmp_path / "warehouse"), "out")
-    by_duckdb = duckdb.read_parquet(paths, union_by_name=True).order("id").to_arrow_table().to_pylist()
-    by_polars = pl.concat(map(pl.scan_parquet, paths), how="diagonal").sort("id").collect().to_dicts()
+    by_duckdb = (
+        duckdb.read_parquet(paths, union_by_name=True).order("id").to_arrow_table().to_pylist()
+    )
+    by_polars = (
+        pl.concat(map(pl.scan_parquet, paths), how="diagonal").sort("id").collect().to_dicts()
+    )
     unified = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
     by_arrow = ds.dataset(paths, schema=unified).to_table().sort_by("id").to_pylist()
     assert by_duckdb == by_polars == by_arrow == truth

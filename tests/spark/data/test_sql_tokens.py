@@ -20,7 +20,11 @@ from unstuck.tasks.spec.sql_tokens import not_closed, parameters_in, tables_in, 
 pytestmark = pytest.mark.variant
 
 Token = tuple[str, str]  # the kind, and the text
-_KINDS = {"STRING_LITERAL": "string", "DOUBLEQUOTED_STRING": "string", "BACKQUOTED_IDENTIFIER": "name"}
+_KINDS = {
+    "STRING_LITERAL": "string",
+    "DOUBLEQUOTED_STRING": "string",
+    "BACKQUOTED_IDENTIFIER": "name",
+}
 
 PIECES = [
     *(
@@ -44,8 +48,43 @@ PIECES = [
         ":r",
         ": s",
     ),
-    *("r'", 'R"', "xr'", "r", "x", "é", "_1", "1", "1.5", "1e-5", "\n", "\r", "\\\n", " ", "\t", ";", ",", "(", ")"),
-    *("*", "/", "-", "->", "|>", ">>", "?", "a://b--c?d", "s3://b--c", "select", "'--'", "'/*'", "'*/'", '"a""b"'),
+    *(
+        "r'",
+        'R"',
+        "xr'",
+        "r",
+        "x",
+        "é",
+        "_1",
+        "1",
+        "1.5",
+        "1e-5",
+        "\n",
+        "\r",
+        "\\\n",
+        " ",
+        "\t",
+        ";",
+        ",",
+        "(",
+        ")",
+    ),
+    *(
+        "*",
+        "/",
+        "-",
+        "->",
+        "|>",
+        ">>",
+        "?",
+        "a://b--c?d",
+        "s3://b--c",
+        "select",
+        "'--'",
+        "'/*'",
+        "'*/'",
+        '"a""b"',
+    ),
 ]
 # 3.5 has neither casts by :: nor addresses as names, and refuses both.
 NEW = () if not pyspark.__version__.startswith("3.") else ("::", "a://")
@@ -88,7 +127,10 @@ def sparks(jvm: JVMView) -> Callable[[str], list[Token] | None]:
         every = lexer.getAllTokens()
         # By number: once a test of this process has had a Spark context, PySpark's own errors end no iteration of Java.
         for token in map(every.get, range(every.size())):
-            name, text = names.getSymbolicName(token.getType()), sql[token.getStartIndex() : token.getStopIndex() + 1]
+            name, text = (
+                names.getSymbolicName(token.getType()),
+                sql[token.getStartIndex() : token.getStopIndex() + 1],
+            )
             if name == "UNRECOGNIZED":
                 return None
             if name == "BEGIN_DOLLAR_QUOTED_STRING":
@@ -122,14 +164,22 @@ def joined(found: list[Token]) -> list[Token]:
 @example("SELECT '--' AS x, :r AS r")
 @example("SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y")
 @example("/*+ a */* /* x /*+ y */ :z -- \\\n :no")
-def test_our_tokens_and_parameters_are_those_of_spark(sparks: Callable[[str], list[Token] | None], sql: str) -> None:
+def test_our_tokens_and_parameters_are_those_of_spark(
+    sparks: Callable[[str], list[Token] | None], sql: str
+) -> None:
     theirs = sparks(sql)
     assume(theirs is not None and not any(sign in sql for sign in NEW))
     assert theirs is not None
-    ours = [(one.kind if one.kind in ("string", "name") else "other", one.text) for one in tokens(sql)]
+    ours = [
+        (one.kind if one.kind in ("string", "name") else "other", one.text) for one in tokens(sql)
+    ]
     assert joined(ours) == joined(theirs)
-    asked = {name.strip("`") for colon, name in pairwise(text for _, text in theirs) if colon == ":"}
-    assert {name for name in parameters_in(sql) if name in ("r", "s")} == {name for name in asked if name in ("r", "s")}
+    asked = {
+        name.strip("`") for colon, name in pairwise(text for _, text in theirs) if colon == ":"
+    }
+    assert {name for name in parameters_in(sql) if name in ("r", "s")} == {
+        name for name in asked if name in ("r", "s")
+    }
 
 
 @settings(max_examples=400)
@@ -138,7 +188,9 @@ def test_our_tokens_and_parameters_are_those_of_spark(sparks: Callable[[str], li
 @example("ADD JAR ", "it's")
 @example("ADD JAR ", "/data/*")
 @example("SELECT ", "'it\\'s'")
-def test_nothing_that_spark_takes_is_refused_as_not_closed(jvm: JVMView, head: str, rest: str) -> None:
+def test_nothing_that_spark_takes_is_refused_as_not_closed(
+    jvm: JVMView, head: str, rest: str
+) -> None:
     if takes(jvm, head + rest):
         assert not_closed(head + rest) is None
     assert takes(jvm, "SET a = it's")  # and does not just fail
@@ -191,8 +243,23 @@ RELATIONS = (
 EXPRESSIONS = (
     *("x", "a.from", "from", "from b", "extract(day FROM x)", "trim(BOTH 'c' FROM x)", "({q})"),
     *("x AS from", "x IS NOT DISTINCT FROM to", "CASE WHEN from IS NULL THEN from ELSE from END"),
-    *("x IN ({q})", "EXISTS ({q})", "f(x), c", "f(x), c AS d", "from BETWEEN from AND to", "1 join"),
-    *("/*+ a */ 'FROM z'", "x -> from", "a.join", "substring(x FROM 2)", "-from", "from[1]", "f(from)"),
+    *(
+        "x IN ({q})",
+        "EXISTS ({q})",
+        "f(x), c",
+        "f(x), c AS d",
+        "from BETWEEN from AND to",
+        "1 join",
+    ),
+    *(
+        "/*+ a */ 'FROM z'",
+        "x -> from",
+        "a.join",
+        "substring(x FROM 2)",
+        "-from",
+        "from[1]",
+        "f(from)",
+    ),
 )
 
 
@@ -214,4 +281,6 @@ def test_no_table_is_named_that_spark_would_not_look_for(jvm: JVMView, sql: str)
     assume(takes(jvm, sql))
     plan = jvm.org.apache.spark.sql.execution.SparkSqlParser().parsePlan(sql).toString()
     # The names after WITH are read, too, and are none of those of the catalog.
-    assert tables_in(sql) <= {name.lower() for name in re.findall(r"UnresolvedRelation \[([^\],]*)\]", plan)}
+    assert tables_in(sql) <= {
+        name.lower() for name in re.findall(r"UnresolvedRelation \[([^\],]*)\]", plan)
+    }

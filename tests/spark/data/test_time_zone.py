@@ -20,17 +20,37 @@ from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 pytestmark = pytest.mark.variant
 
 NOON = datetime(2024, 7, 1, 12)
-PLACES = [("America/New_York", "UTC"), ("Asia/Tokyo", "UTC"), ("UTC", "UTC"), ("America/New_York", "Europe/Berlin")]
-WAYS = {"datetime", "pandas", "literal", "text", "ntz", "date", "parameter", "collected", "to_pandas", "arrow"}
+PLACES = [
+    ("America/New_York", "UTC"),
+    ("Asia/Tokyo", "UTC"),
+    ("UTC", "UTC"),
+    ("America/New_York", "Europe/Berlin"),
+]
+WAYS = {
+    "datetime",
+    "pandas",
+    "literal",
+    "text",
+    "ntz",
+    "date",
+    "parameter",
+    "collected",
+    "to_pandas",
+    "arrow",
+}
 WAYS |= {"plain", "series"}  # by a UDF
 if pyspark.__version__ < "4":
     WAYS -= {"arrow"}  # which is no frame there
 OUTPUTS = ("in_spark", "without_spark")
 
 
-@pytest.fixture(scope="module", params=PLACES, ids=lambda pair: " with ".join(pair).replace("/", "_"))
+@pytest.fixture(
+    scope="module", params=PLACES, ids=lambda pair: " with ".join(pair).replace("/", "_")
+)
 def place(
-    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    redis_server: RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[tuple[str, Path, str]]:
     """A worker on a host of the first zone with the setting of the second; its queue, its folder and the setting."""
     host, zone = request.param
@@ -41,10 +61,18 @@ def place(
 
 
 def run(
-    client: redis.Redis, place: tuple[str, Path, str], job: str, *steps: str, zone: str = "", **group: Any
+    client: redis.Redis,
+    place: tuple[str, Path, str],
+    job: str,
+    *steps: str,
+    zone: str = "",
+    **group: Any,
 ) -> Outcome:
     queue, home, _ = place
-    made = [{"python": f"frame_steps.zones:{step}", **({"output": step} if step in OUTPUTS else {})} for step in steps]
+    made = [
+        {"python": f"frame_steps.zones:{step}", **({"output": step} if step in OUTPUTS else {})}
+        for step in steps
+    ]
     work = {"name": "g", "queue": queue, "steps": made, **group}
     offer = fleet.make_offer(client, home / "warehouse", job, work, zone=zone)
     return fleet.outcome(client, offer, 120)
@@ -60,13 +88,15 @@ def test_noon_is_noon_of_the_setting_by_every_way_into_a_frame(
 ) -> None:
     outcome = run(client, place, "matrix", "in_spark")
     noon = NOON.replace(tzinfo=ZoneInfo(place[2])).astimezone(UTC)
-    assert {row["how"]: row["at"].astimezone(UTC) for row in rows(place, outcome, "in_spark")} == dict.fromkeys(
-        WAYS, noon
-    )
+    assert {
+        row["how"]: row["at"].astimezone(UTC) for row in rows(place, outcome, "in_spark")
+    } == dict.fromkeys(WAYS, noon)
     assert outcome.zone == place[2]
 
 
-def test_a_group_without_spark_has_the_clock_of_the_setting(client: redis.Redis, place: tuple[str, Path, str]) -> None:
+def test_a_group_without_spark_has_the_clock_of_the_setting(
+    client: redis.Redis, place: tuple[str, Path, str]
+) -> None:
     outcome = run(client, place, "light", "without_spark", spark=False)
     noon = NOON.replace(tzinfo=ZoneInfo(place[2]))
     assert rows(place, outcome, "without_spark") == [
@@ -89,7 +119,14 @@ def clocks_of(zone: str) -> dict[str, str]:
     shown = NOON.replace(tzinfo=UTC).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
     day = datetime(2026, 3, 1, 23, 30, tzinfo=UTC).astimezone(ZoneInfo(zone)).date()
     clock = f"{zone} {first}"
-    return {"task": clock, "process": clock, "session": zone, "java": zone, "shown": str(shown), "day": str(day)}
+    return {
+        "task": clock,
+        "process": clock,
+        "session": zone,
+        "java": zone,
+        "shown": str(shown),
+        "day": str(day),
+    }
 
 
 def test_a_job_has_its_own_zone_on_every_host_and_the_next_one_that_of_the_setting(
@@ -103,11 +140,15 @@ def test_a_job_has_its_own_zone_on_every_host_and_the_next_one_that_of_the_setti
     assert found == dict.fromkeys(WAYS, noon)
     assert (outcome.results, outcome.zone) == (clocks_of(own), own)
     light = run(client, place, "own-light", "without_spark", spark=False, zone=own)
-    assert rows(place, light, "without_spark")[0]["by_process"] == NOON.replace(tzinfo=ZoneInfo(own))
+    assert rows(place, light, "without_spark")[0]["by_process"] == NOON.replace(
+        tzinfo=ZoneInfo(own)
+    )
     assert run(client, place, "own-after", "clocks").results == clocks_of(place[2])
 
 
-def test_a_conf_with_another_zone_is_refused_with_the_advice(client: redis.Redis, place: tuple[str, Path, str]) -> None:
+def test_a_conf_with_another_zone_is_refused_with_the_advice(
+    client: redis.Redis, place: tuple[str, Path, str]
+) -> None:
     conf = {"spark.sql.session.timeZone": "Asia/Tokyo"}
     failure = run(client, place, "two-zones", "in_spark", conf=conf).failure
     assert failure is not None

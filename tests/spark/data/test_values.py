@@ -63,7 +63,10 @@ EARLY_UTC, LATE_UTC = EARLY.replace(tzinfo=UTC), LATE.replace(tzinfo=UTC)
 DAYS = [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None]
 NOON, NEW_YEAR = at(2013, 7, 1, 12), at(2300, 1, 1)
 NOON_UTC, NEW_YEAR_UTC = NOON.replace(tzinfo=UTC), NEW_YEAR.replace(tzinfo=UTC)
-BIG, SMALL = D("12345678901234567890123456789012345678"), D("-12345678901234567890123456789012345678")
+BIG, SMALL = (
+    D("12345678901234567890123456789012345678"),
+    D("-12345678901234567890123456789012345678"),
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,9 @@ IN_ARROW: dict[str, Column] = {
     "instant_s": arrow(pa.timestamp("s", "UTC"), NOON_UTC, NEW_YEAR_UTC),
     "instant_ms": arrow(pa.timestamp("ms", "Asia/Tokyo"), NOON_UTC, NEW_YEAR_UTC),
     "instant_us": arrow(pa.timestamp("us", "UTC"), EARLY_UTC, LATE_UTC),
-    "instant_ns": arrow(pa.timestamp("ns", "Europe/Berlin"), NOON_UTC, at(1970, 1, 1, 0, 0, 0, 1, zone=UTC)),
+    "instant_ns": arrow(
+        pa.timestamp("ns", "Europe/Berlin"), NOON_UTC, at(1970, 1, 1, 0, 0, 0, 1, zone=UTC)
+    ),
     "list": arrow(pa.list_(pa.int64()), [1, None], []),
     "large_list": arrow(pa.large_list(pa.uint8()), [255], []),
     "fixed_list": arrow(pa.list_(pa.float32(), 2), [0.5, 1.5], [2.5, None]),
@@ -128,12 +133,17 @@ IN_ARROW: dict[str, Column] = {
     ),
     "map": arrow(pa.map_(pa.string(), pa.timestamp("ns")), [("a", NOON), ("b", None)], []),
     "maps_with_one_key": arrow(pa.map_(pa.string(), pa.int64()), [("a", 1)], [("a", 1)]),
-    "map_by_structs": arrow(pa.map_(pa.struct({"k": pa.int8()}), pa.int64()), [({"k": 1}, 1), ({"k": 2}, 1)], []),
+    "map_by_structs": arrow(
+        pa.map_(pa.struct({"k": pa.int8()}), pa.int64()), [({"k": 1}, 1), ({"k": 2}, 1)], []
+    ),
     "list_of_maps": arrow(pa.list_(pa.map_(pa.int8(), pa.list_(pa.float16()))), [[(1, [0.5])]], []),
     "dictionary": Column(encoded(pa.array(["b", "a", None])), ["b", "a", None]),
-    "dictionary_of_timestamps": Column(encoded(pa.array([NOON, NOON, None], pa.timestamp("ns"))), [NOON, NOON, None]),
+    "dictionary_of_timestamps": Column(
+        encoded(pa.array([NOON, NOON, None], pa.timestamp("ns"))), [NOON, NOON, None]
+    ),
     "list_of_dictionaries": Column(
-        pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), encoded(pa.array(["b", "a"]))), [["b"], ["a"], []]
+        pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), encoded(pa.array(["b", "a"]))),
+        [["b"], ["a"], []],
     ),
     "list_of_nulls": arrow(pa.list_(pa.null()), [None], []),
     "map_of_nulls": arrow(pa.map_(pa.string(), pa.null()), [("a", None)], []),
@@ -169,7 +179,9 @@ IN_PANDAS: dict[str, Column] = {
     "datetime_ms": pandas("datetime64[ms]", NOON, NEW_YEAR, None),
     "datetime_us": pandas("datetime64[us]", NOON, NEW_YEAR, None),
     "datetime_ns": pandas("datetime64[ns]", NOON, at(1970, 1, 1, 0, 0, 0, 1), None),
-    "datetime_zone": pandas("datetime64[ns, America/New_York]", NOON_UTC, at(1970, 1, 1, zone=UTC), None),
+    "datetime_zone": pandas(
+        "datetime64[ns, America/New_York]", NOON_UTC, at(1970, 1, 1, zone=UTC), None
+    ),
     "datetime_objects": pandas("object", EARLY, LATE, None),
     "zoned_objects": pandas("object", EARLY_UTC, LATE_UTC, None),
     "categorical": pandas("category", "b", "a", None),
@@ -184,22 +196,36 @@ IN_SPARK: dict[str, Column] = {
     "byte": Column(["cast(-128 as tinyint)", "127Y", "null"], [-128, 127, None]),
     "short": Column(["cast(-32768 as smallint)", "32767S", "null"], [*ints(16), None]),
     "integer": Column(["cast(-2147483648 as int)", "2147483647", "null"], [*ints(32), None]),
-    "long": Column(["-9223372036854775807L - 1L", "9223372036854775807L", "null"], [*ints(64), None]),
+    "long": Column(
+        ["-9223372036854775807L - 1L", "9223372036854775807L", "null"], [*ints(64), None]
+    ),
     "float": Column(["float(0.5)", "float('nan')", "null"], [0.5, float("nan"), None]),
     "double": Column(["-0.0d", "5e-324d", "null"], [-0.0, 5e-324, None]),
-    "decimal_9": Column(["1.50bd", "cast(-1234567.89 as decimal(9,2))", "null"], [D("1.50"), D("-1234567.89"), None]),
-    "decimal_18": Column(["cast(1 as decimal(18,3))", "-1.125bd", "null"], [D(1), D("-1.125"), None]),
+    "decimal_9": Column(
+        ["1.50bd", "cast(-1234567.89 as decimal(9,2))", "null"], [D("1.50"), D("-1234567.89"), None]
+    ),
+    "decimal_18": Column(
+        ["cast(1 as decimal(18,3))", "-1.125bd", "null"], [D(1), D("-1.125"), None]
+    ),
     "decimal_38": Column([f"{BIG}bd", f"{SMALL}bd", "null"], [BIG, SMALL, None]),
     "boolean": Column(["true", "false", "null"], [True, False, None]),
     "string": Column(["''", "'Zürich'", "null"], ["", "Zürich", None]),
     "char": Column(["cast('a' as char(3))", "'b'", "null"], ["a", "b", None]),
-    "collated": Column(["'a' collate utf8_lcase", "'B' collate utf8_lcase", "null"], ["a", "B", None]),
+    "collated": Column(
+        ["'a' collate utf8_lcase", "'B' collate utf8_lcase", "null"], ["a", "B", None]
+    ),
     "binary": Column(["X''", "X'00ff'", "null"], [b"", b"\0\xff", None]),
     "date": Column(["date'0001-01-01'", "date'9999-12-31'", "null"], DAYS),
-    "timestamp": Column([f"timestamp'{EARLY_UTC}'", f"timestamp'{LATE_UTC}'", "null"], [EARLY_UTC, LATE_UTC, None]),
-    "timestamp_ntz": Column([f"timestamp_ntz'{EARLY}'", f"timestamp_ntz'{LATE}'", "null"], [EARLY, LATE, None]),
+    "timestamp": Column(
+        [f"timestamp'{EARLY_UTC}'", f"timestamp'{LATE_UTC}'", "null"], [EARLY_UTC, LATE_UTC, None]
+    ),
+    "timestamp_ntz": Column(
+        [f"timestamp_ntz'{EARLY}'", f"timestamp_ntz'{LATE}'", "null"], [EARLY, LATE, None]
+    ),
     "array": Column(["array(1, null)", "array()", "null"], [[1, None], [], None]),
-    "array_of_timestamps": Column([f"array(timestamp'{NOON_UTC}')", "array(null)", "null"], [[NOON_UTC], [None], None]),
+    "array_of_timestamps": Column(
+        [f"array(timestamp'{NOON_UTC}')", "array(null)", "null"], [[NOON_UTC], [None], None]
+    ),
     "struct": Column(
         ["named_struct('n', 1, 't', 'a')", "named_struct('n', null, 't', null)", "null"],
         [{"n": 1, "t": "a"}, {"n": None, "t": None}, None],
@@ -207,10 +233,12 @@ IN_SPARK: dict[str, Column] = {
     "array_of_voids": Column(["array(null)", "array()", "null"], [[None], [], None]),
     "map_of_voids": Column(["map()", "map()", "null"], [[], [], None]),
     "struct_of_void": Column(
-        ["named_struct('type', null)", "named_struct('type', null)", "null"], [{"type": None}, {"type": None}, None]
+        ["named_struct('type', null)", "named_struct('type', null)", "null"],
+        [{"type": None}, {"type": None}, None],
     ),
     "map": Column(
-        [f"map('a', timestamp_ntz'{NOON}', 'b', null)", "map()", "null"], [[("a", NOON), ("b", None)], [], None]
+        [f"map('a', timestamp_ntz'{NOON}', 'b', null)", "map()", "null"],
+        [[("a", NOON), ("b", None)], [], None],
     ),
 }
 
@@ -252,23 +280,35 @@ class Place:
             return pa.table(columns)
         if writer == "pandas":
             return pd.DataFrame(columns)
-        rows = [", ".join(f"{values[row]} as `{name}`" for name, values in columns.items()) for row in range(3)]
+        rows = [
+            ", ".join(f"{values[row]} as `{name}`" for name, values in columns.items())
+            for row in range(3)
+        ]
         return self.session.sql(" union all ".join(f"select {row}" for row in rows))
 
     @functools.cached_property
     def staged(self) -> dict[str, StagedOutput]:
         """Of each writer one output with all of its columns, published under the name of the writer."""
         staged = {
-            writer: self.write(writer, self.frame(writer, {name: c.written for name, c in columns.items()}))
+            writer: self.write(
+                writer, self.frame(writer, {name: c.written for name, c in columns.items()})
+            )
             for writer, columns in KEPT.items()
         }
         self.publish("j", staged)
         return staged
 
     def publish(self, job: str, staged: Mapping[str, StagedOutput]) -> None:
-        changes = {name: Change("replace", one.files, [], one.rows, one.schema) for name, one in staged.items()}
-        make = functools.partial(Entry, publish_id=job, kind="package", job=job, job_name=job, at=0.0, tokens=[])
-        Warehouse(self.root).append(job, 0, lambda n, state: make(n=n, parent=n - 1, datasets=changes))
+        changes = {
+            name: Change("replace", one.files, [], one.rows, one.schema)
+            for name, one in staged.items()
+        }
+        make = functools.partial(
+            Entry, publish_id=job, kind="package", job=job, job_name=job, at=0.0, tokens=[]
+        )
+        Warehouse(self.root).append(
+            job, 0, lambda n, state: make(n=n, parent=n - 1, datasets=changes)
+        )
 
     @property
     def root(self) -> str:
@@ -303,7 +343,11 @@ Staged = Mapping[str, StagedOutput]
 
 def in_arrow(frame: Any) -> pa.Table:
     """As ``toArrow``, which PySpark 3.5 does not have, collects it."""
-    return frame.toArrow() if hasattr(frame, "toArrow") else pa.Table.from_batches(frame._collect_as_arrow())
+    return (
+        frame.toArrow()
+        if hasattr(frame, "toArrow")
+        else pa.Table.from_batches(frame._collect_as_arrow())
+    )
 
 
 def spark_group(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
@@ -325,7 +369,9 @@ def published_files_in_arrow(place: Place, staged: Staged, columns: list[str]) -
 
 def published_files_in_pandas(place: Place, staged: Staged, columns: list[str]) -> pa.Table:
     paths = published_files(place.root, *staged)
-    frame = pd.concat(pd.read_parquet(path, columns=columns or None, dtype_backend="pyarrow") for path in paths)
+    frame = pd.concat(
+        pd.read_parquet(path, columns=columns or None, dtype_backend="pyarrow") for path in paths
+    )
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
@@ -370,15 +416,26 @@ def exact(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [exact(inner) for inner in value]
     if isinstance(value, datetime.datetime):
-        return type(value).__name__, value.tzinfo is None, value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC)
+        return (
+            type(value).__name__,
+            value.tzinfo is None,
+            value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC),
+        )
     return type(value).__name__, repr(value) if isinstance(value, float) else value
 
 
-CELLS = [(writer, name, reader) for writer, columns in EVERY.items() for name in columns for reader in READERS]
+CELLS = [
+    (writer, name, reader)
+    for writer, columns in EVERY.items()
+    for name in columns
+    for reader in READERS
+]
 
 
 @pytest.mark.parametrize(("writer", "column", "reader"), CELLS)
-def test_every_reader_finds_the_values_that_were_written(place: Place, writer: str, column: str, reader: str) -> None:
+def test_every_reader_finds_the_values_that_were_written(
+    place: Place, writer: str, column: str, reader: str
+) -> None:
     if not is_known(writer, column):
         pytest.skip(f"this PySpark has no column such as {column}")
     assert exact(place.found(reader, writer)[column]) == exact(KEPT[writer][column].read)
@@ -389,40 +446,67 @@ def test_rules_in_a_group_with_spark_change_no_type_and_no_value(place: Place, w
     """Also where the session has another time zone, as here. The rules of such a frame are evaluated by Spark."""
     frame = place.frame(writer, {name: column.written for name, column in KEPT[writer].items()})
     checks = Checks(quality=Quality(rules={"first": "row < 1"}, max_rejected_ratio=1.0))
-    made = stage_checked(place.files, f"_staging/j/g/1-n-c/ruled_{writer}", frame, checks, (), place.session)
+    made = stage_checked(
+        place.files, f"_staging/j/g/1-n-c/ruled_{writer}", frame, checks, (), place.session
+    )
     good, rejected = made.values()
     assert (good.rows, rejected.rows) == (1, 2)
     plain = json.loads(place.staged[writer].schema)["fields"]
     for column in plain:
-        if isinstance(column["type"], dict):  # what has no type in a list, map or struct is text to Spark
+        if isinstance(
+            column["type"], dict
+        ):  # what has no type in a list, map or struct is text to Spark
             column["type"] = json.loads(json.dumps(column["type"]).replace('"void"', '"string"'))
     assert json.loads(good.schema)["fields"] == plain
     assert json.loads(rejected.schema)["fields"][:-1] == plain
 
     read = place.work(None, good=good, rejected=rejected)
-    table = pa.concat_tables([read.read(name).select(["row", *KEPT[writer]]) for name in ("good", "rejected")])
+    table = pa.concat_tables(
+        [read.read(name).select(["row", *KEPT[writer]]) for name in ("good", "rejected")]
+    )
     table = table.sort_by("row")
     for name, column in KEPT[writer].items():
         assert (name, exact(table[name].to_pylist())) == (name, exact(column.read))
 
 
-def test_a_dataset_of_which_one_part_holds_only_nulls_keeps_the_values_of_the_others(place: Place) -> None:
-    parts = [place.write(f"part{n}", pa.table({"v": pa.array([v])})) for n, v in enumerate(["text", None])]
+def test_a_dataset_of_which_one_part_holds_only_nulls_keeps_the_values_of_the_others(
+    place: Place,
+) -> None:
+    parts = [
+        place.write(f"part{n}", pa.table({"v": pa.array([v])}))
+        for n, v in enumerate(["text", None])
+    ]
     for session in (place.session, None):
-        work = Work(place.files, Token("j", "reader", 1, "n", "c"), session, {"all": Dataset("all", tuple(parts))})
+        work = Work(
+            place.files,
+            Token("j", "reader", 1, "n", "c"),
+            session,
+            {"all": Dataset("all", tuple(parts))},
+        )
         table = work.read("all") if session is None else in_arrow(work.read("all"))
         assert sorted(table["v"].to_pylist(), key=str) == [None, "text"]
 
 
 @pytest.mark.parametrize(
-    "typed", ["1L", "0.5D", "date'2013-01-01'", "true", "'text'", "array(1)", "named_struct('n', 1)"]
+    "typed",
+    ["1L", "0.5D", "date'2013-01-01'", "true", "'text'", "array(1)", "named_struct('n', 1)"],
 )
-def test_a_column_without_a_type_goes_with_a_column_of_any_type_of_another_part(place: Place, typed: str) -> None:
+def test_a_column_without_a_type_goes_with_a_column_of_any_type_of_another_part(
+    place: Place, typed: str
+) -> None:
     """As of a fork over months, one of which has no data: ``SELECT NULL AS v``."""
     texts = [f"select {typed} as v, 1 as n", "select null as v, 2 as n"]
-    parts = [place.write(f"typed{n}-{abs(hash(typed))}", place.session.sql(text)) for n, text in enumerate(texts)]
+    parts = [
+        place.write(f"typed{n}-{abs(hash(typed))}", place.session.sql(text))
+        for n, text in enumerate(texts)
+    ]
     for session in (place.session, None):
-        work = Work(place.files, Token("j", "reader", 1, "n", "c"), session, {"all": Dataset("all", tuple(parts))})
+        work = Work(
+            place.files,
+            Token("j", "reader", 1, "n", "c"),
+            session,
+            {"all": Dataset("all", tuple(parts))},
+        )
         table = work.read("all") if session is None else in_arrow(work.read("all"))
         rows = sorted(table.to_pylist(), key=lambda row: row["n"])
         assert rows[0]["v"] is not None
@@ -433,7 +517,9 @@ NAMES = ["a.b", "a b,;{}()\n\t=`\"'", "Ünï", "select", "void", "a/b:c%20", "_"
 
 
 @pytest.mark.parametrize("writer", KEPT)
-def test_every_reader_finds_the_columns_by_the_names_that_they_were_given(place: Place, writer: str) -> None:
+def test_every_reader_finds_the_columns_by_the_names_that_they_were_given(
+    place: Place, writer: str
+) -> None:
     frame: Any = pa.table({name: [n] for n, name in enumerate(NAMES)})
     if writer == "pandas":
         frame = frame.to_pandas()
@@ -453,23 +539,36 @@ def test_every_reader_finds_the_columns_by_the_names_that_they_were_given(place:
 def raw(kind: pa.DataType, data: bytes) -> pa.Array:
     """One value whose bytes nobody has checked."""
     offsets = pa.py_buffer((0).to_bytes(4, "little") + len(data).to_bytes(4, "little"))
-    buffers = [None, offsets, pa.py_buffer(data)] if pa.types.is_string(kind) else [None, pa.py_buffer(data)]
+    buffers = (
+        [None, offsets, pa.py_buffer(data)]
+        if pa.types.is_string(kind)
+        else [None, pa.py_buffer(data)]
+    )
     return pa.Array.from_buffers(kind, 1, buffers)
 
 
 HOUR = datetime.timedelta(hours=1)
 REFUSED_IN_ARROW: dict[str, tuple[pa.Array, str]] = {
-    **{f"duration_{u}": (pa.array([HOUR], pa.duration(u)), f"is duration[{u}]") for u in ("s", "ms", "us", "ns")},
+    **{
+        f"duration_{u}": (pa.array([HOUR], pa.duration(u)), f"is duration[{u}]")
+        for u in ("s", "ms", "us", "ns")
+    },
     "list_of_durations": (pa.array([[HOUR]]), "integer microseconds"),
     "dictionary_of_durations": (encoded(pa.array([HOUR])), "integer microseconds"),
-    "map_of_durations": (pa.array([[("a", HOUR)]], pa.map_(pa.string(), pa.duration("us"))), "integer microseconds"),
+    "map_of_durations": (
+        pa.array([[("a", HOUR)]], pa.map_(pa.string(), pa.duration("us"))),
+        "integer microseconds",
+    ),
     "interval": (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "is month_day_nano_interval"),
     "time32": (pa.array([datetime.time(1)], pa.time32("s")), "is time32[s]"),
     "time64": (pa.array([datetime.time(1)], pa.time64("ns")), "microseconds since midnight"),
     "digits": (pa.array([10**38], pa.decimal256(39, 0)), "is decimal256(39, 0)"),
     "scale": (pa.array([D("1E+2")], pa.decimal128(5, -2)), "is decimal128(5, -2)"),
     "point": (raw(pa.decimal128(2, 5), (1).to_bytes(16, "little")), "is decimal128(2, 5)"),
-    "more_digits_than_said": (raw(pa.decimal128(2, 0), (1000).to_bytes(16, "little")), "does not fit in precision"),
+    "more_digits_than_said": (
+        raw(pa.decimal128(2, 0), (1000).to_bytes(16, "little")),
+        "does not fit in precision",
+    ),
     "uint64": (pa.array([2**63], pa.uint64()), "(uint64) cannot be stored as int64"),
     "nanoseconds": (pa.array([1], pa.timestamp("ns")), "Round the values"),
     "instant_of_nanoseconds": (pa.array([1], pa.timestamp("ns", "UTC")), "would lose data"),
@@ -477,7 +576,10 @@ REFUSED_IN_ARROW: dict[str, tuple[pa.Array, str]] = {
     "far_future": (pa.array([2**60], pa.timestamp("s")), "out of bounds"),
     "date_with_hours": (raw(pa.date64(), (3_600_000).to_bytes(8, "little")), "Store a timestamp"),
     "no_utf8": (raw(pa.string(), b"\xff"), "Invalid UTF8"),
-    "key_twice": (pa.array([[("a", 1)], None, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())), "a key twice"),
+    "key_twice": (
+        pa.array([[("a", 1)], None, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())),
+        "a key twice",
+    ),
     "key_twice_in_a_struct": (
         pa.array(
             [{"m": [[(1, [(b"k", 1), (b"k", 2)])]]}],
@@ -486,15 +588,26 @@ REFUSED_IN_ARROW: dict[str, tuple[pa.Array, str]] = {
         "a key twice",
     ),
     "empty_struct": (pa.array([{}], pa.struct([])), "add a field"),
-    "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16))), "Store text"),
-    "union": (
-        pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]),
+    "uuid": (
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16))),
         "Store text",
     ),
-    "run_ends": (pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["a"])), "Store text"),
+    "union": (
+        pa.UnionArray.from_dense(
+            pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]
+        ),
+        "Store text",
+    ),
+    "run_ends": (
+        pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["a"])),
+        "Store text",
+    ),
 }
 REFUSED_IN_PANDAS: dict[str, tuple[Any, str]] = {
-    **{f"timedelta_{u}": (pd.Series([HOUR], dtype=f"timedelta64[{u}]"), "integer microseconds") for u in ("s", "ns")},
+    **{
+        f"timedelta_{u}": (pd.Series([HOUR], dtype=f"timedelta64[{u}]"), "integer microseconds")
+        for u in ("s", "ns")
+    },
     "timedelta_objects": (pd.Series([HOUR], dtype="object"), "integer microseconds"),
     "times": (pd.Series([datetime.time(1)]), "microseconds since midnight"),
     "beyond_64_bits": (pd.Series([2**70, 1]), "(object) cannot be stored: Python int too large"),
@@ -515,7 +628,10 @@ REFUSED_IN_SPARK: dict[str, tuple[str, str]] = {
     "interval": ("interval '1 02:03:04' day to second", "is interval day to second"),
     "months": ("interval '1-2' year to month", "is interval year to month"),
     "array_of_intervals": ("array(interval '1' hour)", "integer microseconds"),
-    "struct_of_intervals": ("named_struct('took', interval '1' hour)", "struct_of_intervals.took is interval hour"),
+    "struct_of_intervals": (
+        "named_struct('took', interval '1' hour)",
+        "struct_of_intervals.took is interval hour",
+    ),
     "map_of_intervals": ("map(1, interval '1' hour)", "integer microseconds"),
     "calendar": ("make_interval(1, 2)", "is interval"),
     "time": ("time'01:02:03'", "microseconds since midnight"),
@@ -563,7 +679,9 @@ def test_names_in_a_struct_that_readers_cannot_tell_apart_are_refused(
     place: Place, writer: str, fields: list[str]
 ) -> None:
     if writer == "spark":
-        frame = place.session.sql(f"select array(named_struct('{fields[0]}', 1, '{fields[1]}', 2)) as s")
+        frame = place.session.sql(
+            f"select array(named_struct('{fields[0]}', 1, '{fields[1]}', 2)) as s"
+        )
     else:
         struct = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=fields)
         frame = pa.table({"s": pa.ListArray.from_arrays(pa.array([0, 1]), struct)})
@@ -571,7 +689,8 @@ def test_names_in_a_struct_that_readers_cannot_tell_apart_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("writer", "column"), [(writer, name) for writer, columns in REFUSED.items() for name in columns]
+    ("writer", "column"),
+    [(writer, name) for writer, columns in REFUSED.items() for name in columns],
 )
 def test_a_column_that_readers_would_read_differently_is_refused_by_name(
     place: Place, writer: str, column: str
@@ -582,7 +701,9 @@ def test_a_column_that_readers_would_read_differently_is_refused_by_name(
     if writer == "spark":
         frame = place.session.sql(f"select 1 as row, {value} as {column}")
     else:
-        frame = {"arrow": pa.table, "pandas": pd.DataFrame}[writer]({"row": range(len(value)), column: value})
+        frame = {"arrow": pa.table, "pandas": pd.DataFrame}[writer](
+            {"row": range(len(value)), column: value}
+        )
     said = refusal(place, frame)
     print(said)
     assert said.startswith(f"the column {column}")

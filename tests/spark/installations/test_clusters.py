@@ -35,7 +35,9 @@ SPEC = ROOT / "examples" / "flights.yaml"
 
 
 @contextmanager
-def fleet_on(master: str, url: str, folder: Path, *, idle: str = "10m", **conf: str) -> Iterator[Client]:
+def fleet_on(
+    master: str, url: str, folder: Path, *, idle: str = "10m", **conf: str
+) -> Iterator[Client]:
     """A worker whose sessions use ``master`` and end once they were ``idle``, and a coordinator."""
     warehouse = str(folder / "warehouse")
     environ = {
@@ -74,10 +76,17 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.parametrize("dies", ["nothing", "an executor", "a worker"])
 def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
-    redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]], dies: str
+    redis_server: RedisServer,
+    tmp_path: Path,
+    cluster: tuple[str, Sequence[SparkProcess]],
+    dies: str,
 ) -> None:
     master, workers = cluster
-    conf = {"spark.cores.max": "1", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+    conf = {
+        "spark.cores.max": "1",
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+    }
     with fleet_on(master, redis_server.url, tmp_path, **conf) as client:
         job = client.submit(JobSpec.from_file(SPEC)).id
 
@@ -97,7 +106,11 @@ def test_an_idle_session_gives_its_executors_back_to_the_cluster(
     redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]]
 ) -> None:
     master, workers = cluster
-    conf = {"spark.cores.max": "1", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+    conf = {
+        "spark.cores.max": "1",
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+    }
     group = {"name": "rows", "steps": [{"sql": "SELECT id AS n FROM range(10)", "output": "rows"}]}
 
     def held() -> list[psutil.Process]:
@@ -116,7 +129,11 @@ def test_executors_of_a_cluster_read_the_files_of_a_stream_and_keep_its_state(
     redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]]
 ) -> None:
     master, _ = cluster
-    conf = {"spark.cores.max": "2", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+    conf = {
+        "spark.cores.max": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+    }
     (landing := tmp_path / "in").mkdir()
     # So many that tasks of Spark read them.
     for n in range(files := 2_100):
@@ -124,7 +141,11 @@ def test_executors_of_a_cluster_read_the_files_of_a_stream_and_keep_its_state(
     events = {"stream": str(landing), "format": "json", "schema": "id BIGINT"}
     (tmp_path / "cluster_steps.py").write_text(DISTINCT)
     groups = [
-        {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT id FROM events", "output": "loads"}]},
+        {
+            "name": "load",
+            "inputs": {"events": events},
+            "steps": [{"sql": "SELECT id FROM events", "output": "loads"}],
+        },
         {
             "name": "distinct",
             "inputs": {"events": {**events, "state": True}},
@@ -134,12 +155,21 @@ def test_executors_of_a_cluster_read_the_files_of_a_stream_and_keep_its_state(
     append = {name: {"mode": "append"} for name in ("loads", "ids")}
     with fleet_on(master, redis_server.url, tmp_path, **conf) as client:
         for rows in ((files, files // 2), (files + 1, files // 2)):
-            ended = client.wait(client.submit({"name": "x", "groups": groups, "outputs": append}).id)
+            ended = client.wait(
+                client.submit({"name": "x", "groups": groups, "outputs": append}).id
+            )
             assert ended.job.status is Status.FINISHED, ended
-            found = [pl.read_parquet(published_files(str(tmp_path / "warehouse"), name)) for name in append]
-            assert tuple(map(len, found)) == rows, "the second job reads one file more, which has a known id"
+            found = [
+                pl.read_parquet(published_files(str(tmp_path / "warehouse"), name))
+                for name in append
+            ]
+            assert tuple(map(len, found)) == rows, (
+                "the second job reads one file more, which has a known id"
+            )
             (landing / "more.json").write_text('{"id": 0}\n')
-    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "warehouse").rglob("*.log"))
+    logs = "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "warehouse").rglob("*.log")
+    )
     assert "cannot read" not in logs
     assert "the driver reads all" not in logs
 

@@ -41,7 +41,9 @@ def test_spark_reads_a_table_that_unstuck_wrote_and_unstuck_appends_to_what_spar
     def run(name: str, sql: str, **more: Any) -> None:
         step = {"sql": sql} if sql.startswith("INSERT") else {"sql": sql, "output": name}
         groups = [{"name": name, "steps": [step]}]
-        ended = client.wait(client.submit({"name": name, "groups": groups, **more}).id, timeout=seconds(40))
+        ended = client.wait(
+            client.submit({"name": name, "groups": groups, **more}).id, timeout=seconds(40)
+        )
         assert ended.job.status is Status.FINISHED, ended
 
     def in_spark() -> list[int]:

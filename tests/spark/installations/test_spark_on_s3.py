@@ -65,15 +65,23 @@ class Lake:
 
     def rows(self, dataset: str) -> list[dict[str, Any]]:
         files = Warehouse(self.uri).files_of(dataset).files
-        tables = [pq.read_table(io.BytesIO(Warehouse(self.uri).storage.read(file.path))) for file in files]
+        tables = [
+            pq.read_table(io.BytesIO(Warehouse(self.uri).storage.read(file.path))) for file in files
+        ]
         parts = [{**file.partition} for file in files]
-        rows = [{**part, **row} for table, part in zip(tables, parts, strict=True) for row in table.to_pylist()]
+        rows = [
+            {**part, **row}
+            for table, part in zip(tables, parts, strict=True)
+            for row in table.to_pylist()
+        ]
         return sorted(rows, key=str)
 
 
 @pytest.fixture(scope="module", params=["s3_server", "seaweedfs"])
 def lake(
-    request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    redis_server: RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lake]:
     conf = {
         "spark.driver.extraClassPath": class_path(),
@@ -99,7 +107,9 @@ def lake(
             coordinator_processes(home, environ) as coordinators,
         ):
             coordinators.tend(1)
-            yield Lake(server, Client(Settings(redis_url=redis_server.url, warehouse=uri)), uri, home)
+            yield Lake(
+                server, Client(Settings(redis_url=redis_server.url, warehouse=uri)), uri, home
+            )
     finally:
         os.environ.clear()
         os.environ.update(old)
@@ -148,7 +158,9 @@ def test_a_fork_a_join_appends_and_overwritten_partitions_are_what_was_given(lak
     ]
 
 
-def test_a_stream_of_objects_with_rules_loads_each_object_once_and_rejects_rows_by_name(lake: Lake) -> None:
+def test_a_stream_of_objects_with_rules_loads_each_object_once_and_rejects_rows_by_name(
+    lake: Lake,
+) -> None:
     events = {
         "stream": f"{lake.uri.rpartition('/')[0]}/landing",
         "format": "json",
@@ -164,7 +176,10 @@ def test_a_stream_of_objects_with_rules_loads_each_object_once_and_rejects_rows_
             }
         ],
         "outputs": {
-            "events_in": {"mode": "append", "quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 0.9}}
+            "events_in": {
+                "mode": "append",
+                "quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 0.9},
+            }
         },
     }
     lake.put("landing/1.json", '{"id": 1, "at": "x"}\n{"id": -1, "at": "y"}\n')
@@ -185,14 +200,24 @@ def test_published_datasets_and_compacted_ones_are_read_by_later_jobs(lake: Lake
     for n in range(3):
         lake.run({**append, "params": {"n": n}})
     read = {"name": "read", "inputs": {"small": "small"}}
-    total = {"sql": "SELECT sum(n) AS total, count(*) AS rows FROM small", "output": "total_of_small"}
-    lake.run({"name": "compact", "groups": [{"name": "c", "spark": False, "steps": [{"compact": "small"}]}]})
+    total = {
+        "sql": "SELECT sum(n) AS total, count(*) AS rows FROM small",
+        "output": "total_of_small",
+    }
+    lake.run(
+        {
+            "name": "compact",
+            "groups": [{"name": "c", "spark": False, "steps": [{"compact": "small"}]}],
+        }
+    )
     lake.run({"name": "read", "groups": [{**read, "steps": [total]}]})
     assert lake.rows("total_of_small") == [{"total": 3, "rows": 3}]
     assert len(Warehouse(lake.uri).files_of("small").files) == 1
 
 
-def test_22_queries_of_tpch_over_tables_on_s3_give_the_answers_of_duckdb(lake: Lake, tmp_path: Path) -> None:
+def test_22_queries_of_tpch_over_tables_on_s3_give_the_answers_of_duckdb(
+    lake: Lake, tmp_path: Path
+) -> None:
     lake.run(JobSpec.from_file(FOLDER / "tables.yaml", {"scale": 0.01}))
     lake.run(JobSpec.from_file(FOLDER / "queries.yaml", {"scale": 0.01}))
     assert not (wrong := answers(FOLDER, copied(lake, tmp_path), 0.01)), "\n".join(wrong)

@@ -49,16 +49,22 @@ def answers(folder: Path, paths: Callable[[str], list[str]], scale: float) -> li
         found = duck.execute(f"FROM read_parquet({paths(query.stem)})").fetchall()
         one, other = ([[plain(value) for value in row] for row in rows] for rows in (found, truth))
         alike = len(one) == len(other) and all(
-            same(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)
+            same(a, b)
+            for left, right in zip(one, other, strict=True)
+            for a, b in zip(left, right, strict=True)
         )
         if not alike:
-            wrong.append(f"{query.stem}: {found[:3]} ({len(found)} rows), expected {truth[:3]} ({len(truth)})")
+            wrong.append(
+                f"{query.stem}: {found[:3]} ({len(found)} rows), expected {truth[:3]} ({len(truth)})"
+            )
     return wrong
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_22_queries_over_published_tables_give_the_answers_of_duckdb(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_22_queries_over_published_tables_give_the_answers_of_duckdb(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     warehouse = str(tmp_path / "warehouse")
     environ = {
         "UNSTUCK_REDIS_URL": redis_server.url,
@@ -80,4 +86,6 @@ def test_22_queries_over_published_tables_give_the_answers_of_duckdb(redis_serve
         queries = client.submit(JobSpec.from_file(FOLDER / "queries.yaml", {"scale": SCALE})).id
         view = client.wait(queries)
     assert view.job.status is Status.FINISHED, view
-    assert not (wrong := answers(FOLDER, partial(published_files, warehouse), SCALE)), "\n".join(wrong)
+    assert not (wrong := answers(FOLDER, partial(published_files, warehouse), SCALE)), "\n".join(
+        wrong
+    )

@@ -47,13 +47,26 @@ class Two:
 
     def submit(self, name: str, members: int, **spec: Any) -> str:
         """A fork each of whose members says how large a null array is, once its gate is open."""
-        step = {"python": "sized_steps:sized", "output": name, "params": {"folder": str(self._folder)}}
-        group = {"name": "fork", "queue": "spark", "for_each": {"n": list(range(members))}, "steps": [step]}
+        step = {
+            "python": "sized_steps:sized",
+            "output": name,
+            "params": {"folder": str(self._folder)},
+        }
+        group = {
+            "name": "fork",
+            "queue": "spark",
+            "for_each": {"n": list(range(members))},
+            "steps": [step],
+        }
         params = {"name": name}
         return self.client.submit({"name": name, "groups": [group], "params": params, **spec}).id
 
     def began(self, name: str, members: int) -> None:
-        wait_until(lambda: len(list(self._folder.glob(f"began-{name}-*"))) == members, 240, f"{members} of {name}")
+        wait_until(
+            lambda: len(list(self._folder.glob(f"began-{name}-*"))) == members,
+            240,
+            f"{members} of {name}",
+        )
 
     def open(self, name: str) -> None:
         (self._folder / f"gate-{name}").touch()
@@ -62,7 +75,11 @@ class Two:
         """By minor version of Spark, what it said of the size; and on what the published version was made."""
         ended = self.client.wait(job, timeout=seconds(90))
         assert ended.job.status is Status.FINISHED, ended
-        rows = duckdb.read_parquet(published_files(self._warehouse, name)).project("spark, size, n").fetchall()
+        rows = (
+            duckdb.read_parquet(published_files(self._warehouse, name))
+            .project("spark, size, n")
+            .fetchall()
+        )
         assert sorted(row[2] for row in rows) == list(range(len(rows)))
         sizes: dict[str, set[int | None]] = {}
         for spark, size, _ in rows:
@@ -90,9 +107,15 @@ def two(redis_server: RedisServer, tmp_path: Path) -> Iterator[Two]:
         for one in (python, Path(sys.executable)):
             path = os.pathsep.join((str(one.parent), os.environ["PATH"]))
             more = {**environ, "PATH": path}
-            stack.enter_context(fleet.worker(redis_server.url, tmp_path, queues="spark", environ=more, python=str(one)))
+            stack.enter_context(
+                fleet.worker(
+                    redis_server.url, tmp_path, queues="spark", environ=more, python=str(one)
+                )
+            )
         stack.enter_context(coordinator_processes(tmp_path, environ)).tend(1)
-        yield Two(Client(Settings(redis_url=redis_server.url, warehouse=warehouse)), tmp_path, warehouse)
+        yield Two(
+            Client(Settings(redis_url=redis_server.url, warehouse=warehouse)), tmp_path, warehouse
+        )
 
 
 def test_a_fork_on_two_real_sparks_is_made_by_one_unless_it_is_mixed(two: Two) -> None:

@@ -29,13 +29,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker(redis_server: RedisServer, home: Path) -> Iterator[fleet.FleetWorker]:
-    with fleet.worker(redis_server.url, home, queues="spark", environ={"TMPDIR": str(home)}) as running:
+    with fleet.worker(
+        redis_server.url, home, queues="spark", environ={"TMPDIR": str(home)}
+    ) as running:
         yield running
 
 
-def attempt(client: redis.Redis, folder: Path, job: str, step: dict[str, Any], output: str, **more: Any) -> Outcome:
+def attempt(
+    client: redis.Redis, folder: Path, job: str, step: dict[str, Any], output: str, **more: Any
+) -> Outcome:
     steps = [{**step, **({"output": output} if output else {})}]
-    offer = fleet.make_offer(client, folder / "warehouse", job, {"name": "g", "steps": steps}, **more)
+    offer = fleet.make_offer(
+        client, folder / "warehouse", job, {"name": "g", "steps": steps}, **more
+    )
     return fleet.outcome(client, offer, 180)
 
 
@@ -58,7 +64,9 @@ def test_no_day_reads_the_scratch_table_of_another(run: Run) -> None:
     assert run("tuesday", "keeps_the_first", "x", day="tuesday").results == {"day": ["tuesday"]}
 
 
-def test_sql_can_make_the_same_table_each_night(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> None:
+def test_sql_can_make_the_same_table_each_night(
+    worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path
+) -> None:
     made = {"sql": "CREATE TABLE orders AS SELECT 1 AS id"}
     for night in ("one", "two"):
         outcome = attempt(client, tmp_path, night, made, "")
@@ -88,7 +96,11 @@ def test_nothing_of_a_catalog_is_left_and_nothing_of_the_users_is_removed(
 def test_on_a_cluster_executors_write_tables_into_the_staging_of_the_attempt_and_they_go_with_it(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
-    conf = {"spark.cores.max": "1", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+    conf = {
+        "spark.cores.max": "1",
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+    }
     with standalone(tmp_path / "spark") as (master, _):
         environ = {
             "UNSTUCK_SPARK_MASTER": master,
@@ -119,4 +131,6 @@ def test_the_tables_of_a_metastore_that_the_user_names_stay(
     with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ):
         first = attempt(client, tmp_path, "one", {"python": "catalog_steps:appends"}, "x")
         assert first.rows == {"x": 3}, first.failure
-        assert attempt(client, tmp_path, "two", {"python": "catalog_steps:appends"}, "x").rows == {"x": 6}
+        assert attempt(client, tmp_path, "two", {"python": "catalog_steps:appends"}, "x").rows == {
+            "x": 6
+        }

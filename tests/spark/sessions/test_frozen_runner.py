@@ -19,15 +19,24 @@ from unstuck import Status, published_files
 
 pytestmark = pytest.mark.variant
 
-ENVIRON = {"UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}), "UNSTUCK_SPARK_MASTER": "local[2]"}
+ENVIRON = {
+    "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}),
+    "UNSTUCK_SPARK_MASTER": "local[2]",
+}
 
 
 def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thawed_runner_lets_go(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    coordinator = Coordinator(redis_server.url, tmp_path / "warehouse", lease_ttl=3.0, sweep_every=0.2)
+    coordinator = Coordinator(
+        redis_server.url, tmp_path / "warehouse", lease_ttl=3.0, sweep_every=0.2
+    )
     started = tmp_path / "started"
-    step = {"python": "fleet_steps:slow_in_the_jvm", "params": {"started": str(started)}, "output": "data"}
+    step = {
+        "python": "fleet_steps:slow_in_the_jvm",
+        "params": {"started": str(started)},
+        "output": "data",
+    }
     job = coordinator.submit({"name": "g", "queue": "frozen", "steps": [step]})
 
     def offered() -> bool:
@@ -47,7 +56,9 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
         claimed = fleet.claimed(client, first)
         runner, token = fleet.runner_of(client, first), first.held_by(claimed["claimant"])
         staging = tmp_path / "warehouse" / token.staging
-        wait_until(lambda: started.exists() and list(staging.rglob("*.parquet")), 150, "the JVM to write")
+        wait_until(
+            lambda: started.exists() and list(staging.rglob("*.parquet")), 150, "the JVM to write"
+        )
         runner.suspend()
         assert not list(staging.rglob("_SUCCESS")), "frozen too late: proves nothing"
 

@@ -22,7 +22,9 @@ def spark_group(name: str, **more: Any) -> dict[str, Any]:
 
 
 def jvm_of(worker: fleet.FleetWorker) -> psutil.Process:
-    (jvm,) = [one for runner in worker.runners for one in runner.children() if "java" in command_line(one)]
+    (jvm,) = [
+        one for runner in worker.runners for one in runner.children() if "java" in command_line(one)
+    ]
     return jvm
 
 
@@ -34,11 +36,17 @@ def succeeds(client: redis.Redis, folder: Path, job: str, group: dict[str, Any])
 def test_an_idle_session_ends_with_its_jvm_and_the_next_group_has_another_one(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
-    with fleet.worker(redis_server.url, tmp_path, queues="spark", environ={"UNSTUCK_SESSION_IDLE": "5s"}) as worker:
+    with fleet.worker(
+        redis_server.url, tmp_path, queues="spark", environ={"UNSTUCK_SESSION_IDLE": "5s"}
+    ) as worker:
         (first,) = worker.runners
         succeeds(client, tmp_path, "one", spark_group("g"))
         jvm = jvm_of(worker)
-        wait_until(lambda: not lives(jvm) and not lives(first), 60, "the idle JVM and its runner to be gone")
+        wait_until(
+            lambda: not lives(jvm) and not lives(first),
+            60,
+            "the idle JVM and its runner to be gone",
+        )
         wait_until(lambda: len(worker.runners) == 1, 20, "another runner")
         (second,) = worker.runners
         succeeds(client, tmp_path, "two", spark_group("g"))
@@ -67,16 +75,22 @@ def test_a_runner_that_waits_for_a_fresh_one_ends_its_own_idle_session_meanwhile
 ) -> None:
     """On a cluster, the fresh session may be waiting for the very cores that the idle one holds."""
     started = tmp_path / "started"
-    with fleet.worker(redis_server.url, tmp_path, queues="spark", environ={"UNSTUCK_SESSION_IDLE": "1s"}) as worker:
+    with fleet.worker(
+        redis_server.url, tmp_path, queues="spark", environ={"UNSTUCK_SESSION_IDLE": "1s"}
+    ) as worker:
         step = {"python": "fleet_steps:sleep_on", "params": {"started": str(started)}}
         group = {"name": "g", "queue": "spark", "spark": False, "fresh": True, "steps": [step]}
-        first = fleet.make_offer(client, tmp_path / "warehouse", "one", spark_group("g"), send=False)
+        first = fleet.make_offer(
+            client, tmp_path / "warehouse", "one", spark_group("g"), send=False
+        )
         then = fleet.make_offer(client, tmp_path / "warehouse", "two", group, send=False)
         fleet.stand(client, first, "spark")  # one right after the other, before the session is idle
         fleet.send_wake_up(client, then, "spark")
         fleet.begun(client, then, started)
         assert fleet.outcome(client, first, 0).kind is OutcomeKind.SUCCEEDED
-        wait_until(lambda: "was not used for 1s" in worker.text(), 60, "the idle session to be ended")
+        wait_until(
+            lambda: "was not used for 1s" in worker.text(), 60, "the idle session to be ended"
+        )
         assert "outcome" not in fleet.attempt(client, then)
         fleet.instruct(client, then, "CANCEL")
         assert fleet.outcome(client, then, 30).kind is OutcomeKind.CANCELED

@@ -38,15 +38,25 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
-    with fleet.worker(redis_server.url, tmp_path_factory.mktemp("worker"), queues="spark") as running:
+def worker(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fleet.FleetWorker]:
+    with fleet.worker(
+        redis_server.url, tmp_path_factory.mktemp("worker"), queues="spark"
+    ) as running:
         yield running
 
 
 @pytest.fixture
 def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
     def run(job: str, step: str, **params: Any) -> Outcome:
-        steps = [{"python": f"context_steps:{step}", "params": params, "output": "x" if step == "looks" else None}]
+        steps = [
+            {
+                "python": f"context_steps:{step}",
+                "params": params,
+                "output": "x" if step == "looks" else None,
+            }
+        ]
         offer = fleet.make_offer(client, tmp_path / "warehouse", job, {"name": "g", "steps": steps})
         outcome = fleet.outcome(client, offer, 120)
         assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
@@ -72,11 +82,17 @@ def test_a_key_of_a_file_system_is_taken_away_and_the_clients_that_know_it_go_wi
     stranger = run("stranger", "looks", keys=KEYS)
     assert stranger.results["seen"] == CLEAN
     assert stranger.results["pid"] != polluter.results["pid"]
-    wait_until(lambda: f"clients of file systems that know {SECRET}" in worker.text(), 10, "the reason in the log")
+    wait_until(
+        lambda: f"clients of file systems that know {SECRET}" in worker.text(),
+        10,
+        "the reason in the log",
+    )
     assert "not-for-you" not in worker.text()
 
 
-def test_a_file_that_a_group_added_fails_no_later_group(run: Run, worker: fleet.FleetWorker) -> None:
+def test_a_file_that_a_group_added_fails_no_later_group(
+    run: Run, worker: fleet.FleetWorker
+) -> None:
     adder = run("adds", "adds_a_file")
     innocent = run("innocent", "looks", keys=KEYS)
     assert innocent.rows == {"x": 4}

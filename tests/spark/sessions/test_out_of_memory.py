@@ -33,7 +33,10 @@ def who(spark, ctx):
     ctx.result("pid", os.getpid())
     ctx.result("rows", spark.range(3).count())
 """
-TOO_MUCH = {"sql": "SELECT length(repeat(string(id), 1500000000)) AS n FROM range(1)", "output": "x"}
+TOO_MUCH = {
+    "sql": "SELECT length(repeat(string(id), 1500000000)) AS n FROM range(1)",
+    "output": "x",
+}
 
 
 def test_a_jvm_out_of_memory_or_killed_is_told_in_plain_words_and_runs_nothing_more(

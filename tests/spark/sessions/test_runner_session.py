@@ -48,7 +48,11 @@ def test_a_cancel_ends_an_attempt_whose_session_is_still_starting(
         with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
             group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
             offer = fleet.make_offer(client, tmp_path / "warehouse", "job", group)
-            wait_until(lambda: "starting Spark" in fleet.attempt(client, offer).get("progress", ""), 30, "the start")
+            wait_until(
+                lambda: "starting Spark" in fleet.attempt(client, offer).get("progress", ""),
+                30,
+                "the start",
+            )
             fleet.instruct(client, offer, "CANCEL")
             assert fleet.outcome(client, offer, 15).kind is OutcomeKind.CANCELED
             wait_until(lambda: len(worker.runners) == 1, 10, "the worker to have a runner again")

@@ -32,9 +32,13 @@ from unstuck.tasks.warehouse.marker import read_marker
 
 
 @pytest.fixture(scope="module")
-def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+def worker(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fleet.FleetWorker]:
     home = tmp_path_factory.mktemp("worker")
-    other = home / "bin" / "python3"  # not activated, as most services are: the first python3 is somebody else's
+    other = (
+        home / "bin" / "python3"
+    )  # not activated, as most services are: the first python3 is somebody else's
     other.parent.mkdir()
     other.write_text("#!/bin/sh\necho 'the wrong Python' >&2\nexit 3\n")
     other.chmod(0o755)
@@ -66,8 +70,15 @@ MakeOffer = Callable[..., Offer]
 def make_offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> MakeOffer:
     job = f"job-{os.urandom(4).hex()}"
 
-    def make(name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any) -> Offer:
-        group = {"name": name, "steps": steps, "conf": conf or {}, "inputs": rest.pop("inputs_of", {})}
+    def make(
+        name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any
+    ) -> Offer:
+        group = {
+            "name": name,
+            "steps": steps,
+            "conf": conf or {},
+            "inputs": rest.pop("inputs_of", {}),
+        }
         group["for_each"] = rest.pop("for_each", None)
         return fleet.make_offer(store, tmp_path / "warehouse", job, group, **rest)
 
@@ -103,12 +114,16 @@ def test_a_group_writes_its_output_and_a_marker_that_counts_it(
     marker = read_marker(files, outcome.staging)
     assert marker is not None
     numbers = marker.outputs["numbers"]
-    assert sum(pq.read_metadata(tmp_path / "warehouse" / f.path).num_rows for f in numbers.files) == 10
+    assert (
+        sum(pq.read_metadata(tmp_path / "warehouse" / f.path).num_rows for f in numbers.files) == 10
+    )
     assert all((tmp_path / "warehouse" / f.path).stat().st_size == f.bytes for f in numbers.files)
     assert [f["name"] for f in json.loads(numbers.schema)["fields"]] == ["n"]
 
 
-def test_python_in_spark_is_the_python_of_the_worker(store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_python_in_spark_is_the_python_of_the_worker(
+    store: redis.Redis, make_offer: MakeOffer
+) -> None:
     assert done(store, make_offer("g", python("whose_python"))).results == {
         "driver": sys.executable,
         "task": sys.executable,
@@ -129,20 +144,31 @@ def test_sql_reads_the_needed_groups_output_by_either_name_with_parameters_as_ma
     assert done(store, offer).rows == {"picked": 2}
 
 
-def test_a_mapping_is_a_struct_in_sql_whose_parts_have_names(store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_a_mapping_is_a_struct_in_sql_whose_parts_have_names(
+    store: redis.Redis, make_offer: MakeOffer
+) -> None:
     model = {"depth": 3, "eta": 0.5, "of": {"name": "x"}}
     text = "SELECT :model.depth + :part.depth AS n WHERE :model.eta = 0.5 AND :model.of.name = 'x' AND :part.eta = 0.1"
     part = {"depth": 1, "eta": 0.1}
     offer = make_offer(
-        "train", sql(text, "o"), params={"model": model}, member="train[0]", for_each={"part": [part]}, value=part
+        "train",
+        sql(text, "o"),
+        params={"model": model},
+        member="train[0]",
+        for_each={"part": [part]},
+        value=part,
     )
     assert done(store, offer).rows == {"o": 1}
 
 
-def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_an_attempt_finds_nothing_that_another_left_behind(
+    store: redis.Redis, make_offer: MakeOffer
+) -> None:
     offer = make_offer("first", python("spark_numbers", "numbers"))
     first = done(store, offer)
-    seen = done(store, second := make_offer("second", python("views"), inputs={"first": [first.staging]})).results
+    seen = done(
+        store, second := make_offer("second", python("views"), inputs={"first": [first.staging]})
+    ).results
     assert seen["views"] == ["first", "numbers"]
     assert seen["global"] == []
     assert seen["partitions"] == "200"
@@ -165,16 +191,23 @@ def test_frames_of_pandas_and_frames_without_rows_are_outputs_too(
     seen = done(
         store,
         make_offer(
-            "after", python("views"), sql("SELECT count(*) AS c FROM nothing", "c"), inputs={"g": [outcome.staging]}
+            "after",
+            python("views"),
+            sql("SELECT count(*) AS c FROM nothing", "c"),
+            inputs={"g": [outcome.staging]},
         ),
     )
     assert seen.rows == {"c": 1}
 
 
-def test_the_members_of_a_fork_are_read_as_one_dataset(store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_the_members_of_a_fork_are_read_as_one_dataset(
+    store: redis.Redis, make_offer: MakeOffer
+) -> None:
     step = sql("SELECT explode(sequence(1, :count)) AS n", "part")
     staged = [
-        done(store, make_offer("by-part", step, member=f"by-part[{i}]", params={"count": count})).staging
+        done(
+            store, make_offer("by-part", step, member=f"by-part[{i}]", params={"count": count})
+        ).staging
         for i, count in enumerate([2, 3])
     ]
     assert "by-part.1/" in staged[1]
@@ -182,7 +215,9 @@ def test_the_members_of_a_fork_are_read_as_one_dataset(store: redis.Redis, make_
     assert outcome.results == {"rows": 5, "sum": 9, "by_group": 5}
 
 
-def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_values_of_a_dynamic_fork_are_collected_from_the_output(
+    store: redis.Redis, make_offer: MakeOffer
+) -> None:
     wanted = [Collect(output="g", column="month"), Collect(output="elsewhere", column="x")]
     step = sql("SELECT explode(array(3, 1, 2)) AS month", "months")
     assert done(store, make_offer("g", step, collect=wanted)).forks == {"g.month": [3, 1, 2]}
@@ -190,7 +225,9 @@ def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Red
     broken = failure(store, make_offer("g", twice, collect=wanted, epoch=2, nonce="n2"))
     assert (broken.code, broken.recoverable) == ("FORK_VALUES_INVALID", False)
     distinct = [Collect(output="months", column="month", distinct=True)]
-    assert done(store, make_offer("g", twice, collect=distinct, epoch=3, nonce="n3")).forks == {"months.month": [1]}
+    assert done(store, make_offer("g", twice, collect=distinct, epoch=3, nonce="n3")).forks == {
+        "months.month": [1]
+    }
 
 
 @pytest.mark.variant
@@ -203,7 +240,11 @@ def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Red
         ([sql("SELECT 1 AS a")], "OUTPUT_INVALID", "output: NAME"),
         ([sql("SELECT 1 AS a", "x"), sql("SELECT 2 AS a", "x")], "OUTPUT_INVALID", "written twice"),
         ([sql("SELECT 1 AS a, 2 AS A", "x")], "OUTPUT_INVALID", "the frame has columns a and A"),
-        ([sql("SELECT interval '1' hour AS took", "x")], "OUTPUT_INVALID", "the column took is interval hour"),
+        (
+            [sql("SELECT interval '1' hour AS took", "x")],
+            "OUTPUT_INVALID",
+            "the column took is interval hour",
+        ),
         ([python("spark_numbers")], "OUTPUT_INVALID", "output: NAME"),
         ([python("spark_numbers", "x", row=1)], "BAD_STEP_CALL", "row"),
         ([python("slow_stage")], "BAD_STEP_CALL", "started"),
@@ -227,10 +268,18 @@ def test_what_a_retry_cannot_mend_is_said_and_not_retried(
     ],
 )
 def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_name_it(
-    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, text: str, recoverable: bool, condition: str, error: str
+    store: redis.Redis,
+    make_offer: MakeOffer,
+    tmp_path: Path,
+    text: str,
+    recoverable: bool,
+    condition: str,
+    error: str,
 ) -> None:
     if condition == "DIVIDE_BY_ZERO" and pyspark.__version__.startswith("3."):
-        pytest.skip("PySpark 3.5 hands on an error of a task as a Py4JJavaError, without its condition")
+        pytest.skip(
+            "PySpark 3.5 hands on an error of a task as a Py4JJavaError, without its condition"
+        )
     what = failure(store, make_offer("g", sql(text, "x")))
     assert what.recoverable is recoverable
     assert condition in what.names
@@ -247,12 +296,17 @@ def test_a_statement_runs_whatever_its_strings_names_and_comments_hold(
     rows: dict[str, dict[str, Any]] = {
         "SELECT '--' AS x, :r AS r": {"x": "--", "r": 7},
         "SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y": {"x": "/data/*", "r": 7, "y": "*/tmp"},
-        "/* a /* :no */ -- */ SELECT /*+ COALESCE(1) */ : r AS `a'b`, 'it''s :no' > '' AS x": {"a'b": 7, "x": True},
+        "/* a /* :no */ -- */ SELECT /*+ COALESCE(1) */ : r AS `a'b`, 'it''s :no' > '' AS x": {
+            "a'b": 7,
+            "x": True,
+        },
         "SELECT r'\\' AS x, :r AS r -- don't\n, \"--\" AS y": {"x": "\\", "r": 7, "y": "--"},
     }
     steps = [sql(text, f"o{n}") for n, text in enumerate(rows)]
     done(store, offer := make_offer("g", *steps, params={"r": 7, "no": {"an": "object"}}))
-    marker = read_marker(Files(str(tmp_path / "warehouse")), fleet.outcome(store, offer, 0).staging or "")
+    marker = read_marker(
+        Files(str(tmp_path / "warehouse")), fleet.outcome(store, offer, 0).staging or ""
+    )
     for n, row in enumerate(rows.values()):
         (file,) = marker.outputs[f"o{n}"].files
         assert pq.read_table(tmp_path / "warehouse" / file.path).to_pylist() == [row]
@@ -261,10 +315,16 @@ def test_a_statement_runs_whatever_its_strings_names_and_comments_hold(
 def test_a_secret_that_sql_gets_as_a_parameter_is_in_no_reason_and_no_file(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    step = {**sql("SELECT :pw AS x FROM nowhere", "o"), "params": {"pw": "${secret:SPARK_FLEET_PASSWORD}"}}
+    step = {
+        **sql("SELECT :pw AS x FROM nowhere", "o"),
+        "params": {"pw": "${secret:SPARK_FLEET_PASSWORD}"},
+    }
     found = failure(store, make_offer("g", step))
     assert found.code == "SQL_INVALID"
-    raised = {**sql("SELECT raise_error(concat('no login with ', :pw)) AS x", "o"), "params": step["params"]}
+    raised = {
+        **sql("SELECT raise_error(concat('no login with ', :pw)) AS x", "o"),
+        "params": step["params"],
+    }
     found = failure(store, make_offer("h", raised))
     assert "no login with ${secret:SPARK_FLEET_PASSWORD}" in found.text + found.traceback
     assert "hunter2" not in found.text + found.traceback
@@ -275,7 +335,11 @@ def test_a_secret_that_sql_gets_as_a_parameter_is_in_no_reason_and_no_file(
 def test_a_column_whose_comment_holds_a_secret_is_refused(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    step = {**python("commented"), "output": "o", "params": {"text": "by ${secret:SPARK_FLEET_PASSWORD}"}}
+    step = {
+        **python("commented"),
+        "output": "o",
+        "params": {"text": "by ${secret:SPARK_FLEET_PASSWORD}"},
+    }
     assert failure(store, make_offer("g", step)).code == "OUTPUT_INVALID"
     for path in (tmp_path / "warehouse").rglob("*"):
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
@@ -283,16 +347,23 @@ def test_a_column_whose_comment_holds_a_secret_is_refused(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("word", ["TYPE", "TRUE", "NR"])
-def test_configuration_is_looked_for_in_no_schema(store: redis.Redis, make_offer: MakeOffer, word: str) -> None:
+def test_configuration_is_looked_for_in_no_schema(
+    store: redis.Redis, make_offer: MakeOffer, word: str
+) -> None:
     text = "SELECT named_struct('nr', id, 'part', :word) AS s, current_date() AS d, id AS nr FROM range(3)"
-    outcome = done(store, make_offer("g", {**sql(text, "o"), "params": {"word": f"${{env:SPARK_FLEET_{word}}}"}}))
+    outcome = done(
+        store,
+        make_offer("g", {**sql(text, "o"), "params": {"word": f"${{env:SPARK_FLEET_{word}}}"}}),
+    )
     assert outcome.rows == {"o": 3}
 
 
 def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
     store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    set_here = done(store, make_offer("g", python("views"), conf={"spark.sql.shuffle.partitions": "7"}))
+    set_here = done(
+        store, make_offer("g", python("views"), conf={"spark.sql.shuffle.partitions": "7"})
+    )
     assert set_here.results["partitions"] == "7"
     assert done(store, make_offer("h", python("views"))).results["partitions"] == "200"
     refused = failure(store, make_offer("i", python("views"), conf={"spark.executor.memory": "3g"}))
@@ -307,11 +378,15 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     before = [runner.pid for runner in worker.runners]
     for epoch in (1, 2, 3):
         started = tmp_path / f"started{epoch}"
-        offer = make_offer("g", python("slow_stage", started=str(started)), epoch=epoch, nonce=f"n{epoch}")
+        offer = make_offer(
+            "g", python("slow_stage", started=str(started)), epoch=epoch, nonce=f"n{epoch}"
+        )
         fleet.begun(store, offer, started)
         limit = Limit(2.0)
         fleet.instruct(store, offer, "CANCEL")
-        assert fleet.outcome(store, offer, 9).kind is OutcomeKind.CANCELED  # each in less than the grace
+        assert (
+            fleet.outcome(store, offer, 9).kind is OutcomeKind.CANCELED
+        )  # each in less than the grace
         in_time = limit.kept
         if in_time:
             break
@@ -345,7 +420,9 @@ def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(
     fleet.begun(store, offer, started)
     fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 60).kind is OutcomeKind.CANCELED
-    done(store, make_offer("h", python("spark_numbers", "numbers")))  # and the worker takes new work
+    done(
+        store, make_offer("h", python("spark_numbers", "numbers"))
+    )  # and the worker takes new work
 
 
 def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_made_there(
@@ -362,7 +439,9 @@ def test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_ha
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, back: bool, code: str
 ) -> None:
     """Spark makes the folders that are missing, and commits what it finds in them: it notices neither."""
-    offer = make_offer("g", python("taken_away", "numbers", warehouse=str(tmp_path / "warehouse"), back=back))
+    offer = make_offer(
+        "g", python("taken_away", "numbers", warehouse=str(tmp_path / "warehouse"), back=back)
+    )
     found = failure(store, offer)
     assert (found.code, found.recoverable) == (code, True), found.text
     assert not [*tmp_path.rglob("_marker.json")]
@@ -421,16 +500,24 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
     # One that is still ending may answer when the runner asks before it claims: then the attempt is lost, not refused.
     wait_until(lambda: fleet.gone(jvm.pid), 30, "the JVM to end")
     # One that is awake may have asked the JVM before it died, and would claim without asking again.
-    wait_until(lambda: fleet.gone(runner.pid) or fleet.asleep(store, runner), 20, "the runner to wait for a wake-up")
+    wait_until(
+        lambda: fleet.gone(runner.pid) or fleet.asleep(store, runner),
+        20,
+        "the runner to wait for a wake-up",
+    )
     offer = make_offer("h", python("spark_numbers", "numbers"))
     fleet.claimed(store, offer, wakes="spark")
     assert done(store, offer).rows == {"numbers": 10}, "the first claim is of a runner that can"
 
 
 @pytest.mark.variant
-def test_a_step_that_stops_the_session_is_charged_to_its_group(store: redis.Redis, make_offer: MakeOffer) -> None:
+def test_a_step_that_stops_the_session_is_charged_to_its_group(
+    store: redis.Redis, make_offer: MakeOffer
+) -> None:
     """What comes next in the group finds a session that is stopped; the next group has a new one."""
-    found = failure(store, make_offer("g", python("stop_the_session"), python("spark_numbers", "numbers")))
+    found = failure(
+        store, make_offer("g", python("stop_the_session"), python("spark_numbers", "numbers"))
+    )
     assert found.code == "STEP_FAILED"
     assert done(store, make_offer("h", python("stop_the_session"), python("my_pid"))).results["pid"]
     assert done(store, make_offer("i", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
@@ -458,7 +545,9 @@ def test_killing_the_runner_takes_the_jvm_the_python_workers_and_all_temporary_f
     (runner,) = worker.runners
     (jvm,) = [c for c in runner.children() if "java" in command_line(c)]
     lease = fleet.attempt(store, offer)["lease"]
-    wait_until(lambda: fleet.attempt(store, offer)["lease"] > lease, 10, "a renewal that saw the tree")
+    wait_until(
+        lambda: fleet.attempt(store, offer)["lease"] > lease, 10, "a renewal that saw the tree"
+    )
     tree = [p for p in below(runner) if "unstuck.tasks.watchdog" not in command_line(p)]
     assert len(tree) >= 3, tree  # the JVM, pyspark.daemon, a Python worker
     runner.kill()
@@ -471,12 +560,17 @@ def test_killing_the_runner_takes_the_jvm_the_python_workers_and_all_temporary_f
 def test_sql_reads_results_of_needed_groups_as_bound_values(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    made = done(store, make_offer("make", python("records", "numbers", least=7, word="it's :results.make.least")))
+    made = done(
+        store,
+        make_offer("make", python("records", "numbers", least=7, word="it's :results.make.least")),
+    )
     query = (
         "SELECT n, :results.make.word AS word, ':results.make.least' AS text FROM numbers "
         "WHERE n >= :results.make.least AND n < :most -- :results.make.not_this"
     )
-    offer = make_offer("pick", sql(query, "picked"), params={"most": 9}, inputs={"make": [made.staging]})
+    offer = make_offer(
+        "pick", sql(query, "picked"), params={"most": 9}, inputs={"make": [made.staging]}
+    )
     outcome = done(store, offer)
     marker = read_marker(Files(str(tmp_path / "warehouse")), outcome.staging)
     assert marker is not None
@@ -490,24 +584,36 @@ def test_sql_reads_results_of_needed_groups_as_bound_values(
         {"n": n, "word": said, "text": ":results.make.least"} for n in (7, 8)
     ]
 
-    wrong = make_offer("wrong", sql("SELECT :results.make.most AS n", "picked"), inputs={"make": [made.staging]})
+    wrong = make_offer(
+        "wrong", sql("SELECT :results.make.most AS n", "picked"), inputs={"make": [made.staging]}
+    )
     failed = failure(store, wrong)
     assert failed.code == "SQL_INVALID"
-    assert failed.text == ":results.make.most: make recorded no such result; it recorded least, word"
+    assert (
+        failed.text == ":results.make.most: make recorded no such result; it recorded least, word"
+    )
 
 
-def test_published_inputs_are_views_at_one_version(store: redis.Redis, make_offer: MakeOffer, tmp_path: Path) -> None:
+def test_published_inputs_are_views_at_one_version(
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
+) -> None:
     warehouse = Warehouse(str(tmp_path / "warehouse"))
     before: list[str] = []
     for rows in (3, 5):
-        made = done(store, make_offer("make", python("spark_numbers", "numbers", rows=rows), epoch=rows))
+        made = done(
+            store, make_offer("make", python("spark_numbers", "numbers", rows=rows), epoch=rows)
+        )
         marker = read_marker(warehouse.storage, made.staging)
         assert marker is not None
         staged, n = marker.outputs["numbers"], warehouse.head() + 1
         change = Change("replace", staged.files, before, staged.rows, staged.schema)
         before = [file.path for file in staged.files]
-        warehouse.create_entry(n, Entry(n, n - 1, f"p{n}", "package", "j", "j", 0.0, datasets={"numbers": change}))
-    read = sql("SELECT (SELECT count(*) FROM here) AS here, (SELECT count(*) FROM old) AS old", "counted")
+        warehouse.create_entry(
+            n, Entry(n, n - 1, f"p{n}", "package", "j", "j", 0.0, datasets={"numbers": change})
+        )
+    read = sql(
+        "SELECT (SELECT count(*) FROM here) AS here, (SELECT count(*) FROM old) AS old", "counted"
+    )
     offer = make_offer("read", read, inputs_of={"here": "numbers", "old": "numbers@1"}, base=2)
     outcome = done(store, offer)
     marker = read_marker(warehouse.storage, outcome.staging)

@@ -57,10 +57,16 @@ def on_fleet(redis_server: RedisServer, client: redis.Redis, tmp_path: Path) -> 
     def run(step: str) -> str:
         offer = fleet.make_offer(client, tmp_path / "w", f"job{next(numbers)}", group(step))
         outcome = fleet.outcome(client, offer, 180)
-        return str(outcome.kind) if outcome.failure is None else f"{outcome.failure.code}: {outcome.failure.text}"
+        return (
+            str(outcome.kind)
+            if outcome.failure is None
+            else f"{outcome.failure.code}: {outcome.failure.text}"
+        )
 
     (tmp_path / "after_steps.py").write_text(STEPS)
-    with fleet.worker(redis_server.url, tmp_path, queues="spark", environ={"UNSTUCK_SPARK_MASTER": "local[1]"}):
+    with fleet.worker(
+        redis_server.url, tmp_path, queues="spark", environ={"UNSTUCK_SPARK_MASTER": "local[1]"}
+    ):
         yield run
 
 
@@ -90,8 +96,12 @@ def group(step: str) -> dict[str, Any]:
     return {"name": "g", "retry": {"max": 0}, "steps": [{"python": f"after_steps:{step}"}]}
 
 
-@pytest.mark.parametrize("place", ["on_fleet", "in_process", pytest.param("in_kit", marks=pytest.mark.variant)])
-def test_no_later_group_fails_for_what_a_step_did_to_spark(place: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "place", ["on_fleet", "in_process", pytest.param("in_kit", marks=pytest.mark.variant)]
+)
+def test_no_later_group_fails_for_what_a_step_did_to_spark(
+    place: str, request: pytest.FixtureRequest
+) -> None:
     run: Run = request.getfixturevalue(place)
     for step in ("stops", "kills", "adds"):
         assert run(step) == "succeeded", step

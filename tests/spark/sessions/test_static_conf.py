@@ -20,7 +20,9 @@ STATIC = {"spark.sql.warehouse.dir": "file:/nowhere/own", "spark.driver.maxResul
 RUN_TIME = {"spark.sql.shuffle.partitions": "7"}
 
 
-def outcome(client: redis.Redis, folder: Path, job: str, step: str, params: Any, **group: Any) -> Outcome:
+def outcome(
+    client: redis.Redis, folder: Path, job: str, step: str, params: Any, **group: Any
+) -> Outcome:
     spec = {"name": "g", "steps": [{"python": f"fleet_steps:{step}", "params": params}], **group}
     return fleet.outcome(client, fleet.make_offer(client, folder / "warehouse", job, spec), 120)
 
@@ -32,13 +34,25 @@ def test_a_fresh_group_has_a_session_with_its_static_conf_and_the_warm_one_is_no
     keys, environ = {"keys": [*STATIC, *RUN_TIME]}, {"UNSTUCK_SPARK_PREWARM": prewarm}
     with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
         warm = outcome(client, tmp_path, "one", "conf_of", keys).results
-        own = outcome(client, tmp_path, "two", "conf_of", keys, fresh=True, conf={**STATIC, **RUN_TIME}).results
+        own = outcome(
+            client, tmp_path, "two", "conf_of", keys, fresh=True, conf={**STATIC, **RUN_TIME}
+        ).results
         assert own["conf"] == {**STATIC, **RUN_TIME}
         assert outcome(client, tmp_path, "three", "conf_of", keys).results == warm
         assert own["pid"] != warm["pid"] == worker.runners[0].pid
 
-        wrong = outcome(client, tmp_path, "four", "conf_of", keys, fresh=True, conf={"spark.driver.memory": "much"})
-        assert wrong.kind is OutcomeKind.FAILED, "a conf that Java refuses is the fault of its group"
+        wrong = outcome(
+            client,
+            tmp_path,
+            "four",
+            "conf_of",
+            keys,
+            fresh=True,
+            conf={"spark.driver.memory": "much"},
+        )
+        assert wrong.kind is OutcomeKind.FAILED, (
+            "a conf that Java refuses is the fault of its group"
+        )
 
 
 @pytest.mark.long
@@ -47,7 +61,10 @@ def test_what_counts_as_static_is_what_spark_says_of_every_setting_that_it_knows
 ) -> None:
     known = tmp_path / "known.json"
     with fleet.worker(redis_server.url, tmp_path, queues="spark"):
-        assert outcome(client, tmp_path, "five", "known_conf", {"path": str(known)}).kind is OutcomeKind.SUCCEEDED
+        assert (
+            outcome(client, tmp_path, "five", "known_conf", {"path": str(known)}).kind
+            is OutcomeKind.SUCCEEDED
+        )
     run_time = json.loads(known.read_text())
     assert len(run_time) > 500
     assert sorted(key for key in run_time if is_static(key) is run_time[key]) == []

@@ -37,7 +37,10 @@ def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
     with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
         # Given: a session that works
         group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
-        assert fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "one", group), 180).kind == "succeeded"
+        assert (
+            fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "one", group), 180).kind
+            == "succeeded"
+        )
 
         # When: the Python of its executors goes away
         python.write_text("#!/bin/sh\nexit 1\n")
@@ -51,7 +54,9 @@ def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
 
         # Then: the host is charged, and takes nothing more
         assert outcome.failure is not None
-        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "HOST_UNFIT"), outcome.failure
+        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "HOST_UNFIT"), (
+            outcome.failure
+        )
         assert "python-of-executors does not start" in outcome.failure.text
         offer = fleet.make_offer(client, tmp_path / "w", "three", group)
         wait_until(lambda: "no Spark work is taken: " in worker.text(), 60, "the offer to be left")
@@ -61,9 +66,13 @@ def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ):
         group = {"name": "g", "steps": [{"python": "steps:fails"}]}
-        outcome = fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "four", group), 180)
+        outcome = fleet.outcome(
+            client, fleet.make_offer(client, tmp_path / "w", "four", group), 180
+        )
         assert outcome.failure is not None
-        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.FAILED, "STEP_FAILED"), outcome.failure
+        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.FAILED, "STEP_FAILED"), (
+            outcome.failure
+        )
 
 
 def test_a_host_whose_executors_run_no_python_is_found_by_the_first_session_and_no_step_begins_there(
@@ -71,7 +80,9 @@ def test_a_host_whose_executors_run_no_python_is_found_by_the_first_session_and_
 ) -> None:
     """It answers its version and has pyarrow; only as an executor's daemon it does not start."""
     python = tmp_path / "python-of-executors"
-    python.write_text(f'#!/bin/sh\ncase "$*" in *pyspark.daemon*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *pyspark.daemon*) exit 1;; esac\nexec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
     environ = {"PYSPARK_PYTHON": str(python), "UNSTUCK_SPARK_MASTER": "local[1]"}
     with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:

@@ -51,7 +51,9 @@ class Published:
 class Attempt:
     """An attempt that loads the files of one folder."""
 
-    def __init__(self, session: Any, files: Files, stream: StreamInput, number: int, published: Published) -> None:
+    def __init__(
+        self, session: Any, files: Files, stream: StreamInput, number: int, published: Published
+    ) -> None:
         self.files, self.published = files, published
         self.staging = f"_staging/job/load/{number}-n-c"
         source = ArrivingFiles(stream, Reader(session, files, f"{self.staging}/_events.arrived"))
@@ -60,7 +62,9 @@ class Attempt:
     def write(self, name: str, frame: Any, checks: Checks | None = None) -> StagedOutput:
         folder, resume = f"{self.staging}/{name}", self.stream.resume(name, "job", self.published)
         arriving = partial(stage_stream, resume=resume)
-        made = stage_checked(self.files, folder, frame, checks or Checks(), (), frame.sparkSession, arriving)
+        made = stage_checked(
+            self.files, folder, frame, checks or Checks(), (), frame.sparkSession, arriving
+        )
         made = self.stream.noted(folder, made, (), self.published)
         return made[folder]
 
@@ -72,13 +76,19 @@ class Loads:
     """Attempts that load the files of one folder."""
 
     def __init__(self, session: Any, home: Path) -> None:
-        self.session, self.landing, self.files = session, home / "landing", Files(str(home / "warehouse"))
+        self.session, self.landing, self.files = (
+            session,
+            home / "landing",
+            Files(str(home / "warehouse")),
+        )
         self.landing.mkdir()
         self.attempts = 0
 
     def arrive(self, *ids: int) -> None:
         name = f"{len([*self.landing.iterdir()])}.json"
-        (written := self.landing / f".{name}").write_text("".join(json.dumps({"id": n}) + "\n" for n in ids))
+        (written := self.landing / f".{name}").write_text(
+            "".join(json.dumps({"id": n}) + "\n" for n in ids)
+        )
         written.rename(self.landing / name)
 
     @property
@@ -89,9 +99,15 @@ class Loads:
     def attempt(self, published: Checkpoint | None = None, generation: int = 1) -> Attempt:
         self.attempts += 1
         stream = StreamInput(
-            stream=str(self.landing), format="json", schema="id BIGINT", generation=generation, state=True
+            stream=str(self.landing),
+            format="json",
+            schema="id BIGINT",
+            generation=generation,
+            state=True,
         )
-        return Attempt(self.session, self.files, stream, self.attempts, Published({"loads": published}))
+        return Attempt(
+            self.session, self.files, stream, self.attempts, Published({"loads": published})
+        )
 
     def load(
         self, published: Checkpoint | None = None, generation: int = 1, checks: Checks | None = None
@@ -106,7 +122,11 @@ class Loads:
         return made
 
     def ids(self, staged: StagedOutput) -> list[int]:
-        return sorted(row["id"] for f in staged.files for row in pq.read_table(self.files.uri(f.path)).to_pylist())
+        return sorted(
+            row["id"]
+            for f in staged.files
+            for row in pq.read_table(self.files.uri(f.path)).to_pylist()
+        )
 
 
 @pytest.fixture
@@ -114,7 +134,9 @@ def loads(session: Any, tmp_path: Path) -> Loads:
     return Loads(session, tmp_path)
 
 
-def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position(loads: Loads) -> None:
+def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position(
+    loads: Loads,
+) -> None:
     loads.arrive(1, 1, 2)
     first = loads.load()
     assert loads.ids(first) == [1, 2]
@@ -127,12 +149,19 @@ def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position
     second = loads.load(before)
     assert loads.ids(second) == [3]
     assert second.checkpoint is not None
-    assert (second.checkpoint.after, second.checkpoint.after_state) == (before.path, before.state.path)
-    assert loads.ids(loads.load(before)) == [3], "the attempt before has changed nothing that is published"
+    assert (second.checkpoint.after, second.checkpoint.after_state) == (
+        before.path,
+        before.state.path,
+    )
+    assert loads.ids(loads.load(before)) == [3], (
+        "the attempt before has changed nothing that is published"
+    )
     with_rules = Checks(quality=Quality(rules={"small": "id < 3"}, max_rejected_ratio=1.0))
     third = loads.load(before, checks=with_rules)
     assert third.checkpoint is not None
-    assert third.checkpoint.state is not None, "rules hold for all that has arrived, and the state is kept"
+    assert third.checkpoint.state is not None, (
+        "rules hold for all that has arrived, and the state is kept"
+    )
 
 
 def test_where_nothing_has_arrived_the_position_and_the_state_stay_and_files_without_rows_move_both(
@@ -199,7 +228,11 @@ def test_a_query_that_reads_its_stream_in_two_places_goes_on(loads: Loads) -> No
         frame = attempt.arrived()
         others = frame.withColumnRenamed("id", "other")
         made = attempt.write("loads", frame.join(others, expr("id = other")))
-        assert [row["id"] for f in made.files for row in pq.read_table(loads.files.uri(f.path)).to_pylist()] == [number]
+        assert [
+            row["id"]
+            for f in made.files
+            for row in pq.read_table(loads.files.uri(f.path)).to_pylist()
+        ] == [number]
         before = made.checkpoint
 
 
@@ -208,16 +241,22 @@ def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: Loads)
     attempt = loads.attempt()
     frame = attempt.arrived()
     attempt.write("others", frame)
-    with pytest.raises(OutputInvalid, match=r"loads cannot be written .*: others has the state .*output:"):
+    with pytest.raises(
+        OutputInvalid, match=r"loads cannot be written .*: others has the state .*output:"
+    ):
         attempt.write("loads", frame)
     attempt.stream.check(["others"])
     attempt = loads.attempt()
     attempt.arrived()
-    with pytest.raises(OutputInvalid, match="wrote loads, but none of them from the frame of the stream"):
+    with pytest.raises(
+        OutputInvalid, match="wrote loads, but none of them from the frame of the stream"
+    ):
         attempt.stream.check(["loads"])
 
 
-def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_all(loads: Loads) -> None:
+def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_all(
+    loads: Loads,
+) -> None:
     loads.arrive(1)
     before = loads.loaded()
     loads.arrive(2)
@@ -226,7 +265,10 @@ def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_
         """As while the warehouse is away: what Spark writes then stands elsewhere."""
         loads.files.remove_file(f"{loads.folder}/offsets/1")
 
-    with armed(Once(lose, [Point.AFTER_BATCH], 0)), pytest.raises(StagingLost, match="does not know of batch 1"):
+    with (
+        armed(Once(lose, [Point.AFTER_BATCH], 0)),
+        pytest.raises(StagingLost, match="does not know of batch 1"),
+    ):
         loads.load(before)
     assert loads.ids(loads.load(before)) == [2]
 
@@ -239,7 +281,9 @@ def test_a_published_state_that_is_gone_is_named(loads: Loads) -> None:
         loads.load(replace(before, state=PackedState("_staging/gone.tar.gz", 1)))
 
 
-def test_a_higher_generation_begins_with_no_state_and_a_stream_without_state_does_not_go_on(loads: Loads) -> None:
+def test_a_higher_generation_begins_with_no_state_and_a_stream_without_state_does_not_go_on(
+    loads: Loads,
+) -> None:
     loads.arrive(1)
     before = loads.loaded()
     assert loads.ids(loads.load(before, generation=2)) == [1]

@@ -93,18 +93,34 @@ class Case:
 
     @property
     def files(self) -> dict[str, bytes]:
-        return self.content if isinstance(self.content, dict) else {f"a.{self.format}": self.content}
+        return (
+            self.content if isinstance(self.content, dict) else {f"a.{self.format}": self.content}
+        )
 
 
-def csv(name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any) -> Case:
+def csv(
+    name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any
+) -> Case:
     return Case(name, "csv", content, then, schema, more.pop("options", HEADER), **more)
 
 
-def of_json(name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any) -> Case:
+def of_json(
+    name: str, content: bytes | dict[str, bytes], then: Any, schema: str = ID_NAME, **more: Any
+) -> Case:
     return Case(name, "json", content, then, schema, **more)
 
 
-ODD_NAMES = ["a[1].csv", "a{1,2}.csv", "a*.csv", "a?.csv", "a\\b.csv", "a:b.csv", "a%20b.csv", "a b#c.csv", "a,b.csv"]
+ODD_NAMES = [
+    "a[1].csv",
+    "a{1,2}.csv",
+    "a*.csv",
+    "a?.csv",
+    "a\\b.csv",
+    "a:b.csv",
+    "a%20b.csv",
+    "a b#c.csv",
+    "a,b.csv",
+]
 PLAIN = {"a1.csv": b"id,name\n1,ann\n", "ab.csv": b"id,name\n2,ben\n"}
 CASES = [
     # Names of files.
@@ -123,18 +139,38 @@ CASES = [
     csv("names in other letters, with blanks", b"ID, Name\n1,ann\n", [ANN]),
     csv("one more in the middle", b"id,age,name\n1,7,ann\n", ["id, age, name", "has age as well"]),
     csv("one more in the middle, allowed", b"id,age,name\n1,7,ann\n", [ANN], allow=True),
-    csv("one fewer", b"id\n1\n", ["has the columns id, and the schema has id, name: it lacks name"]),
+    csv(
+        "one fewer", b"id\n1\n", ["has the columns id, and the schema has id, name: it lacks name"]
+    ),
     csv("one fewer, allowed", b"id\n1\n", [{"id": 1, "name": None}], allow=True),
     csv("a name twice", b"id,name,ID\n1,ann,2\n", ["line 1", "the column 'id' twice"]),
-    csv("a record with too many fields", b"id,name\n1,ann\n2,ben,x\n", ["line 3", "3 fields", "2 columns"]),
+    csv(
+        "a record with too many fields",
+        b"id,name\n1,ann\n2,ben,x\n",
+        ["line 3", "3 fields", "2 columns"],
+    ),
     csv("a record with too few fields", b'id,name\n1,"a\nnn"\n\n2\n', ["line 5", "1 field,"]),
     csv("no header", b"1,ann\n2,ben", [ANN, BEN], options={}),
     csv("no header, too few fields", b"1,ann\n2\n", ["line 2", "1 field,"], options={}),
-    csv("a header that nobody said", b"\r\nid,name\n1,ann\n", ["line 2", 'say options: {header: "true"}'], options={}),
     csv(
-        "a header of other columns that nobody said", b"NAME;more\nann;x\n", ["line 1", "header"], options={"sep": ";"}
+        "a header that nobody said",
+        b"\r\nid,name\n1,ann\n",
+        ["line 2", 'say options: {header: "true"}'],
+        options={},
     ),
-    csv("a header of text that nobody said", b'b,"a"\n1,2\n', ["option header"], "a STRING, b STRING", options={}),
+    csv(
+        "a header of other columns that nobody said",
+        b"NAME;more\nann;x\n",
+        ["line 1", "header"],
+        options={"sep": ";"},
+    ),
+    csv(
+        "a header of text that nobody said",
+        b'b,"a"\n1,2\n',
+        ["option header"],
+        "a STRING, b STRING",
+        options={},
+    ),
     csv(
         "names as values",
         b"a,b\n",
@@ -142,23 +178,53 @@ CASES = [
         "a STRING, b STRING",
         options={"header": "false"},
     ),
-    csv("one column, whose value is its name", b"name\n", [{"name": "name"}], "name STRING", options={}),
+    csv(
+        "one column, whose value is its name",
+        b"name\n",
+        [{"name": "name"}],
+        "name STRING",
+        options={},
+    ),
     csv("a header alone", b"id,name\n", []),
     csv("an other header alone", b"id,age\n", ["lacks name", "has age"]),
     csv("no bytes", b"", []),
     csv("an empty line alone", b"\n", []),
-    csv("empty lines before the header", b"\r\n\nid,name\n1,ann\nx,ben\n", ["line 5", "the text x"]),
     csv(
-        "the path of the file", {"b[1].csv": b"id\n1\n"}, [{"id": 1, "_file": "HOME/b[1].csv"}], "id INT, _file STRING"
+        "empty lines before the header", b"\r\n\nid,name\n1,ann\nx,ben\n", ["line 5", "the text x"]
+    ),
+    csv(
+        "the path of the file",
+        {"b[1].csv": b"id\n1\n"},
+        [{"id": 1, "_file": "HOME/b[1].csv"}],
+        "id INT, _file STRING",
     ),
     # Form of CSV.
-    csv("a mark, CRLF, line ends in quotes", b'\xef\xbb\xbfid,name\r\n1,"a\r\nnn"\r\n', [{"id": 1, "name": "a\r\nnn"}]),
     csv(
-        "quotes", b'id,name\n1,"a ""b"", c"\n2,5" pipe\n', [{"id": 1, "name": 'a "b", c'}, {"id": 2, "name": '5" pipe'}]
+        "a mark, CRLF, line ends in quotes",
+        b'\xef\xbb\xbfid,name\r\n1,"a\r\nnn"\r\n',
+        [{"id": 1, "name": "a\r\nnn"}],
     ),
-    csv("an empty text is no null", b'id,name\n1,""\n2,\n', [{"id": 1, "name": ""}, {"id": 2, "name": None}]),
-    csv("text after a quote", b'id,name\n1,ann\n2,"b\\"en",\n', ["line 3", "a closing one".replace("a ", "the ")]),
-    csv("backslashes", b'id,name\n2,"b\\"en"\n', [{"id": 2, "name": 'b"en'}], options={**HEADER, "escape": "\\"}),
+    csv(
+        "quotes",
+        b'id,name\n1,"a ""b"", c"\n2,5" pipe\n',
+        [{"id": 1, "name": 'a "b", c'}, {"id": 2, "name": '5" pipe'}],
+    ),
+    csv(
+        "an empty text is no null",
+        b'id,name\n1,""\n2,\n',
+        [{"id": 1, "name": ""}, {"id": 2, "name": None}],
+    ),
+    csv(
+        "text after a quote",
+        b'id,name\n1,ann\n2,"b\\"en",\n',
+        ["line 3", "a closing one".replace("a ", "the ")],
+    ),
+    csv(
+        "backslashes",
+        b'id,name\n2,"b\\"en"\n',
+        [{"id": 2, "name": 'b"en'}],
+        options={**HEADER, "escape": "\\"},
+    ),
     csv("a quote that is not closed", b'id,name\n1,ann\n2,"ben\n3,c\n', ["line 3"]),
     csv("tabs", b"id\tname\n1\tann\n", [ANN], options={**HEADER, "sep": "\\t"}),
     csv(
@@ -177,10 +243,21 @@ CASES = [
     ),
     csv("UTF-16", "id,name\n1,ann\n".encode("utf-16"), ["UTF-16"]),
     csv("UTF-16 without a mark", "id,name\n1,ann\n".encode("utf-16-le"), ["line 1", "character 0"]),
-    csv("UTF-16, said", "id,name\n1,ann\n".encode("utf-16"), [ANN], options={**HEADER, "charset": "UTF-16"}),
-    of_json("Latin-1 in JSON", '{"id": 1, "name": "Jürgen"}\n'.encode("latin-1"), ["line 1", "0xFC"]),
+    csv(
+        "UTF-16, said",
+        "id,name\n1,ann\n".encode("utf-16"),
+        [ANN],
+        options={**HEADER, "charset": "UTF-16"},
+    ),
+    of_json(
+        "Latin-1 in JSON", '{"id": 1, "name": "Jürgen"}\n'.encode("latin-1"), ["line 1", "0xFC"]
+    ),
     # Values of CSV.
-    csv("a value that is no number", b"id,name\n1,ann\n\nx,ben\n", ["line 4", "column id", "bigint", "the text x"]),
+    csv(
+        "a value that is no number",
+        b"id,name\n1,ann\n\nx,ben\n",
+        ["line 4", "column id", "bigint", "the text x"],
+    ),
     csv(
         "a number that is too large",
         b"id,name\n1,ann\n300,ben\n",
@@ -218,24 +295,49 @@ CASES = [
     csv("a day that is none", b"on\n2023-02-29\n", ["line 2", "2023-02-29"], "on DATE"),
     # JSON.
     of_json(
-        "JSON", b'\xef\xbb\xbf{"name": "ann", "id": 1}\r\n\r\n{"id": 2, "name": null}', [ANN, {"id": 2, "name": None}]
+        "JSON",
+        b'\xef\xbb\xbf{"name": "ann", "id": 1}\r\n\r\n{"id": 2, "name": null}',
+        [ANN, {"id": 2, "name": None}],
     ),
     of_json("a key more", lines(ANN, {**BEN, "age": 1}), ["line 2", "it has age"]),
     of_json("a key fewer", lines(ANN, {"id": 2}), ["line 2", "it lacks name"]),
     of_json("keys, allowed", lines({"id": 1, "age": 1}), [{"id": 1, "name": None}], allow=True),
     of_json("a key twice", b'{"id": 1, "id": 2, "name": "a"}\n', ["line 1", "a name twice"]),
-    of_json("a number as text", lines(ANN, {"id": "2", "name": "ben"}), ["line 2", "column id", "'2'", "this is text"]),
+    of_json(
+        "a number as text",
+        lines(ANN, {"id": "2", "name": "ben"}),
+        ["line 2", "column id", "'2'", "this is text"],
+    ),
     of_json(
         "text as a number",
         lines(ANN, {"id": 2, "name": 5}),
         ["line 2", "column name", "text is expected, and this is a number"],
     ),
-    of_json("an object as text", lines({"id": 2, "name": {"a": 1}}), ["line 1", "column name", "this is an object"]),
-    of_json("a fraction in JSON", lines({"id": 1.5, "name": ""}), ["line 1", "1.5", "a whole number is expected"]),
-    of_json("a number too large in JSON", lines({"id": 2**63, "name": ""}), ["line 1", "column id"]),
-    of_json("a number too large for its column", lines({"id": 300}), ["line 1", "column id"], "id TINYINT"),
+    of_json(
+        "an object as text",
+        lines({"id": 2, "name": {"a": 1}}),
+        ["line 1", "column name", "this is an object"],
+    ),
+    of_json(
+        "a fraction in JSON",
+        lines({"id": 1.5, "name": ""}),
+        ["line 1", "1.5", "a whole number is expected"],
+    ),
+    of_json(
+        "a number too large in JSON", lines({"id": 2**63, "name": ""}), ["line 1", "column id"]
+    ),
+    of_json(
+        "a number too large for its column",
+        lines({"id": 300}),
+        ["line 1", "column id"],
+        "id TINYINT",
+    ),
     of_json("a broken line", lines(ANN) + b'{"id": 2, "na\n', ["line 2", "no JSON"]),
-    of_json("a line that is no object", b"[1]\n", ["line 1", "an object is expected, and this is a list"]),
+    of_json(
+        "a line that is no object",
+        b"[1]\n",
+        ["line 1", "an object is expected, and this is a list"],
+    ),
     of_json(
         "nested values",
         lines({"a": [{"at": "2024-01-31", "n": 1}], "m": {"x": 0.5}, "d": 1.25}),
@@ -243,15 +345,38 @@ CASES = [
         "a ARRAY<STRUCT<n: INT, at: DATE>>, m MAP<STRING, DOUBLE>, d DECIMAL(5,2)",
     ),
     of_json(
-        "a key more within", lines({"a": {"n": 1, "o": 2}}), ["line 1", "column a", "it has o"], "a STRUCT<n: INT>"
+        "a key more within",
+        lines({"a": {"n": 1, "o": 2}}),
+        ["line 1", "column a", "it has o"],
+        "a STRUCT<n: INT>",
     ),
-    of_json("a date in JSON that is none", lines({"on": "soon"}), ["line 1", "column on", "soon"], "on DATE"),
+    of_json(
+        "a date in JSON that is none",
+        lines({"on": "soon"}),
+        ["line 1", "column on", "soon"],
+        "on DATE",
+    ),
     of_json("a null", b"null\n", ["line 1", "an object is expected, and this is null"]),
-    of_json("a document", json.dumps([ANN, BEN], indent=1).encode(), [ANN, BEN], options={"multiLine": "true"}),
-    of_json("a document cut short", b'[{"id": 1,\n "name"', ["line 2", "no JSON"], options={"multiLine": "true"}),
+    of_json(
+        "a document",
+        json.dumps([ANN, BEN], indent=1).encode(),
+        [ANN, BEN],
+        options={"multiLine": "true"},
+    ),
+    of_json(
+        "a document cut short",
+        b'[{"id": 1,\n "name"',
+        ["line 2", "no JSON"],
+        options={"multiLine": "true"},
+    ),
     # Parquet and ORC.
     Case("Parquet by name", "parquet", parquet(name=["ann"], id=pa.array([1], pa.int32())), [ANN]),
-    Case("Parquet, renamed", "parquet", parquet(ident=[1], name=["ann"]), ["ident, name", "lacks id", "has ident"]),
+    Case(
+        "Parquet, renamed",
+        "parquet",
+        parquet(ident=[1], name=["ann"]),
+        ["ident, name", "lacks id", "has ident"],
+    ),
     Case(
         "Parquet, renamed, allowed",
         "parquet",
@@ -259,12 +384,40 @@ CASES = [
         [{"id": None, "name": "ann"}],
         allow=True,
     ),
-    Case("Parquet, another type", "parquet", parquet(id=["1", "x"], name=["a", "b"]), ["row 1", "column id", "string"]),
-    Case("Parquet, a value too large", "parquet", parquet(id=[1, 300]), ["row 2", "column id", "300"], "id TINYINT"),
-    Case("Parquet, two names that are one", "parquet", parquet(id=[1], ID=[2]), ["ID"], "id BIGINT"),
-    Case("Parquet, no rows", "parquet", parquet(id=pa.array([], pa.int64()), name=pa.array([], pa.string())), []),
-    Case("Parquet, no rows, renamed", "parquet", parquet(ident=pa.array([], pa.int64())), ["lacks id"]),
-    Case("Parquet without its footer", "parquet", parquet(id=[1], name=["ann"])[:-20], ["cannot be read as Parquet"]),
+    Case(
+        "Parquet, another type",
+        "parquet",
+        parquet(id=["1", "x"], name=["a", "b"]),
+        ["row 1", "column id", "string"],
+    ),
+    Case(
+        "Parquet, a value too large",
+        "parquet",
+        parquet(id=[1, 300]),
+        ["row 2", "column id", "300"],
+        "id TINYINT",
+    ),
+    Case(
+        "Parquet, two names that are one", "parquet", parquet(id=[1], ID=[2]), ["ID"], "id BIGINT"
+    ),
+    Case(
+        "Parquet, no rows",
+        "parquet",
+        parquet(id=pa.array([], pa.int64()), name=pa.array([], pa.string())),
+        [],
+    ),
+    Case(
+        "Parquet, no rows, renamed",
+        "parquet",
+        parquet(ident=pa.array([], pa.int64())),
+        ["lacks id"],
+    ),
+    Case(
+        "Parquet without its footer",
+        "parquet",
+        parquet(id=[1], name=["ann"])[:-20],
+        ["cannot be read as Parquet"],
+    ),
     Case("Parquet without bytes", "parquet", b"", ["cannot be read as Parquet"]),
     Case(
         "instants as Spark writes them by default",
@@ -284,9 +437,19 @@ CASES = [
     Case("ORC, renamed", "orc", orc_file(ident=[1], name=["ann"]), ["lacks id"]),
     Case("ORC, cut short", "orc", orc_file(id=[1], name=["ann"])[:-9], ["ORC"]),
     # Text, and what is packed.
-    Case("text", "text", b"\xef\xbb\xbfa\r\n\nb", [{"line": "a"}, {"line": ""}, {"line": "b"}], "line STRING"),
+    Case(
+        "text",
+        "text",
+        b"\xef\xbb\xbfa\r\n\nb",
+        [{"line": "a"}, {"line": ""}, {"line": "b"}],
+        "line STRING",
+    ),
     Case("text in Latin-1", "text", b"a\n\xfc\n", ["line 2", "0xFC"], "line STRING"),
-    csv("packed", {"a.csv.gz": gzip.compress(PLAIN["a1.csv"]), "b.csv.bz2": bz2.compress(PLAIN["ab.csv"])}, [ANN, BEN]),
+    csv(
+        "packed",
+        {"a.csv.gz": gzip.compress(PLAIN["a1.csv"]), "b.csv.bz2": bz2.compress(PLAIN["ab.csv"])},
+        [ANN, BEN],
+    ),
     csv("a cut .gz", {"a.csv.gz": gzip.compress(PLAIN["a1.csv"] * 99)[:-9]}, ["cut short"]),
     csv("a .gz without bytes", {"a.csv.gz": b""}, ["cut short"]),
     csv("a .gz that is none", {"a.csv.gz": b"id,name\n1,ann\n"}, ["damaged"]),
@@ -330,12 +493,21 @@ class Place:
         for name, data in case.files.items():
             (landing / name).write_bytes(data)
         found = ((landing / name, (landing / name).stat()) for name in case.files)
-        return [ArrivedFile(str(path), content_of(stat.st_size, stat.st_mtime_ns)) for path, stat in found]
+        return [
+            ArrivedFile(str(path), content_of(stat.st_size, stat.st_mtime_ns))
+            for path, stat in found
+        ]
 
     def of(self, case: Case, arrived: list[ArrivedFile], **more: Any) -> ReadFiles:
         words = {"on_other_columns": "allow" if case.allow else "fail", "state": self.state, **more}
         stream = StreamInput.model_validate(
-            {"stream": str(self.home), "format": case.format, "schema": case.schema, "options": case.options, **words}
+            {
+                "stream": str(self.home),
+                "format": case.format,
+                "schema": case.schema,
+                "options": case.options,
+                **words,
+            }
         )
         files = Files(str(self.home / "warehouse"))
         return read_files(self.session, arrived, stream, files, "_staging/a/_arrived", self.sizes)
@@ -399,16 +571,25 @@ def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_file_has_the_rows_that_it_holds_or_is_refused_with_its_place(place: Place, case: Case) -> None:
+def test_a_file_has_the_rows_that_it_holds_or_is_refused_with_its_place(
+    place: Place, case: Case
+) -> None:
     if case.then and isinstance(case.then[0], str):
         with pytest.raises(BadFile) as raised:
             place.read(case)
         said = str(raised.value)
-        assert [word for word in (*case.then, next(iter(case.files))) if word.lower() not in said.lower()] == [], said
+        assert [
+            word
+            for word in (*case.then, next(iter(case.files)))
+            if word.lower() not in said.lower()
+        ] == [], said
         return
     home = str(place.home / "in")
     expected = [
-        {key: value.replace("HOME", home) if key == "_file" else value for key, value in row.items()}
+        {
+            key: value.replace("HOME", home) if key == "_file" else value
+            for key, value in row.items()
+        }
         for row in case.then
     ]
     read = place.read(case)
@@ -423,11 +604,15 @@ def test_a_file_that_is_gone_or_has_changed_is_told_by_a_code_of_its_own(any_pla
         case = csv("", PLAIN, [])
         arrived = any_place.arrived(case)
         change(Path(arrived[1].path))
-        with pytest.raises(FileUnsettled, match=r"ab\.csv.*(not there any more|has changed since it was listed)"):
+        with pytest.raises(
+            FileUnsettled, match=r"ab\.csv.*(not there any more|has changed since it was listed)"
+        ):
             any_place.of(case, arrived)
 
 
-def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(place: Place, monkeypatch: Any) -> None:
+def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(
+    place: Place, monkeypatch: Any
+) -> None:
     case = csv("", {"a.csv": b"id,name\n" + b"1,ann\n" * 9}, [])
     arrived = place.arrived(case)
     read_csv = decode.read_csv
@@ -438,14 +623,23 @@ def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(place: P
             more.write(b"2,ben\n")
 
     monkeypatch.setattr(decode, "read_csv", read_and_write)
-    with pytest.raises(FileUnsettled, match="has changed since it was listed: it had 62 bytes, and has 68"):
+    with pytest.raises(
+        FileUnsettled, match="has changed since it was listed: it had 62 bytes, and has 68"
+    ):
         place.of(case, arrived)
 
 
-def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_read(any_place: Place) -> None:
+def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_read(
+    any_place: Place,
+) -> None:
     many = b"id,name\n" + b"3,c\n" * 400_000  # more than are read at once
-    case = csv("", {**PLAIN, "bad.csv": many + b"x,dan\n", "cut.csv.gz": gzip.compress(many)[:-9]}, [])
-    arrived = [*any_place.arrived(case), ArrivedFile(str(any_place.home / "in" / "gone.csv"), "3 1")]
+    case = csv(
+        "", {**PLAIN, "bad.csv": many + b"x,dan\n", "cut.csv.gz": gzip.compress(many)[:-9]}, []
+    )
+    arrived = [
+        *any_place.arrived(case),
+        ArrivedFile(str(any_place.home / "in" / "gone.csv"), "3 1"),
+    ]
     found = any_place.of(case, arrived, on_bad_file="skip")
     assert sorted(rows(found), key=lambda row: str(row["id"])) == [ANN, BEN]
     bad, cut, gone = found.put_aside
@@ -453,13 +647,18 @@ def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_rea
     assert "column id is to be bigint, and holds the text x" in bad.error
     assert "cut short" in cut.error
     assert "not there any more" in gone.error
-    assert {Path(path).name: count for path, count in found.rows.items()} == {"a1.csv": 1, "ab.csv": 1}
+    assert {Path(path).name: count for path, count in found.rows.items()} == {
+        "a1.csv": 1,
+        "ab.csv": 1,
+    }
 
 
 @pytest.mark.parametrize("size", [1009, 16 * 1024 * 1024])
 def test_rows_of_several_blocks_are_all_read(place: Place, monkeypatch: Any, size: int) -> None:
     """Blocks end within fields, within quotes, within a letter, and within a line end."""
-    monkeypatch.setattr(decode, "read_csv", lambda stream, *rest: read_csv(ShortReads(stream, size), *rest))
+    monkeypatch.setattr(
+        decode, "read_csv", lambda stream, *rest: read_csv(ShortReads(stream, size), *rest)
+    )
     rows_ = [f'{n},"a\r\n{"ü" * (n % 7)}""{n}"\r\n' for n in range(3_000)]
     whole = ("id,name\r\n" + "".join(rows_)).encode()
     found = place.read(csv("", {"a.csv": whole, "b.csv.gz": gzip.compress(whole)}, []))
@@ -475,12 +674,16 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
         data = b"id,name\n%d,ann\n" % number
         landing.write_durable(f"in/{name}", gzip.compress(data) if name.endswith("gz") else data)
     listed = list(ObjectStore(bucket).listed("in"))
-    arrived = [ArrivedFile(f"{bucket}/{path}", content_of(size, etag)) for path, size, etag, _ in listed]
+    arrived = [
+        ArrivedFile(f"{bucket}/{path}", content_of(size, etag)) for path, size, etag, _ in listed
+    ]
     assert sorted(file.path for file in arrived) == sorted(f"{bucket}/in/{name}" for name in names)
     found = Place(tmp_path, None).of(case, arrived)
     assert sorted(row["id"] for row in rows(found)) == [0, 1, 2, 3]
     landing.write_durable("in/a[1].csv", b"id,name\n9,ann\n")
-    with pytest.raises(FileUnsettled, match=r"a\[1\]\.csv: the file has changed since it was listed"):
+    with pytest.raises(
+        FileUnsettled, match=r"a\[1\]\.csv: the file has changed since it was listed"
+    ):
         Place(tmp_path, None).of(case, arrived)
     landing.remove_file("in/a[1].csv")
     with pytest.raises(FileUnsettled, match=r"a\[1\]\.csv: the file is not there any more"):
@@ -490,7 +693,10 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
 def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place) -> None:
     place = spark_place
     case = csv(
-        "", {f"{n} [{n}].csv": b"id,name\n%d,%b\n" % (n, b"x" * n) for n in range(40)}, [], f"{ID_NAME}, _file STRING"
+        "",
+        {f"{n} [{n}].csv": b"id,name\n%d,%b\n" % (n, b"x" * n) for n in range(40)},
+        [],
+        f"{ID_NAME}, _file STRING",
     )
     expected = rows(place.read(case))
     found = replace(place, sizes=TaskSizes(driver=1, task=200)).read(case)
@@ -525,12 +731,17 @@ def test_what_executors_do_not_find_the_driver_looks_for(
 
     def elsewhere(part: Task) -> Task:
         share, *others = part.args
-        return partial(part.func, [replace(one, path=f"/elsewhere{one.path}") for one in share], *others)
+        return partial(
+            part.func, [replace(one, path=f"/elsewhere{one.path}") for one in share], *others
+        )
 
     monkeypatch.setattr(files_read, "in_tasks", on_a_host_without_the_folder)
     place = replace(spark_place, sizes=TaskSizes(driver=0))
     assert len(rows(place.read(csv("", PLAIN, []), on_bad_file="skip"))) == 2
-    assert "could not read a file as it was listed, so the driver reads all: the file is not there" in caplog.text
+    assert (
+        "could not read a file as it was listed, so the driver reads all: the file is not there"
+        in caplog.text
+    )
 
 
 def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver: Driver) -> None:
@@ -552,7 +763,9 @@ def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver
         }
     ]
     with driver.attempt("job/other/1/n/c", {}) as session:
-        if session.version < "4":  # it refuses to write old days unless it is told of which calendar they are
+        if (
+            session.version < "4"
+        ):  # it refuses to write old days unless it is told of which calendar they are
             session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
 
         def written(format: str, sql: str) -> bytes:
@@ -561,31 +774,44 @@ def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver
             return next(folder.glob("part-*")).read_bytes()
 
         for format in ("parquet", "json"):
-            assert rows(place.read(Case("", format, written(format, sql), [], schema))) == expected, format
+            assert (
+                rows(place.read(Case("", format, written(format, sql), [], schema))) == expected
+            ), format
         # ORC has no word for an instant, nor for the calendar of a day.
         at, day = (
             Case("", "orc", written("orc", f"SELECT at FROM ({sql})"), [], "at TIMESTAMP"),
             f"SELECT on FROM ({sql})",
         )
         assert rows(place.read(at)) == [{"at": expected[0]["at"]}]
-        with pytest.raises(BadFile, match=r"column on has a day before 1582-11-01 .* in which calendar"):
+        with pytest.raises(
+            BadFile, match=r"column on has a day before 1582-11-01 .* in which calendar"
+        ):
             place.read(Case("", "orc", written("orc", day), [], "on DATE"))
 
 
-def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_or_error(spark_place: Place) -> None:
+def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_or_error(
+    spark_place: Place,
+) -> None:
     session, files = spark_place.session, Files(str(spark_place.home / "warehouse"))
     with mock_broker() as broker:
         values: list[Any] = [{"id": n} for n in range(100)]
         broker.produce("events", *values, partition=1)
         broker.produce("events", *values[:40], partition=2)
-        given = {"stream": broker.stream("events"), "format": "json", "schema": "id BIGINT", "metadata": ["offset"]}
+        given = {
+            "stream": broker.stream("events"),
+            "format": "json",
+            "schema": "id BIGINT",
+            "metadata": ["offset"],
+        }
         stream = KafkaInput.model_validate(given)
         reader = Reader(session, files, "arrived")
         whole = kafka_read.read_messages(reader, stream, {}, None, per_task=30)
         expected = sorted([(n, n) for n in range(100)] + [(n, n) for n in range(40)])
         assert sorted((row.id, row.offset) for row in whole.frame.collect()) == expected
         assert (whole.rows, whole.position.next) == (140, {0: 0, 1: 100, 2: 40, 3: 0})
-        assert len(list((spark_place.home / "warehouse" / "arrived").iterdir())) == 4 + 2, "one folder for each task"
+        assert len(list((spark_place.home / "warehouse" / "arrived").iterdir())) == 4 + 2, (
+            "one folder for each task"
+        )
         broker.produce("events", *values, "bad", partition=3)
         with pytest.raises(BadRecord, match="offset 100 of partition 3 is no row"):
             kafka_read.read_messages(reader, stream, {}, whole.position, per_task=30)

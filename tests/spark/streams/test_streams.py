@@ -100,7 +100,10 @@ class Stream:
             **(events or {}),
         }
         load = {"name": "load", "inputs": {"events": stream}, "steps": steps or [SQL]}
-        check = {"name": "check", "steps": [{"python": "stream_steps:gate", "params": {"path": str(gate)}}]}
+        check = {
+            "name": "check",
+            "steps": [{"python": "stream_steps:gate", "params": {"path": str(gate)}}],
+        }
         return self.client.submit(
             {
                 "name": "load",
@@ -143,11 +146,15 @@ class Stream:
 
 
 @pytest.fixture(scope="module")
-def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamFleet]:
+def running(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StreamFleet]:
     environ = {
         "UNSTUCK_CANCEL_GRACE": "60s",
         "UNSTUCK_SPARK_MASTER": "local[1]",
-        "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}),
+        "UNSTUCK_SPARK_CONF": json.dumps(
+            {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
+        ),
     }
     home = tmp_path_factory.mktemp("fleet")
     with stream_fleet(redis_server, home, {"stream_steps": STEPS}, "spark", **environ) as running:
@@ -194,7 +201,12 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
     assert again.job.reason is not None
     assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
     assert again.groups[0].members[0].reason == Reason("ARRIVED", nothing)
-    assert again.groups[0].members[0].results["events"] == {"looked": 2, "files": 0, "bytes": 0, "ignored": 1}
+    assert again.groups[0].members[0].results["events"] == {
+        "looked": 2,
+        "files": 0,
+        "bytes": 0,
+        "ignored": 1,
+    }
     assert stream.warehouse.head() == 1
     stream.arrive(4)
     assert stream.rows_of(stream.load(state=state)) == 1
@@ -227,7 +239,11 @@ def test_a_query_with_state_remembers_what_it_read_whatever_bounds_skips_and_bad
     stream.arrive(4, 5)
     load(on_bad_file="skip")
     assert stream.ids() == [1, 2, 3, 4, 5]
-    errors = [row["_error"] for path in stream.paths("loads__rejected") for row in pq.read_table(path).to_pylist()]
+    errors = [
+        row["_error"]
+        for path in stream.paths("loads__rejected")
+        for row in pq.read_table(path).to_pylist()
+    ]
     assert len(errors) == 1
     (landing / "1-2.json").write_text('{"id": 1, "at": "now"}\n{"id": 6, "at": "now"}\n')
     load(changed="again")
@@ -249,7 +265,10 @@ def test_a_file_with_other_content_is_told_and_nothing_is_read(stream: Stream) -
     stream.arrive(2)
     reason = stream.ended(stream.submit()).groups[0].members[0].reason
     assert reason is not None
-    assert (reason.code, f"{stream.home}/landing/1.json (read with 24 bytes" in reason.text) == ("FILE_CHANGED", True)
+    assert (reason.code, f"{stream.home}/landing/1.json (read with 24 bytes" in reason.text) == (
+        "FILE_CHANGED",
+        True,
+    )
     assert stream.ids() == [1]
     stream.load(changed="again")
     assert stream.ids() == [1, 2, 10]
@@ -295,7 +314,9 @@ def test_a_runner_that_dies_on_either_side_of_its_marker_or_of_sparks_commit_pub
 
 
 @pytest.mark.variant
-def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for_the_old_one(stream: Stream) -> None:
+def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for_the_old_one(
+    stream: Stream,
+) -> None:
     stream.arrive(1)
     stream.arrive(2)
     stream.load()
@@ -308,14 +329,18 @@ def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for
 
 
 @pytest.mark.variant
-def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_who_did(stream: Stream) -> None:
+def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_who_did(
+    stream: Stream,
+) -> None:
     stream.arrive(1)
     stream.load()
     stream.arrive(2)
     stream.fleet.coordinators.kill()  # so that both are submitted before either publishes
     jobs = [stream.submit(), stream.submit()]
     stream.fleet.coordinators.tend(1)
-    views = sorted((stream.ended(job) for job in jobs), key=lambda view: view.job.status is Status.FAILED)
+    views = sorted(
+        (stream.ended(job) for job in jobs), key=lambda view: view.job.status is Status.FAILED
+    )
     assert [view.job.status for view in views] == [Status.FINISHED, Status.FAILED]
     reason = views[1].job.reason
     assert reason is not None
@@ -337,7 +362,9 @@ def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_re
     job = stream.submit(SQL, check, retry={"max": 20, "backoff": "1s", "max_backoff": "1s"})
 
     def failed() -> bool:
-        return any(member.failures for group in stream.client.show(job).groups for member in group.members)
+        return any(
+            member.failures for group in stream.client.show(job).groups for member in group.members
+        )
 
     wait_until(failed, 120, "an attempt to fail")
     stream.arrive(2)
@@ -350,7 +377,9 @@ def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_re
 
 
 @pytest.mark.variant
-def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_stream(stream: Stream) -> None:
+def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_stream(
+    stream: Stream,
+) -> None:
     stream.arrive(1)
     gate = stream.home / "open"
     first = stream.ended(stream.submit(gate=gate))
@@ -375,14 +404,18 @@ def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_strea
 
 
 @pytest.mark.variant
-def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(stream: Stream) -> None:
+def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(
+    stream: Stream,
+) -> None:
     for number in (1, 2, 3):
         stream.arrive(number)
         stream.load()
     warehouse = stream.warehouse
     with connect(stream.fleet.server.url) as store:
         staging = Staging(store, Keys("unstuck"))
-        compact_dataset(warehouse, staging, "loads", target=1, retention=60.0, progress=lambda done, total: None)
+        compact_dataset(
+            warehouse, staging, "loads", target=1, retention=60.0, progress=lambda done, total: None
+        )
     newest = max(entry.at for entry in warehouse.history("loads", 10))
     vacuum(warehouse, lambda path: False, keep=1, before=newest + 1)
     assert len([*stream.home.rglob("*.position")]) == 1
@@ -393,12 +426,16 @@ def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(st
 
 
 @pytest.mark.variant
-def test_what_another_job_appends_or_replaces_leaves_the_stream_where_it_was(stream: Stream) -> None:
+def test_what_another_job_appends_or_replaces_leaves_the_stream_where_it_was(
+    stream: Stream,
+) -> None:
     stream.arrive(1)
     stream.load(shared_with=["other"])
     other = {"name": "other", "steps": [{"sql": "SELECT 10L AS id, 'x' AS at", "output": "loads"}]}
     for mode in ("append", "replace"):
-        job = stream.client.submit({"name": "other", "groups": [other], "outputs": {"loads": {"mode": mode}}}).id
+        job = stream.client.submit(
+            {"name": "other", "groups": [other], "outputs": {"loads": {"mode": mode}}}
+        ).id
         assert stream.ended(job).job.status is Status.FINISHED
     stream.arrive(2)
     stream.load()
@@ -426,7 +463,9 @@ def test_rules_expectations_and_partitions_hold_for_all_that_has_arrived(stream:
 
 
 @pytest.mark.variant
-def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(stream: Stream) -> None:
+def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(
+    stream: Stream,
+) -> None:
     stream.arrive(1)
     started = stream.home / "started"
     step = {"python": "stream_steps:never", "params": {"started": str(started)}, "output": "loads"}
@@ -442,30 +481,57 @@ def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(st
 @pytest.mark.parametrize(
     ("step", "output", "code", "text"),
     [
-        ({"python": "stream_steps:into", "params": {"output": "other"}}, {}, "OUTPUT_INVALID", "{other: {mode: append"),
-        ({"python": "stream_steps:own", "output": "loads"}, {"state": True}, "OUTPUT_INVALID", "name it in inputs:"),
+        (
+            {"python": "stream_steps:into", "params": {"output": "other"}},
+            {},
+            "OUTPUT_INVALID",
+            "{other: {mode: append",
+        ),
+        (
+            {"python": "stream_steps:own", "output": "loads"},
+            {"state": True},
+            "OUTPUT_INVALID",
+            "name it in inputs:",
+        ),
         (
             {"python": "stream_steps:into", "params": {"output": "other"}},
             {"state": True},
             "OUTPUT_INVALID",
             "{other: {mode: append",
         ),
-        ({"sql": "SELECT count(*) AS n FROM events", "output": "loads"}, {"state": True}, "SQL_INVALID", "watermark"),
-        ({"sql": "SELECT raise_error('odd row') AS n FROM events", "output": "loads"}, {}, "STEP_FAILED", "odd row"),
+        (
+            {"sql": "SELECT count(*) AS n FROM events", "output": "loads"},
+            {"state": True},
+            "SQL_INVALID",
+            "watermark",
+        ),
+        (
+            {"sql": "SELECT raise_error('odd row') AS n FROM events", "output": "loads"},
+            {},
+            "STEP_FAILED",
+            "odd row",
+        ),
         (
             {"sql": "SELECT raise_error('odd row') AS n FROM events", "output": "loads"},
             {"state": True},
             "STEP_FAILED",
             "odd row",
         ),
-        (SQL, {"quality": {"rules": {"odd": "id + 1"}}}, "RULE_INVALID", "the rule odd (id + 1) cannot be used"),
+        (
+            SQL,
+            {"quality": {"rules": {"odd": "id + 1"}}},
+            "RULE_INVALID",
+            "the rule odd (id + 1) cannot be used",
+        ),
     ],
 )
 def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
     stream: Stream, step: dict[str, Any], output: dict[str, Any], code: str, text: str
 ) -> None:
     if text == "odd row" and pyspark.__version__.startswith("3."):
-        pytest.skip("PySpark 3.5 hands on an error of a task with the whole of its Java, whose middle is cut")
+        pytest.skip(
+            "PySpark 3.5 hands on an error of a task with the whole of its Java, whose middle is cut"
+        )
     stream.arrive(1)
     said = stream.failed(step, **output)
     assert said[0] == code
@@ -473,16 +539,22 @@ def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
     assert "STREAM_FAILED" not in said[1]
 
 
-def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_one(stream: Stream) -> None:
+def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_one(
+    stream: Stream,
+) -> None:
     group = {"name": "load", "steps": [{"python": "stream_steps:own", "output": "loads"}]}
-    job = stream.client.submit({"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}).id
+    job = stream.client.submit(
+        {"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}
+    ).id
     reason = stream.ended(job).groups[0].members[0].reason
     assert reason is not None
     assert (reason.code, "name it in inputs:" in reason.text) == ("OUTPUT_INVALID", True)
 
 
 @pytest.mark.variant
-def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_published(stream: Stream) -> None:
+def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_published(
+    stream: Stream,
+) -> None:
     with mock_broker() as broker:
         events = {
             "stream": broker.stream("events"),
@@ -491,21 +563,32 @@ def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_publ
             "metadata": ["key", "headers", "partition"],
         }
         sql = "SELECT id, at, tags[0] AS tags, key, headers[0].value AS h, partition FROM events WHERE id > 0"
-        load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": sql, "output": "loads"}]}
+        load = {
+            "name": "load",
+            "inputs": {"events": events},
+            "steps": [{"sql": sql, "output": "loads"}],
+        }
         spec = {"name": "load", "groups": [load], "outputs": {"loads": {"mode": "append"}}}
 
         def loaded() -> list[int]:
             assert stream.ended(stream.client.submit(spec).id).job.status is Status.FINISHED
             return stream.ids()
 
-        rows = [{"id": n, "at": "2024-02-29T01:00:00+01:00", "tags": ["a", "b"]} for n in (-1, 1, 2)]
+        rows = [
+            {"id": n, "at": "2024-02-29T01:00:00+01:00", "tags": ["a", "b"]} for n in (-1, 1, 2)
+        ]
         broker.produce("events", *rows, key=b"k", headers=[("h", b"v")], partition=3)
         assert loaded() == [1, 2]
         broker.produce("events", {"id": 3, "at": None, "tags": None}, partition=1)
         assert loaded() == [1, 2, 3]
         version = stream.warehouse.head()
         assert (loaded(), stream.warehouse.head()) == ([1, 2, 3], version)
-        first, last = (row for path in stream.paths() for row in pq.read_table(path).to_pylist() if row["id"] != 2)
+        first, last = (
+            row
+            for path in stream.paths()
+            for row in pq.read_table(path).to_pylist()
+            if row["id"] != 2
+        )
         assert first.pop("at").isoformat() == "2024-02-29T00:00:00+00:00"
         assert first == {"id": 1, "tags": "a", "key": b"k", "h": b"v", "partition": 3}
         assert last == {"id": 3, "at": None, "tags": None, "key": None, "h": None, "partition": 1}

@@ -19,10 +19,14 @@ ROOM = 4096  # bytes that the pipe holds; the least there is
 @contextmanager
 def log_stands_still(pid: int) -> Iterator[None]:
     """Whoever reads the log of the worker ``pid`` does not read on, and the pipe is full. In the end it is killed."""
-    (reader,) = [one for one in psutil.Process(pid).children() if command_line(one).startswith("cat")]
+    (reader,) = [
+        one for one in psutil.Process(pid).children() if command_line(one).startswith("cat")
+    ]
     reader.suspend()
     try:
-        wait_until(lambda: reader.status() == psutil.STATUS_STOPPED, 10, "the reader to stop")  # it may be reading
+        wait_until(
+            lambda: reader.status() == psutil.STATUS_STOPPED, 10, "the reader to stop"
+        )  # it may be reading
         log = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
         with suppress(BlockingIOError):
             while True:

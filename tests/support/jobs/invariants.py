@@ -49,7 +49,12 @@ class Broken(AssertionError):
 
 
 def judge(
-    state: JobState, decision: Decision, old: Mapping[str, GroupRecord], env: Environment, seen: Seen, limit: int
+    state: JobState,
+    decision: Decision,
+    old: Mapping[str, GroupRecord],
+    env: Environment,
+    seen: Seen,
+    limit: int,
 ) -> None:
     """What every decision must keep to.
 
@@ -79,7 +84,9 @@ def judge(
     if after.intent is not Intent.RUN or after.halted is not None:
         begins = not before.phase and (after.phase or after.status is Status.FINISHED)
         if decision.offered or begins:
-            raise Broken(f"{'the end' if begins else list(decision.offered)} begins under {after.intent}")
+            raise Broken(
+                f"{'the end' if begins else list(decision.offered)} begins under {after.intent}"
+            )
     _judge_events(state, decision, old, seen)
     _judge_records(state)
     shown = derive(
@@ -106,20 +113,29 @@ def judge(
     judge_words(state, env, decision.due)
 
 
-def _judge_events(state: JobState, decision: Decision, old: Mapping[str, GroupRecord], seen: Seen) -> None:
+def _judge_events(
+    state: JobState, decision: Decision, old: Mapping[str, GroupRecord], seen: Seen
+) -> None:
     """The events of each group lead from where it stood to where it stands, by legal moves only."""
     at = {name: record.state for name, record in old.items()}
     for event in decision.events:
         name = event.get("group")
         if name is None or (
-            event["kind"] == S.WAITING and event.get("code") == "USER_RERUN" and name not in state.groups
+            event["kind"] == S.WAITING
+            and event.get("code") == "USER_RERUN"
+            and name not in state.groups
         ):
             continue
         move = (at.get(name, S.WAITING), S(event["kind"]))
         at[name] = move[1]
-        asked = (event["kind"], event.get("code")) in ((S.SKIPPED, "USER_SKIPPED"), (S.WAITING, "USER_RERUN"))
+        asked = (event["kind"], event.get("code")) in (
+            (S.SKIPPED, "USER_SKIPPED"),
+            (S.WAITING, "USER_RERUN"),
+        )
         if move not in (GROUP_MOVES_REQUESTED if asked else GROUP_MOVES):
-            raise Broken(f"{name} moved from {move[0]} to {move[1]}{', as was asked' if asked else ''}")
+            raise Broken(
+                f"{name} moved from {move[0]} to {move[1]}{', as was asked' if asked else ''}"
+            )
         (seen.asked if asked else seen.groups).add(move)
     for name, record in state.groups.items():
         if at.get(name, S.WAITING) is not record.state:
@@ -133,7 +149,9 @@ def _judge_records(state: JobState) -> None:
     if active != live:
         raise Broken(f"active are {active}, and the attempts are {live}")
     if state.job.terminal and (live or state.open_groups):
-        raise Broken(f"it is {state.job.status} with {state.open_groups} groups open and the attempts {live}")
+        raise Broken(
+            f"it is {state.job.status} with {state.open_groups} groups open and the attempts {live}"
+        )
 
 
 def judge_words(state: JobState, env: Environment, due: float | None) -> None:
@@ -143,7 +161,9 @@ def judge_words(state: JobState, env: Environment, due: float | None) -> None:
         if not one.what.strip() or "unknown" in one.what.lower():
             raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
         if one.next.at and one.next.at < env.now:
-            raise Broken(f"{one.subject} is {one.state}, and what comes next was {env.now - one.next.at}s ago: {one}")
+            raise Broken(
+                f"{one.subject} is {one.state}, and what comes next was {env.now - one.next.at}s ago: {one}"
+            )
         if one.state and one.state not in ENDED:
             _judge_wait(state, one, env)
     if told[0].subject != state.job.id or told[0].state != state.job.status:
@@ -159,13 +179,19 @@ def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
     """Of what waits it is said what is next, when it gives up, what helps; and no more than a decision would do."""
     job = state.job
     if not one.next.what or not one.ends.what:
-        raise Broken(f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: {one}")
+        raise Broken(
+            f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: {one}"
+        )
     if not one.help and job.intent is not Intent.FORCE_STOP:
         raise Broken(f"{one.subject} is {one.state}, and nothing is said that would help: {one}")
     waits = job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
     if one.state != S.BACKOFF or (job.intent is Intent.RUN and not waits):
         return
     if one.timed:
-        raise Broken(f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is promised: {one}")
+        raise Broken(
+            f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is promised: {one}"
+        )
     if waits and (one.next.at or f"unstuck resume {job.id}" not in one.help):
-        raise Broken(f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not said: {one}")
+        raise Broken(
+            f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not said: {one}"
+        )

@@ -46,7 +46,9 @@ class Job:
 
     def decide(self, changed: Iterable[str] | None = None, **env: Any) -> Decision:
         self._nonces += 1
-        return decide(self.state, changed, Environment(now=self.now, nonce=f"n{self._nonces}", **env))
+        return decide(
+            self.state, changed, Environment(now=self.now, nonce=f"n{self._nonces}", **env)
+        )
 
     def claim(self, *groups: str) -> None:
         for name in groups:
@@ -56,7 +58,9 @@ class Job:
             )
 
     def finish(self, name: str, outcome: Outcome) -> None:
-        self.state.attempts[name] = replace(self.state.attempts[name], outcome=outcome, outcome_at=self.now)
+        self.state.attempts[name] = replace(
+            self.state.attempts[name], outcome=outcome, outcome_at=self.now
+        )
 
     def renew(self, *groups: str) -> None:
         """As their watchdogs do."""
@@ -65,10 +69,15 @@ class Job:
 
     def tell(self, given: Command) -> None:
         """What a user asks for, on record until the next decision."""
-        self.state.job = replace(command(self.state.job, given).job, intent_at=self.now, intent_by="ada")
+        self.state.job = replace(
+            command(self.state.job, given).job, intent_at=self.now, intent_by="ada"
+        )
 
     def why(self) -> dict[str, Explanation]:
-        return {one.subject: one for one in explain(self.state, Environment(now=self.now, nonce=""), None)}
+        return {
+            one.subject: one
+            for one in explain(self.state, Environment(now=self.now, nonce=""), None)
+        }
 
     def run(self, name: str, outcome: Outcome | None = None, **more: Any) -> Decision:
         """Claim and end an attempt, and decide. Without an outcome it succeeds, and has made an output."""
@@ -76,7 +85,9 @@ class Job:
         if not attempt.claimant:
             self.claim(name)
         made = {"rows": {"data": 1}, **more}
-        succeeded = Outcome(OutcomeKind.SUCCEEDED, staging=f"_staging/j/{name}/{attempt.epoch}", **made)
+        succeeded = Outcome(
+            OutcomeKind.SUCCEEDED, staging=f"_staging/j/{name}/{attempt.epoch}", **made
+        )
         self.finish(name, outcome or succeeded)
         return self.decide()
 

@@ -32,7 +32,9 @@ from unstuck.tasks.protocol.token import Offer, split_member
 from unstuck.tasks.spec.group import GroupSpec
 
 S = GroupState
-LOOKS_AT_SILENCE = 5  # by when a try of publishing that does not answer is told of, and that it counts as hanging
+LOOKS_AT_SILENCE = (
+    5  # by when a try of publishing that does not answer is told of, and that it counts as hanging
+)
 FOREVER = 200  # rounds in which any job of these sizes has come to rest
 
 
@@ -97,8 +99,16 @@ class SmallWorld:
         """The same world once more, to go another way from here."""
         other = SmallWorld.__new__(SmallWorld)
         other.__dict__.update(self.__dict__)
-        other.groups, other.collected, other.attempts = dict(self.groups), dict(self.collected), dict(self.attempts)
-        other.frozen, other.offers, other.ready = dict(self.frozen), dict(self.offers), dict(self.ready)
+        other.groups, other.collected, other.attempts = (
+            dict(self.groups),
+            dict(self.collected),
+            dict(self.attempts),
+        )
+        other.frozen, other.offers, other.ready = (
+            dict(self.frozen),
+            dict(self.offers),
+            dict(self.ready),
+        )
         other.kept = None
         return other
 
@@ -114,11 +124,17 @@ class SmallWorld:
 
     def state(self) -> JobState:
         """The job as a coordinator loads it."""
-        return JobState(self.plan, self.job, self.groups, self.collected, dict(self.attempts), self.frozen)
+        return JobState(
+            self.plan, self.job, self.groups, self.collected, dict(self.attempts), self.frozen
+        )
 
     def states(self) -> dict[str, str]:
         state = self.state()
-        return {each: str(state.record(each).state) for name in self.plan.groups for each in state.members(name)}
+        return {
+            each: str(state.record(each).state)
+            for name in self.plan.groups
+            for each in state.members(name)
+        }
 
     def planned(self, name: str) -> GroupSpec:
         """What the spec says of a group, or of the fork of this member."""
@@ -135,35 +151,70 @@ class SmallWorld:
 
     def running(self) -> list[str]:
         """Groups whose attempt is claimed and has not ended."""
-        return [name for name, attempt in self.attempts.items() if attempt.claimant and attempt.outcome is None]
+        return [
+            name
+            for name, attempt in self.attempts.items()
+            if attempt.claimant and attempt.outcome is None
+        ]
 
     def timed(self) -> list[str]:
         """Groups on offer whose time in the queue is bounded."""
-        offered = (name for name, attempt in self.attempts.items() if not attempt.claimant and attempt.outcome is None)
+        offered = (
+            name
+            for name, attempt in self.attempts.items()
+            if not attempt.claimant and attempt.outcome is None
+        )
         return [name for name in offered if self.planned(name).queue_timeout is not None]
 
     def situation(self) -> tuple[Any, ...]:
         """Where the job stands, as coarsely as a person would say it."""
         job = self.job
         states = frozenset(self.states().values())
-        return (job.status, job.intent, job.phase, states, job.halted is not None, bool(job.requests), self.slot)
+        return (
+            job.status,
+            job.intent,
+            job.phase,
+            states,
+            job.halted is not None,
+            bool(job.requests),
+            self.slot,
+        )
 
     def novelty(self) -> tuple[Any, ...]:
         """Where the job stands, and what lies on its record that the next decision must take in."""
         job = self.job
         said = {
-            (bool(a.claimant), _heard(a.outcome), a.lease < self.now, a.instruction) for a in self.attempts.values()
+            (bool(a.claimant), _heard(a.outcome), a.lease < self.now, a.instruction)
+            for a in self.attempts.values()
         }
         recovering = any(record.recovering for record in self.groups.values())
-        asked = tuple((ask.do, "[" in ask.group, self.state().record(ask.group).state) for ask in job.requests)
-        return (self.situation(), frozenset(said), recovering, job.pause_now, job.reset_budgets, self.doing, asked)
+        asked = tuple(
+            (ask.do, "[" in ask.group, self.state().record(ask.group).state) for ask in job.requests
+        )
+        return (
+            self.situation(),
+            frozenset(said),
+            recovering,
+            job.pause_now,
+            job.reset_budgets,
+            self.doing,
+            asked,
+        )
 
     def key(self) -> object:
         """Equal for worlds that differ in nothing but numbers: times, epochs, words."""
         job, now = self.job, self.now
         times = (job.publish_next <= now, now >= job.intent_at + 60.0)
-        groups = ((g, r.state, r.failures, r.losses, r.next_at <= now) for g, r in self.groups.items())
-        return (self.novelty(), job.requests, times, tuple(self.collected.items()), frozenset(groups))
+        groups = (
+            (g, r.state, r.failures, r.losses, r.next_at <= now) for g, r in self.groups.items()
+        )
+        return (
+            self.novelty(),
+            job.requests,
+            times,
+            tuple(self.collected.items()),
+            frozenset(groups),
+        )
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -200,7 +251,10 @@ class SmallWorld:
         yield HALT
         for name, planned in self.plan.groups.items():
             yield from (Step(do, name) for do in ("skip", "rerun"))
-            if planned.spec.for_each is not None and (self.plan.member_count(name, self.collected) or 0) > 1:
+            if (
+                planned.spec.for_each is not None
+                and (self.plan.member_count(name, self.collected) or 0) > 1
+            ):
                 yield from (Step(do, f"{name}[{n}]") for do in ("skip", "rerun") for n in (0, 1))
         yield Step("alter", how="code")
         yield Step("alter", how="policy")
@@ -228,7 +282,11 @@ class SmallWorld:
         self._written(rerun(self.state(), name, f"w{self.given}"))
 
     def _alter(self, _: str, how: str) -> None:
-        values = {"params.x": self.job.revision + 1} if how == "code" else {"max_parallel": self.job.revision + 1}
+        values = (
+            {"params.x": self.job.revision + 1}
+            if how == "code"
+            else {"max_parallel": self.job.revision + 1}
+        )
         self._written(alter(self.state(), values, self.now, "me", ""))
 
     def _written(self, result: Commanded) -> Commanded:
@@ -256,7 +314,12 @@ class SmallWorld:
         if split_member(offer.group)[0] not in self.frozen and offer.group not in self.frozen:
             raise Broken(f"{offer.group} is on offer without inputs: nobody can claim it")
         self.attempts[offer.group] = replace(
-            attempt, claimant="c", worker="w", claimed_at=self.now, lease=self.now + LEASE, revision=self.job.revision
+            attempt,
+            claimant="c",
+            worker="w",
+            claimed_at=self.now,
+            lease=self.now + LEASE,
+            revision=self.job.revision,
         )
         self.due = min(self.due, self.now)
         return "CLAIMED"
@@ -279,7 +342,12 @@ class SmallWorld:
     def _finish(self, name: str, how: str) -> None:
         """As ``finish.lua`` does it: an attempt that is over is STALE, and nothing happens."""
         attempt = self.attempts.get(name)
-        if attempt is None or not attempt.claimant or attempt.outcome is not None or self.job.terminal:
+        if (
+            attempt is None
+            or not attempt.claimant
+            or attempt.outcome is not None
+            or self.job.terminal
+        ):
             return
         outcome = (OUTCOMES | RARE)["succeeded" if how in VALUES else how]
         if outcome.kind is OutcomeKind.SUCCEEDED:
@@ -301,7 +369,9 @@ class SmallWorld:
     def _let_pass(self, seconds: float, silent: str = "") -> None:
         self.now += seconds
         for name in self.running():
-            if name != silent and self.attempts[name].lease >= self.now - seconds:  # a dead one stays dead
+            if (
+                name != silent and self.attempts[name].lease >= self.now - seconds
+            ):  # a dead one stays dead
                 self.attempts[name] = replace(self.attempts[name], lease=self.now + LEASE)
 
     def _wait(self, _: str, __: str) -> None:
@@ -321,7 +391,9 @@ class SmallWorld:
         if how == "dies before":
             return  # the coordinator, and nobody is told of anything
         if how == "troubled":
-            self._decided(None, PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse is away")))
+            self._decided(
+                None, PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse is away"))
+            )
             return
         if not self.slot:
             self.slot = "abort" if doing == "abort" or how == "refuses" else "package"
@@ -330,17 +402,26 @@ class SmallWorld:
         if self.slot == "package":
             result = PublishResult(version=1, rows={"data": 1})
         else:
-            result = PublishResult(failed=self.why if doing == "abort" else Reason("MARKER_GONE", "it can never be"))
+            result = PublishResult(
+                failed=self.why if doing == "abort" else Reason("MARKER_GONE", "it can never be")
+            )
         self._decided(None, result)
 
     # ---- the coordinator ---------------------------------------------------------------------------------------------
 
     def _halt(self, _: str, __: str) -> None:
         """As ``Store.halt``: the job could not be decided, twice."""
-        if (move := (self.job.status, Status.HALTED)) not in JOB_MOVES and self.job.status is not Status.HALTED:
+        if (
+            move := (self.job.status, Status.HALTED)
+        ) not in JOB_MOVES and self.job.status is not Status.HALTED:
             raise Broken(f"the job moved from {self.job.status} to HALTED")
         self.seen.jobs.add(move)
-        self.job = replace(self.job, halted=Reason("UNDECIDABLE", "a bug"), status=Status.HALTED, commit=self._word())
+        self.job = replace(
+            self.job,
+            halted=Reason("UNDECIDABLE", "a bug"),
+            status=Status.HALTED,
+            commit=self._word(),
+        )
         self.due, self.kept = self.now + HALTED_LOOK, None
         self.given += 1
 
@@ -348,9 +429,13 @@ class SmallWorld:
         """Decide: at everything, from a fresh load; or at what a report of one group says, with the state at hand."""
         self._decided([name] if name else None, None)
 
-    def _decided(self, changed: Iterable[str] | None, published: PublishResult | None) -> Decision | None:
+    def _decided(
+        self, changed: Iterable[str] | None, published: PublishResult | None
+    ) -> Decision | None:
         """One round of the reconciler: load, decide, commit. None where there was nothing to decide."""
-        if self.job.terminal or (self.job.halted is not None and self.job.intent in (Intent.RUN, Intent.PAUSE)):
+        if self.job.terminal or (
+            self.job.halted is not None and self.job.intent in (Intent.RUN, Intent.PAUSE)
+        ):
             self.due = math.inf if self.job.terminal else self.now + HALTED_LOOK
             return None
         state = self.kept if changed is not None else None
@@ -370,7 +455,11 @@ class SmallWorld:
 
     def _stands(self, guard: Guard) -> bool:
         attempt = self.attempts.get(guard.group)
-        if attempt is None or (attempt.epoch, attempt.nonce) != (guard.epoch, guard.nonce) or attempt.outcome:
+        if (
+            attempt is None
+            or (attempt.epoch, attempt.nonce) != (guard.epoch, guard.nonce)
+            or attempt.outcome
+        ):
             return False
         return not attempt.claimant if guard.kind == "unclaimed" else attempt.lease < self.now
 
@@ -394,7 +483,11 @@ class SmallWorld:
                 records.pop(name, None)  # type: ignore[attr-defined]
         for name, (epoch, nonce, instruction) in decision.instructions.items():
             attempt = self.attempts.get(name)
-            if attempt is not None and (attempt.epoch, attempt.nonce) == (epoch, nonce) and attempt.outcome is None:
+            if (
+                attempt is not None
+                and (attempt.epoch, attempt.nonce) == (epoch, nonce)
+                and attempt.outcome is None
+            ):
                 self.attempts[name] = replace(attempt, instruction=instruction)
         self.due = math.inf if decision.due is None else decision.due
         for offer in decision.withdrawn:
@@ -403,7 +496,11 @@ class SmallWorld:
         self.ready.update(dict.fromkeys(decision.offers))
         for offer in self.ready:
             attempt = self.attempts.get(offer.group)
-            if attempt is None or attempt.claimant or (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce):
+            if (
+                attempt is None
+                or attempt.claimant
+                or (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce)
+            ):
                 raise Broken(f"{offer} stands ready, and nobody may claim it")
         if decision.abort is not None:
             self.doing, self.why = "abort", decision.abort
@@ -441,7 +538,13 @@ class SmallWorld:
                         self.attempts[name], lease=min(self.attempts[name].lease, self.now - 0.1)
                     )
                 else:
-                    self.play(Step("finish", name, how or ("failed for good" if runners == "fail" else "succeeded")))
+                    self.play(
+                        Step(
+                            "finish",
+                            name,
+                            how or ("failed for good" if runners == "fail" else "succeeded"),
+                        )
+                    )
             if self.doing:
                 self.play(Step("warehouse", how="answers"))
             elif self.due > self.now:

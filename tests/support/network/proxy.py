@@ -62,7 +62,9 @@ class Proxy:
         with suppress(OSError):  # the listener was closed
             while True:
                 client, _ = self._listener.accept()
-                line = _Line(client, socket.create_connection(("127.0.0.1", self._to)), self._closes)
+                line = _Line(
+                    client, socket.create_connection(("127.0.0.1", self._to)), self._closes
+                )
                 self._lines.append(line)
                 line.start()  # known before a word goes through, so that `mute` finds it
 
@@ -78,7 +80,9 @@ class Proxy:
 class _Line:
     """One connection through the proxy. ``closes``: asked before each reply; True: the reply and the line are lost."""
 
-    def __init__(self, client: socket.socket, server: socket.socket, closes: Callable[[_Line], bool]) -> None:
+    def __init__(
+        self, client: socket.socket, server: socket.socket, closes: Callable[[_Line], bool]
+    ) -> None:
         self._closes = closes
         self.muted = False
         self.last_words = 0

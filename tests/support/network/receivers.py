@@ -123,14 +123,18 @@ class Receiver:
 
         self._listen(Handler, certificate)
 
-    def _listen(self, handler: type[BaseHTTPRequestHandler], certificate: tuple[Any, Any] | None = None) -> None:
+    def _listen(
+        self, handler: type[BaseHTTPRequestHandler], certificate: tuple[Any, Any] | None = None
+    ) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self._server.daemon_threads = True
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="receiver", daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="receiver", daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Be away: nothing listens any more."""
@@ -191,7 +195,9 @@ def _copy(source: socket.socket, into: socket.socket) -> None:
 class MailServer:
     """An SMTP server that wants TLS, and a password where one is given. ``mails``: what it took."""
 
-    def __init__(self, authority: Authority, *, implicit: bool = False, login: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, authority: Authority, *, implicit: bool = False, login: tuple[str, str] | None = None
+    ) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*authority.certify("localhost"))
         self.mails: list[Mail] = []
@@ -199,27 +205,41 @@ class MailServer:
         self.refuses: dict[str, str] = {}  # recipient → what is answered
         self.hangs = False
 
-        def check(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
-            return AuthResult(success=(data.login.decode(), data.password.decode()) == login, handled=False)
+        def check(
+            server: Any, session: Any, envelope: Any, mechanism: str, data: Any
+        ) -> AuthResult:
+            return AuthResult(
+                success=(data.login.decode(), data.password.decode()) == login, handled=False
+            )
 
         more: dict[str, Any] = {"authenticator": check, "auth_required": True} if login else {}
-        more |= {"auth_require_tls": False} if implicit else {"tls_context": context, "require_starttls": True}
+        more |= (
+            {"auth_require_tls": False}
+            if implicit
+            else {"tls_context": context, "require_starttls": True}
+        )
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mail-server", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="mail-server", daemon=True
+        )
         self._thread.start()
 
         def serve() -> SMTP:
             with warnings.catch_warnings(action="ignore"):  # it does not see that TLS is around it
                 return SMTP(self, loop=self._loop, **more)
 
-        listening = self._loop.create_server(serve, "127.0.0.1", 0, ssl=context if implicit else None)
+        listening = self._loop.create_server(
+            serve, "127.0.0.1", 0, ssl=context if implicit else None
+        )
         self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
 
     @property
     def address(self) -> str:
         return f"localhost:{self._server.sockets[0].getsockname()[1]}"
 
-    async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
+    async def handle_RCPT(
+        self, server: Any, session: Any, envelope: Any, address: str, options: Any
+    ) -> str:
         if self.hangs:
             await asyncio.sleep(3600)
         if address in self.refuses:
@@ -247,7 +267,12 @@ class MailServer:
 
 
 def notice(
-    number: int = 1, *, problem: str = "", event: str = "failed", to: tuple[str, ...] = ("ops",), **more: Any
+    number: int = 1,
+    *,
+    problem: str = "",
+    event: str = "failed",
+    to: tuple[str, ...] = ("ops",),
+    **more: Any,
 ) -> Notice:
     """A notice as a commit writes it."""
     fields = {

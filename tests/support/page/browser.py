@@ -60,7 +60,13 @@ class Watched:
     def __init__(self, page: Page, origin: str) -> None:
         self.page = page
         self.complaints: list[str] = []
-        page.on("dialog", lambda dialog: (self.complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "dialog",
+            lambda dialog: (
+                self.complaints.append(f"a dialog: {dialog.message}"),
+                dialog.dismiss(),
+            ),
+        )
         page.on("pageerror", lambda error: self.complaints.append(f"an error of a script: {error}"))
         page.on("console", self._said)
         page.on("request", lambda request: self._asked(request.url, origin))
@@ -88,7 +94,9 @@ def watched(started: Browser, origin: str, **options: Any) -> Iterator[Watched]:
         yield made
         if options.get("java_script_enabled", True):
             made.page.wait_for_load_state()
-            made.page.evaluate("new Promise(requestAnimationFrame)")  # what the page did until now is heard before it
+            made.page.evaluate(
+                "new Promise(requestAnimationFrame)"
+            )  # what the page did until now is heard before it
         assert made.complaints == [], "\n".join(made.complaints)
     finally:
         try:
@@ -113,4 +121,6 @@ def violations(page: Page) -> list[str]:
 
 def overflow(page: Page) -> int:
     """By how many pixels the page is wider than its window."""
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return page.evaluate(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )

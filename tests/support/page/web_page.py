@@ -39,10 +39,19 @@ def page_of(
 ) -> Iterator[ServedPage]:
     """``unstuck web ARGUMENTS`` at a free port of the loopback address; it ends without a traceback."""
     log = folder / f"web-{os.urandom(2).hex()}.log"
-    settings = {"UNSTUCK_REDIS_URL": redis_url, "PYTHONPATH": PYTHONPATH, "PYTHONDONTWRITEBYTECODE": "1"}
+    settings = {
+        "UNSTUCK_REDIS_URL": redis_url,
+        "PYTHONPATH": PYTHONPATH,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     given = ["web", "--address", "127.0.0.1:0", *arguments]
     process = forked.start(
-        command, given, folder=folder, environ={**os.environ, **settings, **(environ or {})}, out=log, err=log
+        command,
+        given,
+        folder=folder,
+        environ={**os.environ, **settings, **(environ or {})},
+        out=log,
+        err=log,
     )
     try:
 

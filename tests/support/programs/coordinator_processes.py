@@ -31,7 +31,13 @@ class CoordinatorProcesses:
         self._members = [one for one in self._members if one.poll() is None]
         for _ in range(awake - sum(_awake(one.pid) for one in self._members)):
             self._members.append(
-                forked.start(_coordinate, folder=self._folder, environ=self._environ, out=self._log, err=self._log)
+                forked.start(
+                    _coordinate,
+                    folder=self._folder,
+                    environ=self._environ,
+                    out=self._log,
+                    err=self._log,
+                )
             )
 
     def kill(self) -> None:
@@ -65,7 +71,9 @@ def _awake(pid: int) -> bool:
 
 
 @contextmanager
-def coordinator_processes(folder: Path, environ: Mapping[str, str]) -> Iterator[CoordinatorProcesses]:
+def coordinator_processes(
+    folder: Path, environ: Mapping[str, str]
+) -> Iterator[CoordinatorProcesses]:
     """None at first; all are ended when the block is left."""
     made = CoordinatorProcesses(folder, {**os.environ, "PYTHONPATH": PYTHONPATH, **environ})
     try:

@@ -50,7 +50,9 @@ time.sleep(1000)
 class Up:
     """A foreground process, as ``unstuck up`` is one, with all that it starts."""
 
-    def __init__(self, folder: Path, terminal: Literal["file", "pipe", "tty"] = "file", **told: Any) -> None:
+    def __init__(
+        self, folder: Path, terminal: Literal["file", "pipe", "tty"] = "file", **told: Any
+    ) -> None:
         told = {"home": str(folder / "home"), "programs": {}, "grace": 1.0, **told}
         self.home = Path(told["home"])
         self.reader, self._writer = self._open(terminal, folder)
@@ -148,7 +150,9 @@ class Up:
 
     def is_back(self, text: str, former: int, timeout: float = 60.0) -> None:
         """Wait until another process stands where ``former`` stood."""
-        wait_until(lambda: (now := self.find(text)) and now.pid != former, timeout, f"{text} to come back")
+        wait_until(
+            lambda: (now := self.find(text)) and now.pid != former, timeout, f"{text} to come back"
+        )
 
     def is_ready_again(self, name: str) -> None:
         """Wait until Celery has said twice in the log of ``name`` that it is ready."""

@@ -71,7 +71,12 @@ class Forked:
 
 
 def start(
-    main: Callable[..., None], *arguments: object, folder: Path, environ: Mapping[str, str], out: Path, err: Path
+    main: Callable[..., None],
+    *arguments: object,
+    folder: Path,
+    environ: Mapping[str, str],
+    out: Path,
+    err: Path,
 ) -> Forked:
     """A process that calls ``main`` as the program of a session of its own, in ``folder``, with this environment alone.
 

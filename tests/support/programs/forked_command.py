@@ -14,7 +14,9 @@ from tempfile import TemporaryDirectory
 from tests.support.programs import forked
 
 
-def run(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run(
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     """``unstuck ARGUMENTS``, to its end. It is killed when the test that waits for it runs out of time."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")

@@ -21,16 +21,16 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-def in_terminal(command: Sequence[str], folder: Path, typed: Sequence[tuple[str, str]] = ()) -> tuple[int, str]:
+def in_terminal(
+    command: Sequence[str], folder: Path, typed: Sequence[tuple[str, str]] = ()
+) -> tuple[int, str]:
     """Run ``command``. Returns its exit code and all that the terminal was sent.
 
     ``typed``: pairs of what is awaited on the screen, and the keys that are typed then.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    program = (
-        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-    )
+    program = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
     started = subprocess.Popen(
         [command[0], "-c", program, *command] if "python" in command[0] else list(command),
         cwd=folder,

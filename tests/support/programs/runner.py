@@ -49,7 +49,11 @@ def _run(prepared: str, offers: Sequence[str]) -> None:
 
 @contextmanager
 def single_runner(
-    redis_url: str, folder: Path, *offers: Offer, prepared: str = "", environ: Mapping[str, str] | None = None
+    redis_url: str,
+    folder: Path,
+    *offers: Offer,
+    prepared: str = "",
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[SingleRunner]:
     """A runner that runs ``offers`` one after the other; killed with what it started when the block is left.
 
@@ -66,7 +70,9 @@ def single_runner(
     name = f"runner-{os.urandom(2).hex()}"
     out, log = folder / f"{name}.out", folder / f"{name}.log"
     told = (prepared, [str(offer) for offer in offers])
-    process = forked.start(_run, *told, folder=folder, environ={**os.environ, **settings}, out=out, err=log)
+    process = forked.start(
+        _run, *told, folder=folder, environ={**os.environ, **settings}, out=out, err=log
+    )
     below: list[psutil.Process] = []
     try:
         yield SingleRunner(process, out, log)

@@ -28,18 +28,34 @@ def s3_gateway(server: S3Server, *, ignores_conditions: bool) -> Iterator[Gatewa
         def _pass_on(self) -> None:
             made.requests.append((self.command, self.path))
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+            headers = {
+                name: value for name, value in self.headers.items() if name.lower() != "host"
+            }
             if made.ignores_conditions:
-                headers = {name: value for name, value in headers.items() if not name.lower().startswith("if-")}
+                headers = {
+                    name: value
+                    for name, value in headers.items()
+                    if not name.lower().startswith("if-")
+                }
             passed = http.client.HTTPConnection("127.0.0.1", server.port)
             passed.request(self.command, self.path, body, headers)
             answer = passed.getresponse()
             data = answer.read()
             self.send_response(answer.status)
             for name, value in answer.getheaders():
-                if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                if name.lower() not in (
+                    "content-length",
+                    "transfer-encoding",
+                    "connection",
+                    "date",
+                    "server",
+                ):
                     self.send_header(name, value)
-            length = answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+            length = (
+                answer.getheader("Content-Length", "0")
+                if self.command == "HEAD"
+                else str(len(data))
+            )
             self.send_header("Content-Length", length)
             self.end_headers()
             self.wfile.write(data)

@@ -71,7 +71,9 @@ class Observer:
 def observer(url: str, prefix: str, warehouse: str) -> Iterator[Observer]:
     command = [sys.executable, "-m", __name__, url, prefix, warehouse]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(ROOT)])}
-    process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         yield Observer(process)
     finally:
@@ -90,7 +92,9 @@ def _until_it_has_ended(client: redis.Redis, keys: Keys, job: str, seen: Seen) -
     return status
 
 
-def _judge(client: redis.Redis, keys: Keys, warehouse: str, job: str, status: Status) -> Iterator[str]:
+def _judge(
+    client: redis.Redis, keys: Keys, warehouse: str, job: str, status: Status
+) -> Iterator[str]:
     record = str(client.hget(keys.of(job).groups, "make"))
     if f'"{ENDS[status]}"' not in record:
         yield f"{job} is {status}, and its group is {record}"
@@ -99,7 +103,11 @@ def _judge(client: redis.Redis, keys: Keys, warehouse: str, job: str, status: St
     entry = None if slot is None else log.entry(slot)
     if (entry is not None and entry.kind == "package") is not (status is Status.FINISHED):
         yield f"{job} is {status}, and in the log stands {entry}"
-    elif entry is not None and entry.tokens and read_marker(Files(warehouse), entry.tokens[0]) is None:
+    elif (
+        entry is not None
+        and entry.tokens
+        and read_marker(Files(warehouse), entry.tokens[0]) is None
+    ):
         yield f"{job}: no marker"
 
 

@@ -27,7 +27,9 @@ _POM = """<project>
   <dependencies>{}</dependencies>
 </project>
 """
-_ONE = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_ONE = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+)
 
 
 def spark() -> str:
@@ -41,7 +43,9 @@ def class_path(*words: str) -> str:
     The test is skipped if no connector of these ``words`` was ever made for this Spark.
     """
     if "delta" in words and spark() not in DELTA:
-        pytest.skip(f"there is no Delta connector for Spark {spark()}; it is tried with {' and '.join(DELTA)}")
+        pytest.skip(
+            f"there is no Delta connector for Spark {spark()}; it is tried with {' and '.join(DELTA)}"
+        )
     assert (FOLDER / spark()).exists(), f"no jars for Spark {spark()}: make jars SPARKS={spark()}"
     return str(FOLDER / spark() / "*")
 
@@ -63,7 +67,11 @@ def fetch(what: str) -> None:
     new.mkdir(parents=True)
     (new / "pom.xml").write_text(pom)
     # Spark has what is left out.
-    copy = ["dependency:copy-dependencies", f"-DoutputDirectory={new}", "-DexcludeGroupIds=org.antlr"]
+    copy = [
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={new}",
+        "-DexcludeGroupIds=org.antlr",
+    ]
     subprocess.run(["mvn", "-q", "-B", "-f", str(new / "pom.xml"), *copy], check=True)
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)

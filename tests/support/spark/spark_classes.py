@@ -25,11 +25,17 @@ def make() -> None:
     with TemporaryDirectory(dir=ARCHIVE.parent) as folder:
         made = Path(folder, ARCHIVE.name)
         os.environ["JAVA_TOOL_OPTIONS"] = JAVA_OPTIONS
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options -XX:ArchiveClassesAtExit={made} pyspark-shell"
+        os.environ["PYSPARK_SUBMIT_ARGS"] = (
+            f"--driver-java-options -XX:ArchiveClassesAtExit={made} pyspark-shell"
+        )
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        spark = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .getOrCreate()
+        )
         frame = spark.createDataFrame([(1, "a"), (2, "b")], "n long, name string")
         frame.groupBy("name").sum("n").write.parquet(str(Path(folder, "sums")))
         spark.read.parquet(str(Path(folder, "sums"))).createOrReplaceTempView("sums")

@@ -76,7 +76,11 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[tuple[str, Sequence[S
     """A master and workers of one core each. Gives the address of the master, and the workers."""
     deploy = "org.apache.spark.deploy"
     web = ("--webui-port", "0")
-    started = [SparkProcess(folder, "master", "spark-class", f"{deploy}.master.Master", "-h", _HOST, "-p", "0", *web)]
+    started = [
+        SparkProcess(
+            folder, "master", "spark-class", f"{deploy}.master.Master", "-h", _HOST, "-p", "0", *web
+        )
+    ]
     try:
         url = started[0].says(r"Starting Spark master at (spark://\S+)")
         for n in range(workers):
@@ -93,10 +97,21 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[tuple[str, Sequence[S
 @contextmanager
 def connect_server(folder: Path, *conf: str) -> Iterator[str]:
     """A Spark Connect server on local cores. Gives its address."""
-    options = [f"--conf={one}" for one in ("spark.connect.grpc.binding.port=0", "spark.ui.enabled=false", *conf)]
+    options = [
+        f"--conf={one}"
+        for one in ("spark.connect.grpc.binding.port=0", "spark.ui.enabled=false", *conf)
+    ]
     name = "org.apache.spark.sql.connect.service.SparkConnectServer"
     server = SparkProcess(
-        folder, "connect", "spark-submit", "--master", "local[2]", "--class", name, *options, "spark-internal"
+        folder,
+        "connect",
+        "spark-submit",
+        "--master",
+        "local[2]",
+        "--class",
+        name,
+        *options,
+        "spark-internal",
     )
     try:
         port = server.says(r"Spark Connect server started at: .*:(\d+)")

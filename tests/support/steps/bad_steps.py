@@ -70,16 +70,24 @@ def _redis_class() -> None:
 CODE = {
     "json": lambda: [setattr(json, name, broken) for name in ("dumps", "loads")],
     "redis": _redis_class,
-    "os": lambda: [setattr(os, name, broken) for name in ("write", "read", "getcwd", "open", "killpg")],
+    "os": lambda: [
+        setattr(os, name, broken) for name in ("write", "read", "getcwd", "open", "killpg")
+    ],
     "environ": lambda: setattr(os, "environ", {}),
-    "builtins": lambda: [setattr(builtins, name, broken) for name in ("len", "callable", "isinstance", "open")],
+    "builtins": lambda: [
+        setattr(builtins, name, broken) for name in ("len", "callable", "isinstance", "open")
+    ],
     "threading": lambda: [setattr(threading.Thread, name, broken) for name in ("start", "join")],
-    "logging": lambda: [setattr(logging.Logger, name, broken) for name in ("info", "warning", "error", "log")],
+    "logging": lambda: [
+        setattr(logging.Logger, name, broken) for name in ("info", "warning", "error", "log")
+    ],
     "time": lambda: [setattr(time, name, broken) for name in ("time", "monotonic", "sleep")],
     "socket": lambda: setattr(socket, "socket", broken),
     "tempfile": lambda: setattr(tempfile, "TemporaryDirectory", broken),
     "random": lambda: setattr(random, "random", broken),
-    "modules": lambda: [sys.modules.pop(name) for name in ("json", "os", "unstuck.tasks.runner.attempt")],
+    "modules": lambda: [
+        sys.modules.pop(name) for name in ("json", "os", "unstuck.tasks.runner.attempt")
+    ],
 }
 STATE = {
     "environment": os.environ.clear,
@@ -96,8 +104,12 @@ STATE = {
     "handler": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}),
     "timer": _timer,
-    "files": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
-    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"),
+    "files": lambda: resource.setrlimit(
+        resource.RLIMIT_NOFILE, (8, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    ),
+    "locale": lambda: locale.setlocale(
+        locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"
+    ),
     "recursion": _recursion,
     "garbage": gc.disable,
     "trace": lambda: sys.settrace(lambda *_: None),
@@ -137,7 +149,9 @@ def found(spark: Any, ctx: Any) -> None:
             "folder": os.getcwd(),
             "decimals": repr(decimal.Context(decimal.getcontext().prec)),
             "traps": [bool(on) for on in decimal.getcontext().traps.values()],
-            "handlers": [str(signal.getsignal(number)).partition(" at 0x")[0] for number in range(1, 32)],
+            "handlers": [
+                str(signal.getsignal(number)).partition(" at 0x")[0] for number in range(1, 32)
+            ],
             "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
             "timer": signal.getitimer(signal.ITIMER_VIRTUAL)[0],
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
@@ -145,7 +159,10 @@ def found(spark: Any, ctx: Any) -> None:
             "recursion": sys.getrecursionlimit(),
             "garbage": gc.isenabled(),
             "trace": sys.gettrace() is None,
-            "code": [holder.__dict__[name].__module__ for holder, name in ((json, "dumps"), (time, "time"))],
+            "code": [
+                holder.__dict__[name].__module__
+                for holder, name in ((json, "dumps"), (time, "time"))
+            ],
         },
     )
 

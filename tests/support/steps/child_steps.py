@@ -108,7 +108,9 @@ def _late(folder: str, after: float, **options: Any) -> None:
 
 
 def _process(folder: str, *, daemon: bool = True) -> None:
-    process = multiprocessing.get_context("fork").Process(target=_stay, args=(folder,), daemon=daemon)
+    process = multiprocessing.get_context("fork").Process(
+        target=_stay, args=(folder,), daemon=daemon
+    )
     process.start()
     _KEPT.append(process)
 
@@ -147,7 +149,9 @@ WAYS: dict[str, Callable[[str], object]] = {
     "a program": _program,
     "a program in a session of its own": partial(_program, start_new_session=True),
     "a program in a group of its own": partial(_program, process_group=0),
-    "a program with a daemon of its own": partial(_program, code=f"import os\nif os.fork(): os.setsid()\n{_STAY}"),
+    "a program with a daemon of its own": partial(
+        _program, code=f"import os\nif os.fork(): os.setsid()\n{_STAY}"
+    ),
     "a shell in the background": partial(_shell, line="STAY &"),
     "nohup": partial(_shell, line="nohup STAY >/dev/null 2>&1 &"),
     "setsid and nohup": partial(_shell, line="setsid nohup STAY >/dev/null 2>&1 &"),

@@ -19,7 +19,9 @@ def pollutes(spark: Any, ctx: Any, hadoop: dict[str, str]) -> None:
     context.environment["MY_TENANT"] = "A"
     value = context.broadcast(bytearray(os.urandom(1 << 20)))
     ctx.result("sum", context.parallelize([1], 1).map(lambda _: len(value.value)).sum())
-    spark._jvm.java.util.TimeZone.setDefault(spark._jvm.java.util.TimeZone.getTimeZone("Asia/Tokyo"))
+    spark._jvm.java.util.TimeZone.setDefault(
+        spark._jvm.java.util.TimeZone.getTimeZone("Asia/Tokyo")
+    )
     ctx.result("pid", os.getpid())
 
 
@@ -34,9 +36,13 @@ def looks(spark: Any, ctx: Any, keys: list[str]) -> Any:
             **{key: configuration.get(key) for key in keys},
             "tenant": context.getLocalProperty("my.tenant"),
             "description": context.getLocalProperty("spark.job.description"),
-            "level": str(spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()),
+            "level": str(
+                spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+            ),
             "checkpoints": context._jsc.sc().checkpointDir().toString(),
-            "environment": context.parallelize([1], 1).map(lambda _: os.environ.get("MY_TENANT")).first(),
+            "environment": context.parallelize([1], 1)
+            .map(lambda _: os.environ.get("MY_TENANT"))
+            .first(),
             "zone": spark._jvm.java.util.TimeZone.getDefault().getID(),
             "files": sum(one.is_file() for one in os.scandir(context._temp_dir)),
         },

@@ -141,7 +141,9 @@ def warehouse_hangs(spark: Any, ctx: Any, warehouse: str, then: str = "") -> Non
 
 def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
     """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon has."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], process_group=0
+    )
     if started:
         Path(started).write_text(str(child.pid))
     while True:
@@ -163,7 +165,10 @@ def hold_the_gil(spark: Any, ctx: Any, seconds: int) -> Any:
     ctypes.PyDLL(None).sleep(seconds)
     stop.set()
     thread.join()
-    ctx.result("silent_for", max(b - a for a, b in zip([before, *ticks], [*ticks, time.monotonic()], strict=True)))
+    ctx.result(
+        "silent_for",
+        max(b - a for a, b in zip([before, *ticks], [*ticks, time.monotonic()], strict=True)),
+    )
 
 
 def unspeakable(spark: Any, ctx: Any) -> None:
@@ -250,7 +255,9 @@ def spark_numbers(spark: Any, ctx: Any, rows: int = 10) -> Any:
 
 def views(spark: Any, ctx: Any) -> None:
     ctx.result("views", sorted(t.name for t in spark.catalog.listTables() if t.isTemporary))
-    ctx.result("global", sorted(t.name for t in spark.catalog.listTables("global_temp") if t.namespace))
+    ctx.result(
+        "global", sorted(t.name for t in spark.catalog.listTables("global_temp") if t.namespace)
+    )
     ctx.result("partitions", spark.conf.get("spark.sql.shuffle.partitions"))
     ctx.result("same", type(spark).builder.getOrCreate() is spark)
     ctx.result("tags", sorted(spark.sparkContext.getJobTags()))
@@ -368,7 +375,13 @@ def union(spark: Any, ctx: Any) -> None:
 
 
 def counted(
-    spark: Any, ctx: Any, folder: str, gate: str = "", seconds: float = 0.0, n: int = 0, gated: int = 1
+    spark: Any,
+    ctx: Any,
+    folder: str,
+    gate: str = "",
+    seconds: float = 0.0,
+    n: int = 0,
+    gated: int = 1,
 ) -> None:
     """Polite, and counts: one file per ``n``, a line when it began and one when it was done.
 
@@ -405,7 +418,9 @@ def rows_of_tables(spark: Any, ctx: Any, names: list[str], made_by: str) -> None
     import pyarrow as pa
 
     for name in names:
-        ctx.output(name).write(pa.table({"n": pa.array([2, 3], pa.int64()), "made_by": [made_by] * 2}))
+        ctx.output(name).write(
+            pa.table({"n": pa.array([2, 3], pa.int64()), "made_by": [made_by] * 2})
+        )
 
 
 def slow_in_the_jvm(spark: Any, ctx: Any, started: str) -> Any:
@@ -472,4 +487,6 @@ def known_conf(spark: Any, ctx: Any, path: str) -> None:
     """Write down every setting that Spark knows, and whether a session that runs takes it."""
     config = spark.sparkContext._jvm.org.apache.spark.internal.config
     entries = getattr(getattr(config, "ConfigEntry$"), "MODULE$").knownConfigs().keySet().toArray()
-    Path(path).write_text(json.dumps({key: spark.conf.isModifiable(key) for key in map(str, entries)}))
+    Path(path).write_text(
+        json.dumps({key: spark.conf.isModifiable(key) for key in map(str, entries)})
+    )

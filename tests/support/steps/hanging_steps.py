@@ -20,7 +20,10 @@ def taken_twice(lock: threading.Lock) -> None:
 
 
 def reads_a_socket(spark: Any, ctx: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as line:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as line,
+    ):
         line.makefile().readline()  # nobody ever answers
 
 

@@ -14,7 +14,9 @@ log = logging.getLogger("company.pipeline")
 
 
 def basic(spark: Any, ctx: Any) -> None:
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="console %(message)s", force=True)
+    logging.basicConfig(
+        stream=sys.stdout, level=logging.INFO, format="console %(message)s", force=True
+    )
     _speak(ctx)
 
 
@@ -78,7 +80,10 @@ def looks(spark: Any, ctx: Any) -> None:
     root = logging.getLogger()
     ctx.result("handlers", [repr(handler) for handler in root.handlers])
     ctx.result("level", root.level)
-    ctx.result("disabled", sorted(name for name in root.manager.loggerDict if logging.getLogger(name).disabled))
+    ctx.result(
+        "disabled",
+        sorted(name for name in root.manager.loggerDict if logging.getLogger(name).disabled),
+    )
     ctx.result("off", root.manager.disable)
 
 
@@ -99,7 +104,9 @@ def streams(spark: Any, ctx: Any) -> None:
     thread.start()
     thread.join()
     subprocess.run([sys.executable, "-c", "print(1)"], stdout=sys.stdout, check=True)
-    ctx.result("facts", [out.isatty(), out.writable(), out.readable(), out.closed, out.mode, out.name])
+    ctx.result(
+        "facts", [out.isatty(), out.writable(), out.readable(), out.closed, out.mode, out.name]
+    )
     ctx.result("encoding", out.encoding)
 
 

@@ -29,12 +29,23 @@ def text_holds_the_gil(spark: Any, ctx: Any) -> None:
 
 def raises_where(spark: Any, ctx: Any, name: str, kind: str = "RuntimeError") -> None:
     """Raises an ``Odd`` that raises ``kind`` wherever anybody asks it, or its class, for ``name``."""
-    raised = {"RuntimeError": RuntimeError, "SystemExit": SystemExit, "MemoryError": MemoryError}[kind]
+    raised = {"RuntimeError": RuntimeError, "SystemExit": SystemExit, "MemoryError": MemoryError}[
+        kind
+    ]
 
     def refuse(*_: Any) -> Any:
         raise raised("not to be had")
 
-    kinds = type("Kinds", (type,), {name: property(refuse)} if name in ("__name__", "__module__") else {})
-    is_method = name in ("__str__", "__repr__", "__getattribute__", "__setattr__", "__eq__", "__hash__")
+    kinds = type(
+        "Kinds", (type,), {name: property(refuse)} if name in ("__name__", "__module__") else {}
+    )
+    is_method = name in (
+        "__str__",
+        "__repr__",
+        "__getattribute__",
+        "__setattr__",
+        "__eq__",
+        "__hash__",
+    )
     Odd = kinds("Odd", (Exception,), {name: refuse if is_method else property(refuse)})
     raise Odd("the true error")

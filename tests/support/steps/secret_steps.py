@@ -24,7 +24,12 @@ def told(spark: Any, ctx: Any, key: str, password: str) -> None:
         ctx.log.info("one line: %s", line)
     print(f"{password[:4]}", end="", flush=True)
     print(password[4:])
-    for text in (repr(password), json.dumps({"password": password}), quote(password, safe=""), repr(key)):
+    for text in (
+        repr(password),
+        json.dumps({"password": password}),
+        quote(password, safe=""),
+        repr(key),
+    ):
         ctx.log.warning("in another form: %s", text)
         print(text, file=sys.stderr)
     logging.getLogger(password).warning("a logger of this name")
@@ -35,13 +40,19 @@ def past_python(spark: Any, ctx: Any, password: str) -> None:
     """Write to the descriptors themselves: this process, a child, a grandchild, and a C library."""
     os.write(1, f"written: {password}\n".encode())
     os.write(2, f"{password[:3]}".encode())
-    while fcntl.ioctl(2, termios.FIONREAD, bytes(4)) != bytes(4):  # the pipe still has the first part
+    while fcntl.ioctl(2, termios.FIONREAD, bytes(4)) != bytes(
+        4
+    ):  # the pipe still has the first part
         time.sleep(0.001)
     os.write(2, f"{password[3:]} written in two\n".encode())
     subprocess.run(["sh", "-c", 'printf "child: %s\n" "$0"', password], check=True)
-    subprocess.run(["sh", "-c", 'sh -c "cat >&2"'], input=f"grandchild: {password}\n".encode(), check=True)
+    subprocess.run(
+        ["sh", "-c", 'sh -c "cat >&2"'], input=f"grandchild: {password}\n".encode(), check=True
+    )
     ctypes.CDLL(None).printf(b"library: %s\n", password.encode())
-    ctypes.CDLL(None).puts(b"x" * 300_000)  # more than a pipe holds, and CDLL lets the GIL go; PyDLL does not
+    ctypes.CDLL(None).puts(
+        b"x" * 300_000
+    )  # more than a pipe holds, and CDLL lets the GIL go; PyDLL does not
     ctypes.PyDLL(None).puts(b"y" * 300_000)
     print("printed after that")
 

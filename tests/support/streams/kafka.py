@@ -21,11 +21,15 @@ class Broker:
     def stream(self, topic: str) -> str:
         return f"kafka://{self.address}/{topic}"
 
-    def produce(self, topic: str, *values: Any, partition: int = 0, key: bytes | None = None, **rest: Any) -> None:
+    def produce(
+        self, topic: str, *values: Any, partition: int = 0, key: bytes | None = None, **rest: Any
+    ) -> None:
         """One message for each of ``values``, which is written as JSON if it is not bytes or None."""
         failed: list[object] = []
         for value in values:
-            data = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+            data = (
+                value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+            )
             self.producer.produce(
                 topic,
                 data,

@@ -54,7 +54,9 @@ class KafkaServer:
         self.address, self.sasl = f"127.0.0.1:{self.port}", f"127.0.0.1:{sasl}"
         self._process: subprocess.Popen[bytes] | None = None
         (home / "server.properties").write_text(
-            _PROPERTIES.format(port=self.port, sasl=sasl, controller=controller, home=home, word=self.WORD)
+            _PROPERTIES.format(
+                port=self.port, sasl=sasl, controller=controller, home=home, word=self.WORD
+            )
         )
         subprocess.run(
             [
@@ -78,7 +80,9 @@ class KafkaServer:
         """Start it, and return when it answers."""
         command = [*self._java("kafka.Kafka"), str(self.home / "server.properties")]
         with (self.home / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
         wait_until(self._answers, 120, "Kafka to answer")
 
     def _answers(self) -> bool:
@@ -103,7 +107,12 @@ class KafkaServer:
 
     def broker(self, **conf: Any) -> Broker:
         """It, with a producer of its own."""
-        given = {"bootstrap.servers": self.address, "log_level": 0, "enable.idempotence": True, **conf}
+        given = {
+            "bootstrap.servers": self.address,
+            "log_level": 0,
+            "enable.idempotence": True,
+            **conf,
+        }
         return Broker(self.address, Producer(given))
 
     def admin(self) -> AdminClient:
@@ -120,7 +129,9 @@ class KafkaServer:
         admin = self.admin()
         for done in admin.delete_topics([topic]).values():
             done.result(30)
-        wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 60, f"{topic} to be gone")
+        wait_until(
+            lambda: topic not in admin.list_topics(timeout=10).topics, 60, f"{topic} to be gone"
+        )
 
 
 @contextmanager

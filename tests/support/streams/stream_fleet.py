@@ -83,5 +83,9 @@ def published_ids(warehouse: Warehouse, dataset: str = "loads") -> list[int]:
     found: list[int] = []
     for one in warehouse.dataset(dataset).files:
         with warehouse.storage.open(one.path) as file:
-            found += [row["id"] for row in pq.read_table(file).to_pylist() for _ in range(row.get("count", 1))]
+            found += [
+                row["id"]
+                for row in pq.read_table(file).to_pylist()
+                for _ in range(row.get("count", 1))
+            ]
     return sorted(found)

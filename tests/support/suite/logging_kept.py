@@ -16,7 +16,11 @@ def logging_is_kept() -> Iterator[None]:
     before = state_of_logging()
     yield
     after = state_of_logging()
-    changed = {what: f"{before[what]} -> {after.get(what)}" for what in before if before[what] != after.get(what)}
+    changed = {
+        what: f"{before[what]} -> {after.get(what)}"
+        for what in before
+        if before[what] != after.get(what)
+    }
     assert not changed, f"this test leaves logging changed, for all tests after it: {changed}"
 
 
@@ -26,11 +30,19 @@ def state_of_logging() -> dict[str, Any]:
     found: dict[str, Any] = {
         "logging.disable": root.manager.disable,
         "level of root": root.level,
-        "handlers of root": [(type(one).__name__, id(one), one.level, list(one.filters)) for one in root.handlers],
+        "handlers of root": [
+            (type(one).__name__, id(one), one.level, list(one.filters)) for one in root.handlers
+        ],
         "the factory of records": logging.getLogRecordFactory(),
         "Logger.callHandlers": logging.Logger.callHandlers,
     }
     for name, one in list(root.manager.loggerDict.items()):
         if isinstance(one, logging.Logger) and name.partition(".")[0] in _OURS:
-            found[f"logger {name}"] = (one.level, one.disabled, one.propagate, list(one.handlers), list(one.filters))
+            found[f"logger {name}"] = (
+                one.level,
+                one.disabled,
+                one.propagate,
+                list(one.handlers),
+                list(one.filters),
+            )
     return found

@@ -17,11 +17,15 @@ WORTH_A_LINE = 2.0  # seconds
 
 def durations() -> dict[str, float]:
     """Seconds by file, from the table."""
-    return {name: float(seconds) for seconds, name in map(str.split, TABLE.read_text().splitlines())}
+    return {
+        name: float(seconds) for seconds, name in map(str.split, TABLE.read_text().splitlines())
+    }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-durations", action="store_true", help=f"write what each file took to {TABLE.name}")
+    parser.addoption(
+        "--write-durations", action="store_true", help=f"write what each file took to {TABLE.name}"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,6 +49,15 @@ class Writer:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
-        found = {name: seconds for name, seconds in (durations() | self._seconds).items() if (ROOT / name).is_file()}
-        lines = [f"{found[name]:6.1f} {name}" for name in sorted(found, key=lambda name: (-found[name], name))]
-        TABLE.write_text("\n".join(line for line in lines if float(line.split()[0]) >= WORTH_A_LINE) + "\n")
+        found = {
+            name: seconds
+            for name, seconds in (durations() | self._seconds).items()
+            if (ROOT / name).is_file()
+        }
+        lines = [
+            f"{found[name]:6.1f} {name}"
+            for name in sorted(found, key=lambda name: (-found[name], name))
+        ]
+        TABLE.write_text(
+            "\n".join(line for line in lines if float(line.split()[0]) >= WORTH_A_LINE) + "\n"
+        )

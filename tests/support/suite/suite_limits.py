@@ -37,9 +37,15 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(GRACE, "seconds that a test has after its timeout, until its process is ended", default="60")
-    parser.addini(END, "seconds that a process has for its end, when all tests have ended", default="60")
-    parser.addini(SILENCE, "seconds without news of any test, until the whole run is ended", default="900")
+    parser.addini(
+        GRACE, "seconds that a test has after its timeout, until its process is ended", default="60"
+    )
+    parser.addini(
+        END, "seconds that a process has for its end, when all tests have ended", default="60"
+    )
+    parser.addini(
+        SILENCE, "seconds without news of any test, until the whole run is ended", default="900"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,7 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def start_reaper() -> None:
     """From here on whatever this process starts ends with it."""
     value = str(uuid4())
-    reaper = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py")), str(os.getpid()), MARK, value]
+    reaper = [
+        sys.executable,
+        "-I",
+        str(Path(__file__).with_name("reaper.py")),
+        str(os.getpid()),
+        MARK,
+        value,
+    ]
     devnull = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     # The reaper of an outer test process must not end this one before its work is done.
     unmarked = {name: each for name, each in os.environ.items() if name != MARK}
@@ -62,7 +75,9 @@ class Limits:
     """One alarm, which is set again at every step of the run; when it goes off, all stacks are written to stderr."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._grace, self._end, self._silence = (float(config.getini(name)) for name in (GRACE, END, SILENCE))
+        self._grace, self._end, self._silence = (
+            float(config.getini(name)) for name in (GRACE, END, SILENCE)
+        )
         self._default = float(config.getoption("timeout") or config.getini("timeout"))
         self._config = config
         if SLOWNESS not in os.environ:  # the test processes have it from their controller
@@ -117,7 +132,9 @@ class Limits:
         faulthandler.cancel_dump_traceback_later()
 
     def _news(self) -> None:
-        if self._config.pluginmanager.hasplugin("dsession"):  # the controller of pytest-xdist runs no test itself
+        if self._config.pluginmanager.hasplugin(
+            "dsession"
+        ):  # the controller of pytest-xdist runs no test itself
             self._alarm(self._silence)
 
     @pytest.hookimpl(tryfirst=True)
@@ -126,7 +143,9 @@ class Limits:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        if not hasattr(self._config, "workerinput"):  # a worker of pytest-xdist waits for the others before it ends
+        if not hasattr(
+            self._config, "workerinput"
+        ):  # a worker of pytest-xdist waits for the others before it ends
             self._alarm(self._grace + self._end)  # the summary is still to be written
 
     def pytest_unconfigure(self) -> None:

@@ -14,9 +14,7 @@ from unstuck.views.words import first_line
 
 CODE = sorted((ROOT / "src" / "unstuck" / "cli").rglob("*.py"))
 ID = "20261127T074024-fa8esaga/by_month[3]/1/9cb4429862ba69e7/f4683b716d0d/of-a-shared-worker"  # 87 columns
-WORDS = (
-    "group load failed: no file /data/landing/2026-11-27/customers_export_of_all_of_the_year.csv, 売上高の一覧 of it"
-)
+WORDS = "group load failed: no file /data/landing/2026-11-27/customers_export_of_all_of_the_year.csv, 売上高の一覧 of it"
 WIDTHS = (40, 60, 80, 120)
 
 
@@ -25,13 +23,22 @@ def _tables() -> dict[str, tuple[str, ...]]:
     found = {}
     for path in CODE:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "table":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "table"
+            ):
                 names: list[str] = []
                 for one in node.args:
                     inner = one.value if isinstance(one, ast.Starred) else one
-                    unknown = [inner] * (2 if inner is not one else 1)  # at least two, for a row has a name and more
+                    unknown = [inner] * (
+                        2 if inner is not one else 1
+                    )  # at least two, for a row has a name and more
                     several = inner.elts if isinstance(inner, ast.Tuple) else unknown
-                    names += [str(each.value) if isinstance(each, ast.Constant) else "MORE" for each in several]
+                    names += [
+                        str(each.value) if isinstance(each, ast.Constant) else "MORE"
+                        for each in several
+                    ]
                 found[f"{path.name}:{node.lineno}"] = tuple(names)
     return found
 
@@ -48,11 +55,17 @@ def drawn(width: int, *printed: object) -> str:
 
 def too_long(said: str, width: int) -> list[str]:
     """Lines that are wider than the terminal, and hold more than one word."""
-    return [line for line in said.splitlines() if len(line.rstrip()) > width and len(line.split()) > 1]
+    return [
+        line for line in said.splitlines() if len(line.rstrip()) > width and len(line.split()) > 1
+    ]
 
 
 def test_every_table_of_the_command_line_is_made_in_one_place() -> None:
-    others = {path for path in CODE if "rich.table" in path.read_text() or "Table.grid" in path.read_text()}
+    others = {
+        path
+        for path in CODE
+        if "rich.table" in path.read_text() or "Table.grid" in path.read_text()
+    }
     assert {path.name for path in others} == {"terminal.py", "job_tree.py"}
     assert len(TABLES) >= 12
 
@@ -67,7 +80,11 @@ def test_no_table_splits_an_id_or_a_word(where: str, width: int) -> None:
         listing.add_row(*(ID if n == long else f"short{n}" for n in range(len(columns))))
         listing.add_row(*(WORDS if n == long else "7" for n in range(len(columns))))
         said = drawn(width, listing).split()
-        assert {ID, *WORDS.split(), *(f"short{n}" for n in range(len(columns)) if n != long)} <= set(said)
+        assert {
+            ID,
+            *WORDS.split(),
+            *(f"short{n}" for n in range(len(columns)) if n != long),
+        } <= set(said)
     listing = table(*columns)
     listing.add_row(ID, *(WORDS for _ in columns[1:]))
     said = drawn(width, listing)

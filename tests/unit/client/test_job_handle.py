@@ -27,7 +27,9 @@ def load(hand: ByHand, *rows: tuple[str, int]) -> JobHandle:
     table = pa.table({"day": [day for day, _ in rows], "n": [number for _, number in rows]})
     made = {"sales": stage_table(files, f"{token.staging}/sales", table, ["day"])}
     write_marker(files, token.staging, Marker(str(token), "same", made, {}, {}, 1.0))
-    hand.finish(token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows={"sales": len(rows)}))
+    hand.finish(
+        token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows={"sales": len(rows)})
+    )
     assert hand.view(job).job.status is Status.FINISHED
     return hand.client.job(job)
 
@@ -38,15 +40,22 @@ def jobs(hand: ByHand) -> tuple[JobHandle, JobHandle]:
     return load(hand, ("monday", 1), ("tuesday", 2)), load(hand, ("monday", 3), ("friday", 4))
 
 
-def test_a_handle_reads_the_partitions_of_where_as_of_its_own_job(jobs: tuple[JobHandle, JobHandle]) -> None:
+def test_a_handle_reads_the_partitions_of_where_as_of_its_own_job(
+    jobs: tuple[JobHandle, JobHandle],
+) -> None:
     first, later = jobs
     monday = {"day": "monday"}
     assert first.read("sales", where=monday).to_pylist() == [{"day": "monday", "n": 1}]
     assert first.read("sales", where={"day": "friday"}).num_rows == 0
     assert later.read("sales", "pandas", where=monday)["n"].tolist() == [1, 3]
-    assert sorted(later.read("sales", where={"day": ["friday", "tuesday"]})["n"].to_pylist()) == [2, 4]
+    assert sorted(later.read("sales", where={"day": ["friday", "tuesday"]})["n"].to_pylist()) == [
+        2,
+        4,
+    ]
     with duckdb.connect() as connection:
-        assert later.read("sales", connection, where=monday).aggregate("sum(n)").fetchall() == [(4,)]
+        assert later.read("sales", connection, where=monday).aggregate("sum(n)").fetchall() == [
+            (4,)
+        ]
     assert [len(job.files("sales", where=monday)) for job in jobs] == [1, 2]
     assert [len(job.files("sales")) for job in jobs] == [2, 4]
     with pytest.raises(ValueError, match="not parted by n, but by day"):

@@ -17,16 +17,25 @@ MADE = {"name": "made", "steps": [{"sql": "SELECT 1 AS id", "output": "made"}]}
 
 def reading(table: str) -> dict[str, Any]:
     steps = [{"sql": f"SELECT * FROM {table}", "output": "report"}]
-    return {"name": "sales", "groups": [MADE, {"name": "report", "needs": ["made"], "steps": steps}]}
+    return {
+        "name": "sales",
+        "groups": [MADE, {"name": "report", "needs": ["made"], "steps": steps}],
+    }
 
 
-def test_a_table_that_nothing_provides_is_refused_at_submit_at_retry_and_for_a_schedule(hand: ByHand) -> None:
-    publish_frame(Warehouse(hand.settings.warehouse), "orders", pa.table({"id": [1]}), "replace", ())
+def test_a_table_that_nothing_provides_is_refused_at_submit_at_retry_and_for_a_schedule(
+    hand: ByHand,
+) -> None:
+    publish_frame(
+        Warehouse(hand.settings.warehouse), "orders", pa.table({"id": [1]}), "replace", ()
+    )
     refused = "did you mean the published dataset 'orders'"
     with pytest.raises(SpecError, match=refused):
         hand.client.submit(reading("oders"))
     with pytest.raises(SpecError, match=refused):
-        hand.client.schedules.set({**reading("oders"), "schedule": {"cron": "0 2 * * *", "zone": "UTC"}})
+        hand.client.schedules.set(
+            {**reading("oders"), "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}
+        )
     assert not hand.client.jobs()
     assert not hand.client.schedules.names()
     job = hand.submit({"name": "a"})

@@ -11,8 +11,12 @@ def test_a_coordinator_loads_nothing_that_only_people_use() -> None:
         "import sys, unstuck.coordinator as room; room.celery.app.loader.import_default_modules(); "
         "print(*(name for name in sys.modules if name.startswith('unstuck.')), sep='\\n')"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     modules = run.stdout.split()
     assert "unstuck.coordinator.celery" in modules
     sides = ("unstuck.coordinator", "unstuck.tasks")
-    assert [name for name in modules if not f"{name}.".startswith(tuple(f"{side}." for side in sides))] == []
+    assert [
+        name for name in modules if not f"{name}.".startswith(tuple(f"{side}." for side in sides))
+    ] == []

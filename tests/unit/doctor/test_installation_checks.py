@@ -44,9 +44,18 @@ COORDINATOR = CoordinatorStatus(
     id="c", host="h1", pid=1, queues=("control",), seen=999.0, read_at=990.0, swept_at=999.0
 )
 RUNNER = RunnerStatus(
-    id="r", host="h2", pid=2, queues=("spark",), seen=999.0, worker_pid=1, claimed_at=850.0, taken_at=900.0
+    id="r",
+    host="h2",
+    pid=2,
+    queues=("spark",),
+    seen=999.0,
+    worker_pid=1,
+    claimed_at=850.0,
+    taken_at=900.0,
 )
-FLEET = FleetView(1000.0, 999.5, (RUNNER,), (COORDINATOR,), (QueueView("control", 0, 1), QueueView("spark", 3, 1)))
+FLEET = FleetView(
+    1000.0, 999.5, (RUNNER,), (COORDINATOR,), (QueueView("control", 0, 1), QueueView("spark", 3, 1))
+)
 PLACE = WarehouseFacts("/w", True, "id1", True)
 
 
@@ -99,7 +108,9 @@ def test_where_all_is_well_there_is_neither_problem_nor_warning() -> None:
         ({"ahead": -30.0}, ("CLOCK", Level.WARNING)),
     ],
 )
-def test_a_redis_that_could_lose_something_is_named(change: dict[str, object], found: tuple[str, Level]) -> None:
+def test_a_redis_that_could_lose_something_is_named(
+    change: dict[str, object], found: tuple[str, Level]
+) -> None:
     assert ill(doctor.of_server(server(**change), SETTINGS)) == [found]
 
 
@@ -149,9 +160,15 @@ def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[st
 
 
 def test_sweeps_are_judged_by_the_period_of_the_fleet_and_not_of_the_shell_that_asks() -> None:
-    assert ill(doctor.of_records(replace(CALM, period=12.0, swept_age=11.0, overdue=30.0), SETTINGS)) == []
+    assert (
+        ill(doctor.of_records(replace(CALM, period=12.0, swept_age=11.0, overdue=30.0), SETTINGS))
+        == []
+    )
     late = [("JOBS_OVERDUE", Level.WARNING), ("SWEEP", Level.PROBLEM)]
-    assert ill(doctor.of_records(replace(CALM, period=12.0, swept_age=40.0, overdue=40.0), SETTINGS)) == late
+    assert (
+        ill(doctor.of_records(replace(CALM, period=12.0, swept_age=40.0, overdue=40.0), SETTINGS))
+        == late
+    )
     often = replace(CALM, period=0.2, swept_age=3.0)
     assert ill(doctor.of_records(often, Settings(sweep_every=12.0))) == [("SWEEP", Level.PROBLEM)]
 
@@ -160,7 +177,12 @@ def test_who_is_there_is_told_with_what_each_last_took_and_who_is_not_is_named()
     text = {one.code: one.text for one in fleet_health.of_fleet(FLEET, "here", 0)}
     assert text["COORDINATORS"] == "h1:1 (last report 10s ago)"
     assert text["WORKERS"] == "h2:2 (last work 1m40s ago)"
-    nobody = replace(FLEET, runners=(), coordinators=(), queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)))
+    nobody = replace(
+        FLEET,
+        runners=(),
+        coordinators=(),
+        queues=(QueueView("big", 4, 0), QueueView("control", 1, 0)),
+    )
     queues = [("QUEUES", Level.PROBLEM)] * 2
     worst = [("COORDINATORS", Level.PROBLEM), ("WORKERS", Level.PROBLEM), *queues]
     assert ill(fleet_health.of_fleet(nobody, "here", 1)) == worst
@@ -199,7 +221,9 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker() -> N
         (800.0, {"queues": ("light",)}, "who is idle does not listen there"),
     ],
 )
-def test_a_queue_that_is_merely_long_is_no_problem(since: float | None, worker: dict[str, object], why: str) -> None:
+def test_a_queue_that_is_merely_long_is_no_problem(
+    since: float | None, worker: dict[str, object], why: str
+) -> None:
     assert ill(lying(since, **worker)) == [], why
 
 
@@ -227,9 +251,16 @@ def test_who_is_silent_since_redis_refuses_writes_is_not_told_to_be_gone(
 ) -> None:
     assert doctor.refused_writes(server(**change)) == refused
     silent = replace(FLEET, coordinators=(replace(COORDINATOR, silent=True),))
-    told = {one.code: one for one in doctor.of_silence(fleet_health.of_fleet(silent, "here", 1), refused)}
-    assert told["COORDINATORS"].cure.startswith(f"First mend {refused}: " if refused else "Start one")
-    assert told["SILENT"].cure.startswith(f"First mend {refused}: " if refused else "If they were stopped")
+    told = {
+        one.code: one
+        for one in doctor.of_silence(fleet_health.of_fleet(silent, "here", 1), refused)
+    }
+    assert told["COORDINATORS"].cure.startswith(
+        f"First mend {refused}: " if refused else "Start one"
+    )
+    assert told["SILENT"].cure.startswith(
+        f"First mend {refused}: " if refused else "If they were stopped"
+    )
     assert told["WORKERS"].cure == ""
 
 
@@ -244,7 +275,9 @@ def test_who_is_silent_since_redis_refuses_writes_is_not_told_to_be_gone(
         ({"retention": 20.0}, "UNSTUCK_RETENTION"),
     ],
 )
-def test_terms_that_do_not_fit_each_other_are_named_with_their_values(change: dict[str, float], named: str) -> None:
+def test_terms_that_do_not_fit_each_other_are_named_with_their_values(
+    change: dict[str, float], named: str
+) -> None:
     findings = doctor.of_settings(SETTINGS.model_copy(update=change))
     (found,) = [one for one in findings if one.level is Level.PROBLEM]
     assert found.code == "SETTINGS"
@@ -260,7 +293,9 @@ def test_terms_that_do_not_fit_each_other_are_named_with_their_values(change: di
         ({"stalled_after": 0.0}, "UNSTUCK_STALLED_AFTER is 0", "a minute"),
     ],
 )
-def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, float], named: str, cure: str) -> None:
+def test_terms_that_ask_something_of_people_are_warned_of(
+    change: dict[str, float], named: str, cure: str
+) -> None:
     (found,) = doctor.of_settings(SETTINGS.model_copy(update=change))
     assert (found.code, found.level) == ("SETTINGS", Level.WARNING)
     assert named in found.text
@@ -270,7 +305,9 @@ def test_terms_that_ask_something_of_people_are_warned_of(change: dict[str, floa
 def test_workers_that_stalled_are_named_although_they_are_gone() -> None:
     stalled = (StalledView("h2:9", 940.0), StalledView("h3:1", 400.0))
     (found,) = [
-        one for one in fleet_health.of_fleet(replace(FLEET, stalled=stalled), "here", 1) if one.level is not Level.OK
+        one
+        for one in fleet_health.of_fleet(replace(FLEET, stalled=stalled), "here", 1)
+        if one.level is not Level.OK
     ]
     assert (found.code, found.level) == ("STALLED", Level.WARNING)
     assert "h2:9 (1m00s ago), h3:1 (10m00s ago)" in found.text
@@ -302,7 +339,9 @@ OURS = RunsOn("0.1.0", "3.11.7")
 
 def running(coordinator: RunsOn, worker: RunsOn) -> FleetView:
     return replace(
-        FLEET, coordinators=(replace(COORDINATOR, runs_on=coordinator),), runners=(replace(RUNNER, runs_on=worker),)
+        FLEET,
+        coordinators=(replace(COORDINATOR, runs_on=coordinator),),
+        runners=(replace(RUNNER, runs_on=worker),),
     )
 
 
@@ -361,7 +400,10 @@ def test_of_many_names_six_are_shown_and_the_others_counted() -> None:
 
 def test_this_machine_may_be_the_one_that_differs() -> None:
     (found,) = fleet_health.of_versions(running(OURS, OURS), RunsOn("0.2.0", "3.11.7"))
-    assert (found.level, found.text) == (Level.WARNING, "Unstuck 0.1.0: h1:1, h2:2; Unstuck 0.2.0: this machine")
+    assert (found.level, found.text) == (
+        Level.WARNING,
+        "Unstuck 0.1.0: h1:1, h2:2; Unstuck 0.2.0: this machine",
+    )
 
 
 def test_a_patch_of_python_makes_no_difference_and_who_does_not_say_is_counted_out() -> None:
@@ -390,13 +432,21 @@ def test_a_warehouse_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "warehouse", "a/b"])
-def test_a_file_where_the_warehouse_should_be_is_a_problem_and_no_warehouse_yet(tmp_path: Path, below: str) -> None:
+def test_a_file_where_the_warehouse_should_be_is_a_problem_and_no_warehouse_yet(
+    tmp_path: Path, below: str
+) -> None:
     (tmp_path / "file").write_text("a report")
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    for name, what in (("file", "is a file, not a folder"), ("link", "is a link that leads nowhere")):
+    for name, what in (
+        ("file", "is a file, not a folder"),
+        ("link", "is a link that leads nowhere"),
+    ):
         seen = warehouse_facts(str(tmp_path / name / below).rstrip("/"), "word")
         found = doctor.of_warehouse(seen)
-        assert (found.level, found.text.endswith(f"{tmp_path}/{name} {what}")) == (Level.PROBLEM, True), found.text
+        assert (found.level, found.text.endswith(f"{tmp_path}/{name} {what}")) == (
+            Level.PROBLEM,
+            True,
+        ), found.text
         assert doctor.of_warehouse_and_jobs(seen, (JobWarehouse("j", seen.uri, "id"),)) == []
 
 
@@ -410,25 +460,35 @@ def test_a_warehouse_that_cannot_be_used_is_a_problem_with_what_was_said(tmp_pat
 
 
 def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
-    jobs = (JobWarehouse("j1", "/w", "id1"), JobWarehouse("j2", "/w", "other"), JobWarehouse("j3", "/elsewhere", "id3"))
+    jobs = (
+        JobWarehouse("j1", "/w", "id1"),
+        JobWarehouse("j2", "/w", "other"),
+        JobWarehouse("j3", "/elsewhere", "id3"),
+    )
     (found,) = doctor.of_warehouse_and_jobs(PLACE, jobs)
     assert (found.code, found.level) == ("WAREHOUSE_ID", Level.PROBLEM)
     assert "j2 (other)" in found.text
     assert "j1" not in found.text
     assert ill(doctor.of_warehouse_and_jobs(PLACE, (jobs[0], jobs[2]))) == []
-    assert ill(doctor.of_warehouse_and_jobs(WarehouseFacts("/w"), jobs)) == [("WAREHOUSE_ID", Level.PROBLEM)]
+    assert ill(doctor.of_warehouse_and_jobs(WarehouseFacts("/w"), jobs)) == [
+        ("WAREHOUSE_ID", Level.PROBLEM)
+    ]
 
 
 def test_a_full_warehouse_is_told_how_to_make_room() -> None:
     for full in (errno.ENOSPC, errno.EDQUOT):
-        found = doctor.of_warehouse(WarehouseFacts("/w", trouble=f"OSError: {OSError(full, os.strerror(full))}"))
+        found = doctor.of_warehouse(
+            WarehouseFacts("/w", trouble=f"OSError: {OSError(full, os.strerror(full))}")
+        )
         assert (found.level, found.cure) == (
             Level.PROBLEM,
             "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk).",
         )
 
 
-def test_a_disk_with_little_room_is_named_with_its_numbers_and_how_to_make_some(tmp_path: Path) -> None:
+def test_a_disk_with_little_room_is_named_with_its_numbers_and_how_to_make_some(
+    tmp_path: Path,
+) -> None:
     nearly = replace(PLACE, free=9 * 10**9, disk=100 * 10**9)
     (found,) = doctor.of_disk(nearly)
     assert (found.code, found.level) == ("DISK", Level.WARNING)
@@ -442,7 +502,9 @@ def test_a_disk_with_little_room_is_named_with_its_numbers_and_how_to_make_some(
 
 def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetView:
     return replace(
-        FLEET, coordinators=(replace(COORDINATOR, warehouse=coordinator),), runners=(replace(RUNNER, warehouse=worker),)
+        FLEET,
+        coordinators=(replace(COORDINATOR, warehouse=coordinator),),
+        runners=(replace(RUNNER, warehouse=worker),),
     )
 
 
@@ -454,7 +516,9 @@ def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetView:
         (WarehouseSeen("/w", trouble="no answer for 12s"), "h2:2 (no answer for 12s)"),
     ],
 )
-def test_who_sees_another_warehouse_under_the_same_path_is_named(worker: WarehouseSeen, named: str) -> None:
+def test_who_sees_another_warehouse_under_the_same_path_is_named(
+    worker: WarehouseSeen, named: str
+) -> None:
     well = WarehouseSeen("/w", "id1")
     for place in (PLACE, WarehouseFacts("/w")):  # also where this machine is the one without it
         (found,) = doctor.of_warehouse_and_fleet(place, seeing(well, worker))
@@ -464,13 +528,18 @@ def test_who_sees_another_warehouse_under_the_same_path_is_named(worker: Warehou
         assert "id1" in found.text
     gone = seeing(well, worker)
     gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
-    assert ill(doctor.of_warehouse_and_fleet(PLACE, gone)) == [], "what a dead runner saw is no trouble"
+    assert ill(doctor.of_warehouse_and_fleet(PLACE, gone)) == [], (
+        "what a dead runner saw is no trouble"
+    )
 
 
 def test_the_same_warehouse_for_all_and_who_cannot_say() -> None:
     well = WarehouseSeen("/w", "id1")
     (found,) = doctor.of_warehouse_and_fleet(PLACE, seeing(well, well))
-    assert (found.level, found.text) == (Level.OK, "2 of 2 runners and coordinators say that they see the same there")
+    assert (found.level, found.text) == (
+        Level.OK,
+        "2 of 2 runners and coordinators say that they see the same there",
+    )
     for silent in (WarehouseSeen(), WarehouseSeen("/w")):
         (found,) = doctor.of_warehouse_and_fleet(PLACE, seeing(well, silent))
         assert found.level is Level.OK
@@ -483,7 +552,9 @@ def test_the_same_warehouse_for_all_and_who_cannot_say() -> None:
 
 
 def test_who_is_set_to_another_path_is_named_with_it() -> None:
-    (found,) = doctor.of_warehouse_and_fleet(PLACE, seeing(WarehouseSeen("/w", "id1"), WarehouseSeen("/mnt/w", "id1")))
+    (found,) = doctor.of_warehouse_and_fleet(
+        PLACE, seeing(WarehouseSeen("/w", "id1"), WarehouseSeen("/mnt/w", "id1"))
+    )
     assert (found.code, found.level) == ("WAREHOUSE_SHARED", Level.WARNING)
     assert "h2:2 (/mnt/w)" in found.text
 
@@ -510,7 +581,9 @@ def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
         "src/unstuck/doctor/examine.py",
     ):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
-            if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):
+            if isinstance(node, ast.Constant) and re.fullmatch(
+                r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)
+            ):
                 codes.add(node.value)
     codes = {code for code in codes if not code.startswith("UNSTUCK_")}  # settings
     assert rows == codes - {"CHECK", "FOUND", "NOAUTH"}  # heads of columns, and a word of Redis

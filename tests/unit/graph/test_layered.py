@@ -20,7 +20,10 @@ def laid_out(needs: Needs) -> Layout:
 def some_graph(seed: int) -> Needs:
     chance = random.Random(seed)
     count = chance.randrange(1, 40)
-    return {f"g{n}": [f"g{chance.randrange(n)}" for _ in range(chance.randrange(4))] if n else [] for n in range(count)}
+    return {
+        f"g{n}": [f"g{chance.randrange(n)}" for _ in range(chance.randrange(4))] if n else []
+        for n in range(count)
+    }
 
 
 def apart(a: Box, b: Box) -> bool:
@@ -79,15 +82,20 @@ def test_a_chain_is_a_straight_line() -> None:
 
 
 def test_lines_do_not_cross_where_another_order_avoids_it() -> None:
-    boxes = laid_out({"a": [], "b": [], "c": [], "for_c": ["c"], "for_b": ["b"], "for_a": ["a"]}).boxes
+    boxes = laid_out(
+        {"a": [], "b": [], "c": [], "for_c": ["c"], "for_b": ["b"], "for_a": ["a"]}
+    ).boxes
     before, after = (
-        sorted(names, key=lambda name: boxes[name].y) for names in (("a", "b", "c"), ("for_a", "for_b", "for_c"))
+        sorted(names, key=lambda name: boxes[name].y)
+        for names in (("a", "b", "c"), ("for_a", "for_b", "for_c"))
     )
     assert [name.removeprefix("for_") for name in after] == before
 
 
 def test_many_groups_that_need_the_same_many_meet_in_one_junction() -> None:
-    needs: Needs = {f"a{n}": [] for n in range(20)} | {f"b{n}": [f"a{m}" for m in range(20)] for n in range(20)}
+    needs: Needs = {f"a{n}": [] for n in range(20)} | {
+        f"b{n}": [f"a{m}" for m in range(20)] for n in range(20)
+    }
     layout = laid_out(needs)
     assert (len(layout.lines), len(layout.junctions)) == (40, 1)
 

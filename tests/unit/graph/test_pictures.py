@@ -36,7 +36,9 @@ def everything(text: str) -> list[Svg]:
     attempt = PastAttempt(1, 0.0, text, 1.0, text, 2.0, "FAILED", text, text)
     return [
         job_graph(
-            [GraphGroup(text, (), text, note=text), GraphGroup("after", (text,), "FAILED")], text, lambda _: f"#{text}"
+            [GraphGroup(text, (), text, note=text), GraphGroup("after", (text,), "FAILED")],
+            text,
+            lambda _: f"#{text}",
         ),
         timeline([Row(text, [attempt], [Refusal(3.0, text)])], 4.0, text, lambda name: f"#{name}"),
         run_strip([StripRun(text, text, f"/jobs/{text}", 3.0)], text),
@@ -63,7 +65,11 @@ def test_every_status_has_a_sign_and_those_of_one_kind_differ() -> None:
     for kind in (GroupState, Status):
         signs = [mark(status).symbol for status in kind]
         assert set(kind) <= set(MARKS)
-        calm = {Status.PAUSING, Status.STOPPING, Status.CANCELING}  # on the way to something: one sign
+        calm = {
+            Status.PAUSING,
+            Status.STOPPING,
+            Status.CANCELING,
+        }  # on the way to something: one sign
         assert len(set(signs)) == len(signs) - (len(calm) - 1 if kind is Status else 0)
 
 
@@ -82,7 +88,11 @@ def test_a_fork_whose_members_are_not_known_yet_is_a_box_like_others() -> None:
 def test_a_long_name_is_cut_and_whole_in_the_title() -> None:
     name = "a_group_with_a_name_" * 3
     drawn = job_graph([GraphGroup(name, (), "RUNNING")], "job")
-    (shown,) = [one for one in ElementTree.fromstring(drawn).iter(f"{NS}text") if (one[:] and one[0].tail) or ""]
+    (shown,) = [
+        one
+        for one in ElementTree.fromstring(drawn).iter(f"{NS}text")
+        if (one[:] and one[0].tail) or ""
+    ]
     assert (shown[0].tail or "").endswith("…")
     assert titles(drawn)[1].startswith(name)
 
@@ -104,7 +114,9 @@ def test_a_click_on_a_group_leads_where_the_caller_says() -> None:
         ({"WAITING": 3}, "WAITING"),
     ],
 )
-def test_a_fork_stands_as_the_member_that_needs_a_look_first(census: dict[str, int], state: str) -> None:
+def test_a_fork_stands_as_the_member_that_needs_a_look_first(
+    census: dict[str, int], state: str
+) -> None:
     assert worst_of(census) == state
 
 
@@ -124,7 +136,11 @@ def test_the_timeline_shows_what_was_queued_ran_was_lost_and_was_refused() -> No
         {"kind": "QUEUED", "group": "a", "epoch": 2, "at": 6.0},
         {"kind": "RUNNING", "group": "a", "epoch": 2, "at": 6.0, "worker": "host:8"},
     ]
-    drawn = timeline([Row("a", list(attempts_of(events)), [Refusal(7.0, "attempt 1 came too late")])], 10.0, "attempts")
+    drawn = timeline(
+        [Row("a", list(attempts_of(events)), [Refusal(7.0, "attempt 1 came too late")])],
+        10.0,
+        "attempts",
+    )
     assert titles(drawn)[1:] == [
         "a",
         "attempt 1 queued for 2.0s",
@@ -136,7 +152,9 @@ def test_the_timeline_shows_what_was_queued_ran_was_lost_and_was_refused() -> No
 
 
 def test_the_timeline_of_a_large_fork_is_as_small_as_it_is_wide() -> None:
-    many = [PastAttempt(1, n / 10, "q", n / 10 + 1, "h", n / 10 + 30, "SUCCEEDED") for n in range(5000)]
+    many = [
+        PastAttempt(1, n / 10, "q", n / 10 + 1, "h", n / 10 + 30, "SUCCEEDED") for n in range(5000)
+    ]
     failed = [PastAttempt(1, 100.0, "q", 101.0, "h", 130.0, "FAILED", "X", "boom")]
     drawn = timeline([Row("by_region", many + failed)], 600.0, "attempts")
     assert len(drawn) < 6000
@@ -146,7 +164,8 @@ def test_the_timeline_of_a_large_fork_is_as_small_as_it_is_wide() -> None:
 
 def test_of_more_rows_than_fit_those_are_drawn_that_need_a_look() -> None:
     rows = [
-        Row(f"g{n}", [PastAttempt(1, n, "q", n, "h", n + 1, "FAILED" if n == 70 else "SUCCEEDED")]) for n in range(100)
+        Row(f"g{n}", [PastAttempt(1, n, "q", n, "h", n + 1, "FAILED" if n == 70 else "SUCCEEDED")])
+        for n in range(100)
     ]
     drawn = timeline(rows, 200.0, "attempts", most=10)
     assert "g70" in titles(drawn)
@@ -155,7 +174,11 @@ def test_of_more_rows_than_fit_those_are_drawn_that_need_a_look() -> None:
 
 def test_a_strip_has_a_bar_for_each_run_with_all_that_is_to_be_told() -> None:
     drawn = run_strip(
-        [StripRun("FINISHED", "on Monday", "/jobs/1", 10.0), StripRun("FAILED", "on Tuesday", "/jobs/2")], "runs"
+        [
+            StripRun("FINISHED", "on Monday", "/jobs/1", 10.0),
+            StripRun("FAILED", "on Tuesday", "/jobs/2"),
+        ],
+        "runs",
     )
     assert titles(drawn) == ["runs", "on Monday", "on Tuesday"]
     assert 'href="/jobs/2"' in drawn

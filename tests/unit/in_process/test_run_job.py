@@ -29,7 +29,11 @@ STEPS = "tests.support.steps.small_steps"
 
 def group(name: str, step: str, *needs: str, output: str = "", **more: Any) -> dict[str, Any]:
     params = more.pop("params", {})
-    step_spec = {"python": f"{STEPS}:{step}", "params": params, **({"output": output} if output else {})}
+    step_spec = {
+        "python": f"{STEPS}:{step}",
+        "params": params,
+        **({"output": output} if output else {}),
+    }
     return {"name": name, "spark": False, "needs": list(needs), "steps": [step_spec], **more}
 
 
@@ -57,9 +61,15 @@ def test_a_job_runs_and_publishes_without_redis_and_without_a_fleet(here: InProc
 
 
 def test_a_table_that_nothing_makes_is_refused_before_the_first_group(here: InProcess) -> None:
-    typo = {"name": "report", "needs": ["rows"], "steps": [{"sql": "SELECT * FROM rowz", "output": "report"}]}
+    typo = {
+        "name": "report",
+        "needs": ["rows"],
+        "steps": [{"sql": "SELECT * FROM rowz", "output": "report"}],
+    }
     with pytest.raises(SpecError, match=r"cannot read a table rowz: .*did you mean 'rows'"):
-        here.run({"name": "tiny", "groups": [THREE, typo]})  # the code of `three` shows that it writes no rowz
+        here.run(
+            {"name": "tiny", "groups": [THREE, typo]}
+        )  # the code of `three` shows that it writes no rowz
     assert not Warehouse(here.settings.warehouse).head()
 
 
@@ -74,20 +84,31 @@ def test_a_version_lists_the_code_of_the_groups_that_led_to_it(here: InProcess) 
 def test_backoffs_are_jumped_over_and_retries_are_those_of_the_spec(here: InProcess) -> None:
     flaky = {**THREE, "retry": {"max": 3, "backoff": "2h", "max_backoff": "1d", "jitter": 0}}
     began = here.clock()
-    ended = here.run({"name": "tiny", "groups": [flaky]}, fail={"rows": TimeoutError("no answer")}, times=3)
+    ended = here.run(
+        {"name": "tiny", "groups": [flaky]}, fail={"rows": TimeoutError("no answer")}, times=3
+    )
     assert ended.finished
     assert ended.group("rows").attempts == 4
     assert here.clock() - began > 3 * 7200
 
 
-def test_how_old_rows_are_is_judged_by_the_clock_of_the_job_without_the_waits_it_jumped_over(tmp_path: Path) -> None:
-    made = {**group("now", "made_at", output="now", params={"at": "2020-01-01T00:00:00"}), "retry": {"backoff": "2h"}}
+def test_how_old_rows_are_is_judged_by_the_clock_of_the_job_without_the_waits_it_jumped_over(
+    tmp_path: Path,
+) -> None:
+    made = {
+        **group("now", "made_at", output="now", params={"at": "2020-01-01T00:00:00"}),
+        "retry": {"backoff": "2h"},
+    }
     fresh = {"now": {"expect": {"fresh": {"column": "at", "within": "1h"}}}}
     spec = {"name": "tiny", "groups": [made], "outputs": fresh}
-    with InProcess(tmp_path / "warehouse", now=datetime.datetime(2020, 1, 1, 0, 30, tzinfo=datetime.UTC)) as here:
+    with InProcess(
+        tmp_path / "warehouse", now=datetime.datetime(2020, 1, 1, 0, 30, tzinfo=datetime.UTC)
+    ) as here:
         ended = here.run(spec, fail={"now": TimeoutError("no answer")})
         assert ended.finished, ended.why()
-    with InProcess(tmp_path / "warehouse", now=datetime.datetime(2020, 1, 1, 2, tzinfo=datetime.UTC)) as here:
+    with InProcess(
+        tmp_path / "warehouse", now=datetime.datetime(2020, 1, 1, 2, tzinfo=datetime.UTC)
+    ) as here:
         assert "2h00m old" in here.run(spec).why()
 
 
@@ -107,10 +128,14 @@ def test_a_fork_runs_each_member_and_a_failing_one_is_named(here: InProcess) -> 
     assert sorted(row["day"] for row in rows(here, "days")) == [1, 2, 3]
 
 
-def test_a_fork_over_mappings_gives_each_member_a_mapping_and_shows_its_parts(here: InProcess) -> None:
+def test_a_fork_over_mappings_gives_each_member_a_mapping_and_shows_its_parts(
+    here: InProcess,
+) -> None:
     models = [{"depth": 3, "eta": 0.1}, {"depth": 5, "eta": 0.3}]
     fork = group("train", "of_model", output="models", for_each={"model": models})
-    ended = here.run({"name": "tiny", "groups": [fork]}, fail={"train[1]": Unrecoverable("too deep")})
+    ended = here.run(
+        {"name": "tiny", "groups": [fork]}, fail={"train[1]": Unrecoverable("too deep")}
+    )
     assert ended.status is Status.FAILED
     assert dict(ended.group("train[0]").results) == {"depth": 3, "eta": 0.1}
     shown = [line.name for line in lines_of(ended.view, here.clock()) if line.member]
@@ -120,12 +145,17 @@ def test_a_fork_over_mappings_gives_each_member_a_mapping_and_shows_its_parts(he
 
 def test_jobs_of_one_process_share_the_warehouse(here: InProcess) -> None:
     here.run({"name": "first", "groups": [THREE]})
-    reads = {**group("twice", "doubled", output="twice", params={"of": "rows"}), "inputs": {"rows": "rows"}}
+    reads = {
+        **group("twice", "doubled", output="twice", params={"of": "rows"}),
+        "inputs": {"rows": "rows"},
+    }
     assert here.run({"name": "second", "groups": [reads]}).results == {"twice": {"sum": 12}}
 
 
 def test_a_group_that_runs_longer_than_its_timeout_is_interrupted(here: InProcess) -> None:
-    ended = here.run({"name": "tiny", "groups": [group("slow", "sleep", timeout=0.1, retry={"max": 0})]})
+    ended = here.run(
+        {"name": "tiny", "groups": [group("slow", "sleep", timeout=0.1, retry={"max": 0})]}
+    )
     assert ended.status is Status.FAILED
     assert "TIMEOUT: the group ran longer than its timeout of 0.1s" in ended.why()
 
@@ -136,7 +166,9 @@ def test_a_failure_that_is_asked_for_names_a_fork_for_all_its_members(here: InPr
     assert [ended.group(f"by_day[{n}]").attempts for n in range(2)] == [3, 3]
 
 
-def test_a_failure_that_is_asked_for_of_no_group_is_refused_with_the_one_that_is_meant(here: InProcess) -> None:
+def test_a_failure_that_is_asked_for_of_no_group_is_refused_with_the_one_that_is_meant(
+    here: InProcess,
+) -> None:
     with pytest.raises(NoSuchGroup, match="did you mean 'rows'"):
         here.run({"name": "tiny", "groups": [THREE]}, fail={"row": KeyError})
 
@@ -148,14 +180,20 @@ def test_a_run_leaves_logging_as_it_was(here: InProcess) -> None:
     assert (root.level, root.handlers, [handler.level for handler in root.handlers]) == before
 
 
-def test_steps_have_the_time_zone_of_the_settings_and_this_process_keeps_its_own(here: InProcess) -> None:
+def test_steps_have_the_time_zone_of_the_settings_and_this_process_keeps_its_own(
+    here: InProcess,
+) -> None:
     before = time.tzname
     here.settings.time_zone = "Asia/Tokyo"
-    assert here.run({"name": "tiny", "groups": [group("zone", "zone")]}).results == {"zone": {"zone": "JST"}}
+    assert here.run({"name": "tiny", "groups": [group("zone", "zone")]}).results == {
+        "zone": {"zone": "JST"}
+    }
     assert time.tzname == before
 
 
-def test_a_part_of_a_job_reads_what_is_published_and_says_so_where_nothing_is(here: InProcess) -> None:
+def test_a_part_of_a_job_reads_what_is_published_and_says_so_where_nothing_is(
+    here: InProcess,
+) -> None:
     job = {"name": "tiny", "groups": [THREE, DOUBLED], "publish": ["rows", "twice"]}
     with pytest.raises(BadRequest, match="group twice reads rows of group rows, which is left out"):
         here.run(job, only=["twice"])
@@ -163,17 +201,24 @@ def test_a_part_of_a_job_reads_what_is_published_and_says_so_where_nothing_is(he
     assert here.run(job, only=["twice"]).results == {"twice": {"sum": 12}}
 
 
-def test_the_staging_of_a_job_that_has_ended_goes_but_for_its_published_files(here: InProcess) -> None:
+def test_the_staging_of_a_job_that_has_ended_goes_but_for_its_published_files(
+    here: InProcess,
+) -> None:
     ended = here.run({"name": "tiny", "groups": [THREE, DOUBLED]}, fail={"rows": KeyError})
     staging = Path(here.settings.warehouse, "_staging", ended.job_id)
-    assert [path.name for path in staging.rglob("*") if path.is_file()] == ["_marker.json", "part-00000.parquet"]
+    assert [path.name for path in staging.rglob("*") if path.is_file()] == [
+        "_marker.json",
+        "part-00000.parquet",
+    ]
     assert len(rows(here, "twice")) == 3
     failed = here.run({"name": "tiny", "groups": [{**group("bad", "refuse"), "retry": {"max": 0}}]})
     assert not Path(here.settings.warehouse, "_staging", failed.job_id).exists()
 
 
 def test_staging_is_kept_with_its_logs_if_that_is_asked_for(here: InProcess) -> None:
-    ended = here.run({"name": "tiny", "groups": [{**group("bad", "refuse"), "retry": {"max": 0}}]}, keep=True)
+    ended = here.run(
+        {"name": "tiny", "groups": [{**group("bad", "refuse"), "retry": {"max": 0}}]}, keep=True
+    )
     (log,) = Path(here.settings.warehouse, "_staging", ended.job_id, "job.logs").glob("bad.*.log")
     assert "this row is not to be had" in log.read_text()
 
@@ -185,9 +230,14 @@ def test_a_step_that_needs_a_fleet_is_refused_before_anything_runs(here: InProce
     assert not Path(here.settings.warehouse).exists()
 
 
-def test_a_job_that_wants_spark_is_refused_where_the_settings_say_that_there_is_none(tmp_path: Path) -> None:
+def test_a_job_that_wants_spark_is_refused_where_the_settings_say_that_there_is_none(
+    tmp_path: Path,
+) -> None:
     job = {"name": "one", "groups": [{"name": "one", "steps": [{"sql": "SELECT 1"}]}]}
-    with InProcess(tmp_path, settings=Settings(spark_master="none")) as here, pytest.raises(HostUnfit, match="--only"):
+    with (
+        InProcess(tmp_path, settings=Settings(spark_master="none")) as here,
+        pytest.raises(HostUnfit, match="--only"),
+    ):
         here.run(job)
 
 
@@ -201,14 +251,21 @@ def test_people_are_told_what_has_no_effect_in_one_process() -> None:
     assert [line.partition(":")[0] for line in told_of] == ["schedule", "notify", "fresh"]
 
 
-def test_people_are_told_where_a_part_publishes_nothing_or_reads_the_rows_of_earlier_runs_too() -> None:
+def test_people_are_told_where_a_part_publishes_nothing_or_reads_the_rows_of_earlier_runs_too() -> (
+    None
+):
     how = {"rows": {"mode": "append"}, "twice": {"mode": "append"}}
     spec = JobSpec.from_values(
-        {"name": "tiny", "groups": [THREE, DOUBLED], "outputs": how, "publish": ["rows", "twice"]}, None
+        {"name": "tiny", "groups": [THREE, DOUBLED], "outputs": how, "publish": ["rows", "twice"]},
+        None,
     )
     [sentence] = told(spec, select(spec, ["twice"], (), ()))
-    assert sentence.startswith("twice reads all rows of rows that are published, those of earlier runs too")
-    fork = JobSpec.from_values({"name": "tiny", "groups": [{**THREE, "for_each": {"first": [1, 2]}}]}, None)
+    assert sentence.startswith(
+        "twice reads all rows of rows that are published, those of earlier runs too"
+    )
+    fork = JobSpec.from_values(
+        {"name": "tiny", "groups": [{**THREE, "for_each": {"first": [1, 2]}}]}, None
+    )
     assert next(told(fork, select(fork, ["rows[1]"], (), ()))).startswith(
         "nothing is published: of rows single members"
     )

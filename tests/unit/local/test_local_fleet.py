@@ -22,7 +22,9 @@ def test_a_server_that_hangs_does_not_keep_the_fleet_from_ending(tmp_path: Path)
     server = RedisServer(tmp_path)
     server.start()
     assert server.process is not None
-    silent = Program("worker", (sys.executable, "-c", "import time; time.sleep(600)"), node="nobody@here")
+    silent = Program(
+        "worker", (sys.executable, "-c", "import time; time.sleep(600)"), node="nobody@here"
+    )
     fleet = LocalFleet(home=tmp_path / "home", redis_url=server.url, programs=[silent], grace=0.0)
     try:
         with fleet:
@@ -46,10 +48,14 @@ while True:
 
 
 @pytest.mark.timeout(60)
-def test_a_fleet_is_not_ready_before_its_page_can_be_opened(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_fleet_is_not_ready_before_its_page_can_be_opened(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     port, now = free_port(), tmp_path / "now"
     program = Program("web", (sys.executable, "-c", LISTENS_LATE, str(port), str(now)), port=port)
-    with LocalFleet(home=tmp_path / "home", redis_url=redis_server.url, programs=[program], grace=0.0) as fleet:
+    with LocalFleet(
+        home=tmp_path / "home", redis_url=redis_server.url, programs=[program], grace=0.0
+    ) as fleet:
         with pytest.raises(FleetFailed, match="no answer from web"):
             fleet.wait_ready(2.0)
         now.touch()

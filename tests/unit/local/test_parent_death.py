@@ -25,16 +25,24 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a child of the death of its parent")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux alone tells a child of the death of its parent"
+)
 def test_a_tied_program_is_killed_with_its_parent() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         assert child.is_running()
 
         parent.kill()
 
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 10, "the program to end")
+    wait_until(
+        lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE,
+        10,
+        "the program to end",
+    )
 
 
 def test_a_program_whose_parent_died_before_it_was_tied_is_not_run(tmp_path: Path) -> None:
@@ -51,6 +59,8 @@ def test_a_program_whose_parent_died_before_it_was_tied_is_not_run(tmp_path: Pat
 
 def test_a_program_does_not_inherit_the_signals_that_python_ignores() -> None:
     # A shell's own tool shows what it was given: Python would ignore two signals again.
-    done = subprocess.run(tied(["grep", "SigIgn", "/proc/self/status"]), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        tied(["grep", "SigIgn", "/proc/self/status"]), capture_output=True, text=True, check=True
+    )
     ignored = int(done.stdout.split()[1], 16)
     assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))

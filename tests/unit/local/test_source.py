@@ -11,7 +11,13 @@ from unstuck.local.source import SourceWatch, holds_source
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name in ("steps/load.py", "warehouse/x.py", ".venv/y.py", "venv/lib/site-packages/z.py", "notes.txt"):
+    for name in (
+        "steps/load.py",
+        "warehouse/x.py",
+        ".venv/y.py",
+        "venv/lib/site-packages/z.py",
+        "notes.txt",
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1\n")
@@ -33,7 +39,8 @@ def test_a_change_is_told_once_and_when_nothing_more_changes(project: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["warehouse/x.py", ".venv/y.py", "venv/lib/site-packages/z.py", "notes.txt", "steps/.#load.py"]
+    "name",
+    ["warehouse/x.py", ".venv/y.py", "venv/lib/site-packages/z.py", "notes.txt", "steps/.#load.py"],
 )
 def test_what_no_worker_imports_is_no_source(project: Path, name: str) -> None:
     watch = SourceWatch([project], without=[project / "warehouse"])

@@ -16,7 +16,8 @@ from tests.support.paths import ROOT
 from unstuck.metrics.scrape import Exporter
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool, of the Debian package prometheus, is not on the PATH"
+    shutil.which("promtool") is None,
+    reason="promtool, of the Debian package prometheus, is not on the PATH",
 )
 
 
@@ -31,13 +32,19 @@ def promtool(*arguments: str, given: bytes = b"") -> str:
 def test_prometheus_takes_the_alert_rules() -> None:
     rules = ROOT / "deploy/prometheus/unstuck.rules.yml"
     alerts = rules.read_text().count("- alert:")
-    assert f"SUCCESS: {alerts} rules found" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(rules))
+    assert f"SUCCESS: {alerts} rules found" in promtool(
+        "check", "rules", "--lint=all", "--lint-fatal", str(rules)
+    )
 
 
-def test_prometheus_takes_a_scrape_and_has_nothing_to_say_of_its_names(coordinator: Coordinator) -> None:
+def test_prometheus_takes_a_scrape_and_has_nothing_to_say_of_its_names(
+    coordinator: Coordinator,
+) -> None:
     coordinator.note_runner("idle", idle_since=1.0)
     for name in ("nightly", "hourly"):
-        coordinator.submit(group("a", retry={"max": 0}), name=name, notify=[{"on": ["failed"], "to": "ops"}])
+        coordinator.submit(
+            group("a", retry={"max": 0}), name=name, notify=[{"on": ["failed"], "to": "ops"}]
+        )
     coordinator.read()
     first, _second = coordinator.offers()
     coordinator.work(first, failed())

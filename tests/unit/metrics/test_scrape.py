@@ -38,7 +38,9 @@ def scraped(coordinator: Coordinator) -> Samples:
             more = (labels.pop("le"),) if sample.name.endswith("_bucket") else ()
             assert set(labels) == set(spec.labels), sample
             key = (*(labels[name] for name in spec.labels), *more)
-            assert key not in found.setdefault(sample.name, {}), f"{sample} twice: Prometheus would refuse the scrape"
+            assert key not in found.setdefault(sample.name, {}), (
+                f"{sample} twice: Prometheus would refuse the scrape"
+            )
             found[sample.name][key] = sample.value
     return found
 
@@ -53,7 +55,9 @@ def test_an_empty_store_is_up_and_has_no_jobs(coordinator: Coordinator) -> None:
 def test_jobs_offers_slots_and_reports_are_told_by_name(coordinator: Coordinator) -> None:
     Pools(coordinator.redis, coordinator.keys).set("jdbc", 3)
     coordinator.note_runner("idle", queues=("light",), idle_since=1.0)
-    coordinator.note_runner("busy", queues=("light", "big"), job="j", group="g", attempt=1, claimed_at=1.0)
+    coordinator.note_runner(
+        "busy", queues=("light", "big"), job="j", group="g", attempt=1, claimed_at=1.0
+    )
     coordinator.note_runner("gone", heard=600.0)
     coordinator.submit(group("free"), group("pooled", pool="jdbc"), name="nightly")
     waits = scraped(coordinator)["unstuck_undecided_oldest_age_seconds"][("reports",)]
@@ -67,7 +71,10 @@ def test_jobs_offers_slots_and_reports_are_told_by_name(coordinator: Coordinator
         **{("coordinator", state): 0 for state in ("live", "silent")},
     }
     assert found["unstuck_queue_free_slots"] == {("light",): 1, ("big",): 0}
-    assert (found["unstuck_pool_slots"], found["unstuck_pool_slots_used"]) == ({("jdbc",): 3}, {("jdbc",): 0})
+    assert (found["unstuck_pool_slots"], found["unstuck_pool_slots_used"]) == (
+        {("jdbc",): 3},
+        {("jdbc",): 0},
+    )
     assert waits > 0, "the wake-up of a submit waits like a report"
     assert found["unstuck_undecided_oldest_age_seconds"][("reports",)] == 0
 
@@ -77,11 +84,15 @@ def test_the_oldest_offer_is_as_old_as_its_group_stands_queued(coordinator: Coor
     coordinator.read()
     key = coordinator.keys.of(job).groups
     record = json.loads(str(coordinator.redis.hget(key, "only")))
-    coordinator.redis.hset(key, "only", json.dumps({**record, "since": record["since"] - 500, "of_a_later_release": 1}))
+    coordinator.redis.hset(
+        key, "only", json.dumps({**record, "since": record["since"] - 500, "of_a_later_release": 1})
+    )
     assert 500 <= scraped(coordinator)["unstuck_offer_oldest_age_seconds"][("light", "")] < 600
 
 
-def test_a_report_that_a_coordinator_read_and_did_not_apply_goes_on_ageing(coordinator: Coordinator) -> None:
+def test_a_report_that_a_coordinator_read_and_did_not_apply_goes_on_ageing(
+    coordinator: Coordinator,
+) -> None:
     coordinator.redis.xadd(coordinator.keys.reports, {"kind": "due", "job": "j"}, id="1000-0")
     assert coordinator.stream.read(10, 0.0)
     assert scraped(coordinator)["unstuck_undecided_oldest_age_seconds"][("reports",)] > 1e9
@@ -90,7 +101,9 @@ def test_a_report_that_a_coordinator_read_and_did_not_apply_goes_on_ageing(coord
 @pytest.mark.parametrize(
     "name", ["alive", "due", "reports", "counters", "processes", "lanes", "published", "schedules"]
 )
-def test_a_key_of_the_wrong_type_takes_only_what_it_holds(coordinator: Coordinator, name: str) -> None:
+def test_a_key_of_the_wrong_type_takes_only_what_it_holds(
+    coordinator: Coordinator, name: str
+) -> None:
     job = coordinator.submit(group("only"))
     coordinator.read()
     whole = scraped(coordinator)
@@ -127,7 +140,11 @@ def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordi
     keys, store = coordinator.keys, coordinator.redis
     store.hset(keys.processes, "odd", "{")
     store.hset(keys.published, mapping={"a@w": "3 1000.5", "b@w": "3", "c@w": "x y"})
-    lines = {"good": {"status": "WAITING", "failures": 2, "succeeded_at": 5.0}, "odd": {"status": "WHAT"}, "bad": []}
+    lines = {
+        "good": {"status": "WAITING", "failures": 2, "succeeded_at": 5.0},
+        "odd": {"status": "WHAT"},
+        "bad": [],
+    }
     store.hset(keys.schedules, mapping={name: json.dumps(line) for name, line in lines.items()})
     store.hset(keys.counters, mapping={"STALE": "many", "OF_A_LATER_RELEASE": "1"})
     found = scraped(coordinator)
@@ -135,17 +152,24 @@ def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordi
     assert found["unstuck_dataset_last_version_timestamp_seconds"] == {("a",): 1000.5}
     assert found["unstuck_schedule_consecutive_failures"] == {("good",): 2}
     assert found["unstuck_scrape_left_out"] == {
-        (what, "unreadable"): count for what, count in (("processes", 1), ("published", 2), ("schedules", 2))
+        (what, "unreadable"): count
+        for what, count in (("processes", 1), ("published", 2), ("schedules", 2))
     }
 
 
-def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(coordinator: Coordinator) -> None:
+def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(
+    coordinator: Coordinator,
+) -> None:
     streams = {
         "/a": StreamBacklog(new=3, since=2000.0),
         "/b": StreamBacklog(new=1, since=1000.0),
         "/c": StreamBacklog(),
     }
-    texts = {"loads": Backlog(5000.0, streams).to_json(), "idle": Backlog(5000.0, {}).to_json(), "odd": "{"}
+    texts = {
+        "loads": Backlog(5000.0, streams).to_json(),
+        "idle": Backlog(5000.0, {}).to_json(),
+        "odd": "{",
+    }
     coordinator.redis.hset(coordinator.keys.backlogs, mapping=texts)
     found = scraped(coordinator)
     seconds, _ = coordinator.redis.time()
@@ -163,7 +187,9 @@ def test_a_job_that_no_schedule_submits_is_late_since_its_first_deadline_that_wa
     states = {name: Expected(told=told).to_json() for name in ("export", "scheduled")}
     states |= {"well": Expected(told=over).to_json(), "odd": "{"}
     coordinator.redis.hset(coordinator.keys.expected_state, mapping=states)
-    coordinator.redis.hset(coordinator.keys.schedules, "scheduled", json.dumps({"status": "WAITING"}))
+    coordinator.redis.hset(
+        coordinator.keys.schedules, "scheduled", json.dumps({"status": "WAITING"})
+    )
     found = scraped(coordinator)
     seconds, _ = coordinator.redis.time()
     assert found["unstuck_job_late_seconds"].keys() == {("export",)}
@@ -185,7 +211,9 @@ def test_a_notice_ages_in_the_outbox_and_then_for_its_target(coordinator: Coordi
 
 
 def test_a_dataset_in_two_warehouses_is_one_series(coordinator: Coordinator) -> None:
-    coordinator.redis.hset(coordinator.keys.published, mapping={"a@one": "3 1000", "a@two": "9 2000"})
+    coordinator.redis.hset(
+        coordinator.keys.published, mapping={"a@one": "3 1000", "a@two": "9 2000"}
+    )
     assert scraped(coordinator)["unstuck_dataset_last_version_timestamp_seconds"] == {("a",): 2000}
 
 
@@ -196,24 +224,38 @@ def test_labels_are_bounded_and_what_is_left_out_is_told(coordinator: Coordinato
     shown = found["unstuck_schedule_consecutive_failures"]
     assert len(shown) == 1000
     assert shown[("s1199",)] == 1199, "the worst are shown"
-    assert found["unstuck_scrape_left_out"] == {("unstuck_schedule_consecutive_failures", "too_many"): 200}
+    assert found["unstuck_scrape_left_out"] == {
+        ("unstuck_schedule_consecutive_failures", "too_many"): 200
+    }
     assert found["unstuck_schedules"][("waiting",)] == 1200
 
 
-def test_a_redis_that_says_it_is_busy_is_away_and_no_fault_of_the_exporter(coordinator: Coordinator) -> None:
-    coordinator.redis.execute_command("ACL", "SETUSER", "busy", "on", ">p", "~*", "+@read", "+ping", "-time")
+def test_a_redis_that_says_it_is_busy_is_away_and_no_fault_of_the_exporter(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.redis.execute_command(
+        "ACL", "SETUSER", "busy", "on", ">p", "~*", "+@read", "+ping", "-time"
+    )
     pool = coordinator.redis.connection_pool.connection_kwargs
-    with redis.Redis(host=pool["host"], port=pool["port"], username="busy", password="p", decode_responses=True) as eye:
+    with redis.Redis(
+        host=pool["host"], port=pool["port"], username="busy", password="p", decode_responses=True
+    ) as eye:
         text = generate_latest(Exporter(eye, coordinator.settings)).decode()
     coordinator.redis.execute_command("ACL", "DELUSER", "busy")
     assert "unstuck_up 0.0" in text
     assert "unstuck_jobs" not in text
 
 
-def test_a_user_of_redis_who_may_not_ask_for_its_memory_sees_the_rest(coordinator: Coordinator) -> None:
-    coordinator.redis.execute_command("ACL", "SETUSER", "eye", "on", ">p", "~*", "+@read", "+ping", "+time", "-info")
+def test_a_user_of_redis_who_may_not_ask_for_its_memory_sees_the_rest(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.redis.execute_command(
+        "ACL", "SETUSER", "eye", "on", ">p", "~*", "+@read", "+ping", "+time", "-info"
+    )
     pool = coordinator.redis.connection_pool.connection_kwargs
-    with redis.Redis(host=pool["host"], port=pool["port"], username="eye", password="p", decode_responses=True) as eye:
+    with redis.Redis(
+        host=pool["host"], port=pool["port"], username="eye", password="p", decode_responses=True
+    ) as eye:
         text = generate_latest(Exporter(eye, coordinator.settings)).decode()
     coordinator.redis.execute_command("ACL", "DELUSER", "eye")
     assert "unstuck_up 1.0" in text

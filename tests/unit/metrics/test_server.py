@@ -56,7 +56,9 @@ def test_a_redis_that_goes_away_is_told_as_up_0_and_its_return_is_noticed(tmp_pa
     server.stop()
 
 
-def test_a_caller_that_says_nothing_holds_no_scrape_up(redis_server: RedisServer, client: redis.Redis) -> None:
+def test_a_caller_that_says_nothing_holds_no_scrape_up(
+    redis_server: RedisServer, client: redis.Redis
+) -> None:
     with served(redis_server.url) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as silent:
@@ -82,7 +84,9 @@ def test_scrapes_that_come_at_once_share_one_computation(
         first = pool.submit(exporter.collect)
         assert began.wait(60)
         others = [pool.submit(exporter.collect) for _ in range(3)]
-        wait_until(lambda: all(one.running() for one in others), 60, "the other scrapes to have begun")
+        wait_until(
+            lambda: all(one.running() for one in others), 60, "the other scrapes to have begun"
+        )
         go_on.set()
         found = {id(one.result()) for one in [first, *others]}
     assert len(found) == len(computed)
@@ -91,10 +95,15 @@ def test_scrapes_that_come_at_once_share_one_computation(
     assert len(computed) == len(found) + 1, "a later scrape reads anew"
 
 
-@pytest.mark.parametrize("address", ["nowhere", ":x", "127.0.0.1:99999999", "no.such.host.invalid:1"])
+@pytest.mark.parametrize(
+    "address", ["nowhere", ":x", "127.0.0.1:99999999", "no.such.host.invalid:1"]
+)
 def test_an_address_that_cannot_be_served_is_refused_with_its_name(address: str) -> None:
     with (
         connect("redis://127.0.0.1:1") as client,
-        pytest.raises(BadRequest, match=r"no address to listen at|cannot be served at no\.such\.host\.invalid:1"),
+        pytest.raises(
+            BadRequest,
+            match=r"no address to listen at|cannot be served at no\.such\.host\.invalid:1",
+        ),
     ):
         serve_at(address, Exporter(client, Settings()))

@@ -31,7 +31,9 @@ def run(coordinator: Coordinator, name: str, outcome: Outcome = SUCCEEDED) -> st
         coordinator.work(offer, outcome)
     coordinator.read()
     assert coordinator.status(job).terminal
-    assert coordinator.redis.ttl(coordinator.keys.of(job).job) > 0, "its last commit has ended whole"
+    assert coordinator.redis.ttl(coordinator.keys.of(job).job) > 0, (
+        "its last commit has ended whole"
+    )
     assert not coordinator.reconciler.errors
     return job
 
@@ -69,9 +71,15 @@ def test_counters_survive_a_restart_of_every_process(tmp_path: Path) -> None:
         return {name: values for name, values in found.items() if name in counters}
 
     before = counted(SUCCEEDED, failed())
-    assert before["unstuck_jobs_ended_total"] == {("nightly", "finished"): 1, ("nightly", "failed"): 1}
+    assert before["unstuck_jobs_ended_total"] == {
+        ("nightly", "finished"): 1,
+        ("nightly", "failed"): 1,
+    }
     assert counted() == before
-    assert counted(SUCCEEDED)["unstuck_jobs_ended_total"] == {("nightly", "finished"): 2, ("nightly", "failed"): 1}
+    assert counted(SUCCEEDED)["unstuck_jobs_ended_total"] == {
+        ("nightly", "finished"): 2,
+        ("nightly", "failed"): 1,
+    }
 
 
 def test_a_job_that_never_ran_is_counted_and_has_no_duration(coordinator: Coordinator) -> None:
@@ -85,7 +93,9 @@ def test_a_job_that_never_ran_is_counted_and_has_no_duration(coordinator: Coordi
 
 
 def test_a_commit_whose_reply_was_lost_counts_once(
-    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator],
+    lossy: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     coordinator = make_coordinator(client=lossy)
     monkeypatch.setattr(coordinator.store, "commit", losing_reply(coordinator.store.commit))
@@ -101,7 +111,10 @@ def test_attempts_are_counted_by_how_they_end(coordinator: Coordinator) -> None:
         job = coordinator.submit(group("only"))
         coordinator.read()
         (offer,) = coordinator.offers(job)
-        coordinator.work(offer, Outcome(kind, failure=None if kind is OutcomeKind.SUCCEEDED else Failure("X", "x")))
+        coordinator.work(
+            offer,
+            Outcome(kind, failure=None if kind is OutcomeKind.SUCCEEDED else Failure("X", "x")),
+        )
         coordinator.read()
     found = scraped(coordinator)
     assert found["unstuck_attempts_ended_total"] == {
@@ -140,12 +153,20 @@ def test_more_names_than_are_counted_by_themselves_share_one(
     for name in ("a", "b", "c", "d", "a"):
         run(coordinator, name)
     found = scraped(coordinator)
-    assert found["unstuck_jobs_ended_total"] == {("a", "finished"): 2, ("b", "finished"): 1, ("(other)", "finished"): 2}
+    assert found["unstuck_jobs_ended_total"] == {
+        ("a", "finished"): 2,
+        ("b", "finished"): 1,
+        ("(other)", "finished"): 2,
+    }
     # A name of which no job ended for the retention makes room.
     coordinator.redis.zadd(coordinator.keys.totals_names, {"b": 1.0})
     run(coordinator, "c")
     found = scraped(coordinator)
-    assert found["unstuck_jobs_ended_total"] == {("a", "finished"): 2, ("c", "finished"): 1, ("(other)", "finished"): 2}
+    assert found["unstuck_jobs_ended_total"] == {
+        ("a", "finished"): 2,
+        ("c", "finished"): 1,
+        ("(other)", "finished"): 2,
+    }
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "7", '{"FINISHED": {}, "seconds": null}', None])
@@ -172,14 +193,23 @@ def test_rows_of_versions_add_up_by_dataset(coordinator: Coordinator) -> None:
     found = scraped(coordinator)
     assert found["unstuck_dataset_rows_total"] == {("data",): 12}
     assert found["unstuck_publish_duration_seconds_count"] == {(): 2}
-    coordinator.redis.hset(coordinator.keys.published, "data__rejected@w", json.dumps(1) + " 2.0 30")
+    coordinator.redis.hset(
+        coordinator.keys.published, "data__rejected@w", json.dumps(1) + " 2.0 30"
+    )
     found = scraped(coordinator)
     assert found["unstuck_dataset_rejected_rows_total"] == {("data",): 30}
     assert found["unstuck_dataset_rows_total"] == {("data",): 12}
 
 
 # Commands of a commit before anything was counted for metrics.
-BEFORE = {"queue": 64, "claim": 26, "success": 33, "claim, success": 26, "success, failure": 30, "two successes": 29}
+BEFORE = {
+    "queue": 64,
+    "claim": 26,
+    "success": 33,
+    "claim, success": 26,
+    "success, failure": 30,
+    "two successes": 29,
+}
 
 
 def test_a_commit_of_a_job_that_goes_on_takes_no_more_commands_than_without_metrics(
@@ -195,7 +225,11 @@ def test_a_commit_of_a_job_that_goes_on_takes_no_more_commands_than_without_metr
 
     def calls() -> int:
         stats = coordinator.redis.info("commandstats")
-        return sum(one["calls"] for name, one in stats.items() if name not in ("cmdstat_info", "cmdstat_evalsha"))
+        return sum(
+            one["calls"]
+            for name, one in stats.items()
+            if name not in ("cmdstat_info", "cmdstat_evalsha")
+        )
 
     monkeypatch.setattr(coordinator.store, "commit", counted)
     seen: dict[str, int] = {}

@@ -27,7 +27,9 @@ import pyarrow
 def load(spark, ctx):
     ctx.output("sales").write(pyarrow.table({"amount": [3]}))
 """
-EXAMPLES = {name: member for name, member in api_page.examples() if ">>>" in (inspect.getdoc(member) or "")}
+EXAMPLES = {
+    name: member for name, member in api_page.examples() if ">>>" in (inspect.getdoc(member) or "")
+}
 
 
 def test_the_page_is_made_from_the_docstrings_as_they_are() -> None:
@@ -36,18 +38,29 @@ def test_the_page_is_made_from_the_docstrings_as_they_are() -> None:
 
 def test_every_public_name_and_method_is_on_the_page_with_a_docstring() -> None:
     page = api_page.PAGE.read_text()
-    missing = [name for name in unstuck.__all__ if f"### {name}\n" not in page and f"| `{name}` |" not in page]
+    missing = [
+        name
+        for name in unstuck.__all__
+        if f"### {name}\n" not in page and f"| `{name}` |" not in page
+    ]
     assert missing == []
-    silent = [name for name, member in api_page.examples() if not (inspect.getdoc(member) or "").strip()]
+    silent = [
+        name for name, member in api_page.examples() if not (inspect.getdoc(member) or "").strip()
+    ]
     assert silent == []
     assert "+SKIP" not in page, "each example runs"
 
 
 @pytest.fixture
-def names(client: object, redis_server: RedisServer, tmp_path: Path, unstuck: Fixture) -> Iterator[dict[str, Any]]:
+def names(
+    client: object, redis_server: RedisServer, tmp_path: Path, unstuck: Fixture
+) -> Iterator[dict[str, Any]]:
     """What stands at hand in each example: a client on an empty store, and a warehouse in which sales are published."""
     unstuck.publish("sales", [{"day": "2026-01-02", "amount": 3}], partition_by=["day"])
-    spec = {"name": "sales", "groups": [{"name": "load", "spark": False, "steps": [{"python": "shop:load"}]}]}
+    spec = {
+        "name": "sales",
+        "groups": [{"name": "load", "spark": False, "steps": [{"python": "shop:load"}]}],
+    }
     with Client(Settings(redis_url=redis_server.url, warehouse=unstuck.warehouse)) as asked:
         yield {
             "__name__": "shop",
@@ -73,13 +86,18 @@ def fleet_here(
     (home / "sales.yaml").write_text(
         "name: sales\ngroups: [{name: load, spark: false, steps: [{python: 'shop:load'}]}]\n"
     )
-    given = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path / "published")}
+    given = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_WAREHOUSE": str(tmp_path / "published"),
+    }
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(home)
     settings.cache_clear()
     try:
-        with stream_fleet(redis_server, home, {"shop": LOAD}, UNSTUCK_WAREHOUSE=given["UNSTUCK_WAREHOUSE"]):
+        with stream_fleet(
+            redis_server, home, {"shop": LOAD}, UNSTUCK_WAREHOUSE=given["UNSTUCK_WAREHOUSE"]
+        ):
             yield
     finally:
         settings.cache_clear()

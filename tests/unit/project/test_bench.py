@@ -51,11 +51,17 @@ def run(tmp_path: Path, cases: str) -> list[dict[str, Any]]:
     subprocess.run([*program, *chosen], cwd=ROOT, env=env, check=True)
     found: list[dict[str, Any]] = json.loads(file.read_text())["cases"]
     assert ",".join(case["letter"] for case in found) == cases
-    shown = subprocess.run([*program, "--markdown"], cwd=ROOT, env=env, check=True, capture_output=True, text=True)
+    shown = subprocess.run(
+        [*program, "--markdown"], cwd=ROOT, env=env, check=True, capture_output=True, text=True
+    )
     for case in found:
         assert f"### {case['letter']}. {case['name']}" in shown.stdout
         names = [figure["what"] for figure in case["figures"]]
-        assert [part for part in FIGURES.get(case["letter"], ()) if not any(part in name for name in names)] == []
+        assert [
+            part
+            for part in FIGURES.get(case["letter"], ())
+            if not any(part in name for name in names)
+        ] == []
     return found
 
 
@@ -67,7 +73,14 @@ def test_jobs_on_one_fleet_and_what_they_cost(tmp_path: Path) -> None:
         assert pair["theirs"] == []
         assert sample["seconds"] > 0
         assert sample["extra"]["scripts"] > 1
-        assert set(sample["cpu"]) >= {"worker 1", "runners", "coordinator 1", "beat", "redis", "client"}
+        assert set(sample["cpu"]) >= {
+            "worker 1",
+            "runners",
+            "coordinator 1",
+            "beat",
+            "redis",
+            "client",
+        }
     assert all(0 < value < 60_000 for figure in join["figures"] for value in figure["values"])
 
 
@@ -79,7 +92,9 @@ def test_a_case_with_a_fleet_of_its_own(tmp_path: Path, case: str) -> None:
 
 
 def test_ratios_are_per_unit_and_the_spread_is_told() -> None:
-    pair = Pair("2 groups", "peer", [Sample(1.0, 2), Sample(2.0, 2)], [Sample(1.0, 1), Sample(1.0, 1)])
+    pair = Pair(
+        "2 groups", "peer", [Sample(1.0, 2), Sample(2.0, 2)], [Sample(1.0, 1), Sample(1.0, 1)]
+    )
     assert pair.ratio == Spread(1.5, 1.0, 2.0)
     case = Case("x", "name", "ms each", [pair], notes=["a note"])
     case.add("figure", "ms", 1.0)

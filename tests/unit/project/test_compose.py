@@ -27,7 +27,9 @@ pytestmark = pytest.mark.variant
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-CELERY = sorted(name for name, service in SERVICES.items() if str(service["command"]).startswith("celery "))
+CELERY = sorted(
+    name for name, service in SERVICES.items() if str(service["command"]).startswith("celery ")
+)
 
 
 def parse(command: str) -> tuple[click.Context, click.Context]:
@@ -56,7 +58,11 @@ def test_the_command_line_is_a_script_of_this_package_and_takes_what_it_is_given
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts[script].partition(":")
     code = f"from {module} import {function}; {function}()"
-    said = subprocess.run([sys.executable, "-c", code, *SERVICES["unstuck"]["command"]], capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-c", code, *SERVICES["unstuck"]["command"]],
+        capture_output=True,
+        text=True,
+    )
     assert (said.returncode, "submit" in said.stdout) == (0, True), said.stderr
 
 
@@ -64,7 +70,9 @@ def test_the_command_line_is_a_script_of_this_package_and_takes_what_it_is_given
 def test_the_command_is_one_that_celery_takes_and_its_app_imports(name: str) -> None:
     outer, inner = parse(SERVICES[name]["command"])
     app = outer.obj.app
-    assert app.main == {"beat": "unstuck.coordinator", "coordinator": "unstuck.coordinator"}.get(name, "unstuck.tasks")
+    assert app.main == {"beat": "unstuck.coordinator", "coordinator": "unstuck.coordinator"}.get(
+        name, "unstuck.tasks"
+    )
     assert inner.command.name == ("beat" if name == "beat" else "worker")
 
 
@@ -75,10 +83,15 @@ def test_the_page_starts_by_its_command_asks_for_its_token_and_passes_its_health
     page, port = SERVICES["web"], str(free_port())
     assert page["secrets"] == [*COMPOSE["secrets"]]
     (tmp_path / "web-token").write_text("a-token-of-the-test\n")
-    program, *words = page["command"].replace("8620", port).replace("/run/secrets", str(tmp_path)).split()
+    program, *words = (
+        page["command"].replace("8620", port).replace("/run/secrets", str(tmp_path)).split()
+    )
     kind, _, *check = page["healthcheck"]["test"]
     assert (program, kind) == ("unstuck", "CMD")
-    environ = os.environ | {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path)}
+    environ = os.environ | {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_WAREHOUSE": str(tmp_path),
+    }
     served = subprocess.Popen([sys.executable, "-m", "unstuck.cli", *words], env=environ)
 
     def is_well() -> bool:
@@ -111,7 +124,9 @@ def test_a_spark_worker_is_one_driver_and_a_coordinator_forks_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"redis"}))
-def test_every_variable_is_a_setting_and_its_value_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_variable_is_a_setting_and_its_value_is_taken(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     variables = SERVICES[name]["environment"]
     fields = {f"UNSTUCK_{field.upper()}" for field in Settings.model_fields}
     assert set(variables) - fields == set()
@@ -128,7 +143,9 @@ def test_everything_that_is_named_exists() -> None:
             assert "healthcheck" in SERVICES[other], f"{name} waits for the health of {other}"
         for volume in service.get("volumes", []):
             assert volume.split(":")[0] in COMPOSE["volumes"], name
-    assert SERVICES["redis"]["volumes"] == ["redis:/data"]  # where the official image keeps its data
+    assert SERVICES["redis"]["volumes"] == [
+        "redis:/data"
+    ]  # where the official image keeps its data
 
 
 def test_every_part_comes_back_and_is_given_time_to_end() -> None:
@@ -139,7 +156,9 @@ def test_every_part_comes_back_and_is_given_time_to_end() -> None:
 
 
 @pytest.mark.parametrize("name", ["spark", "light"])
-def test_a_worker_has_time_to_hand_back_what_it_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_time_to_hand_back_what_it_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable, value in SERVICES[name]["environment"].items():
         monkeypatch.setenv(variable, str(value))
     assert parse_duration(SERVICES[name]["stop_grace_period"]) > Settings().stop_within()
@@ -155,7 +174,8 @@ def test_the_server_options_keep_every_write_and_evict_nothing(tmp_path: Path) -
     assert program == "redis-server"
     port = free_port()
     server = subprocess.Popen(
-        [server_binary(), *options, "--port", str(port), "--dir", str(tmp_path)], stdout=subprocess.DEVNULL
+        [server_binary(), *options, "--port", str(port), "--dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
     )
     try:
         with redis.Redis(port=port, decode_responses=True) as client:
@@ -170,7 +190,11 @@ def test_the_server_options_keep_every_write_and_evict_nothing(tmp_path: Path) -
             program, *ping = SERVICES["redis"]["healthcheck"]["test"][1:]
             assert program == "redis-cli"  # of the official image
             assert client.execute_command(*ping), "what the health check asks"
-            wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+            wanted = {
+                "appendonly": "yes",
+                "appendfsync": "everysec",
+                "maxmemory-policy": "noeviction",
+            }
             assert client.config_get(*wanted) == wanted
     finally:
         server.kill()
@@ -183,6 +207,8 @@ def test_the_image_is_built_from_files_that_exist_with_extras_that_exist() -> No
         if line.startswith("COPY "):
             for source in line.split()[1:-1]:
                 assert (ROOT / source).exists(), line
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert set(SERVICES["spark"]["build"]["args"]["EXTRAS"].split(",")) <= set(extras)
     assert "-c constraints.txt" in dockerfile

@@ -22,7 +22,9 @@ from unstuck.doctor.process_health import Role
 from unstuck.metrics.catalog import CATALOG
 from unstuck.tasks.protocol.report import OutcomeKind
 
-RULES = yaml.safe_load((ROOT / "deploy/prometheus/unstuck.rules.yml").read_text())["groups"][0]["rules"]
+RULES = yaml.safe_load((ROOT / "deploy/prometheus/unstuck.rules.yml").read_text())["groups"][0][
+    "rules"
+]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/unstuck.json").read_text())
 ALERTS = {rule["alert"]: rule["expr"] for rule in RULES}
 PANELS = {
@@ -31,13 +33,17 @@ PANELS = {
     for target in panel["targets"]
 }
 LABELS = {
-    name: {*spec.labels, *(["le"] if name.endswith("_bucket") else [])} for spec in CATALOG for name in spec.samples
+    name: {*spec.labels, *(["le"] if name.endswith("_bucket") else [])}
+    for spec in CATALOG
+    for name in spec.samples
 }
 OF_PROMETHEUS = {"instance", "job", "pod"}  # labels that it gives to all that it scrapes
 # Values of the labels that are words of ours.
 WORDS = {
     ("unstuck_jobs", "status"): {status.lower() for status in Status},
-    ("unstuck_jobs_ended_total", "status"): {status.lower() for status in Status if status.terminal},
+    ("unstuck_jobs_ended_total", "status"): {
+        status.lower() for status in Status if status.terminal
+    },
     ("unstuck_schedules", "status"): {status.lower() for status in ScheduleStatus},
     ("unstuck_processes", "role"): {"coordinator", "runner"},
     ("unstuck_processes", "state"): {"live", "idle", "busy", "stopping", "unfit", "silent"},
@@ -78,9 +84,13 @@ def problems(text: str) -> list[str]:
         modifier = getattr(part, "modifier", None)
         if isinstance(part, AggregateExpr) and modifier is not None:
             grouped |= set(modifier.labels)
-        elif isinstance(part, BinaryExpr) and modifier is not None and modifier.matching is not None:
+        elif (
+            isinstance(part, BinaryExpr) and modifier is not None and modifier.matching is not None
+        ):
             grouped |= set(modifier.matching.labels)
-    return found + [f"no metric of it has the label {label}" for label in sorted(grouped - met - OF_PROMETHEUS)]
+    return found + [
+        f"no metric of it has the label {label}" for label in sorted(grouped - met - OF_PROMETHEUS)
+    ]
 
 
 @pytest.mark.parametrize("name", [*ALERTS, *PANELS])
@@ -92,10 +102,16 @@ def test_every_expression_is_on_metrics_and_labels_that_exist(name: str) -> None
     ("wrong", "why"),
     [
         ("unstuck_nothing > 1", "no metric unstuck_nothing"),
-        ("rate(unstuck_jobs_ended_total{state='failed'}[5m])", "unstuck_jobs_ended_total has no label state"),
+        (
+            "rate(unstuck_jobs_ended_total{state='failed'}[5m])",
+            "unstuck_jobs_ended_total has no label state",
+        ),
         ("unstuck_jobs{status='broken'}", "status of unstuck_jobs is never broken"),
         ("sum by (queue) (unstuck_jobs)", "no metric of it has the label queue"),
-        ("unstuck_queue_free_slots and on (pol) unstuck_queue_free_slots", "no metric of it has the label pol"),
+        (
+            "unstuck_queue_free_slots and on (pol) unstuck_queue_free_slots",
+            "no metric of it has the label pol",
+        ),
     ],
 )
 def test_an_expression_that_could_never_fire_is_found(wrong: str, why: str) -> None:
@@ -105,7 +121,11 @@ def test_an_expression_that_could_never_fire_is_found(wrong: str, why: str) -> N
 def test_the_texts_of_an_alert_name_labels_that_it_has() -> None:
     for rule in RULES:
         text = " ".join(rule["annotations"].values())
-        metrics = {part.name for part in parts(promql_parser.parse(rule["expr"])) if isinstance(part, VectorSelector)}
+        metrics = {
+            part.name
+            for part in parts(promql_parser.parse(rule["expr"]))
+            if isinstance(part, VectorSelector)
+        }
         labels = {label for metric in metrics for label in LABELS[metric]}
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, rule["alert"]
         assert set(rule["annotations"]) == {"summary", "help"}
@@ -135,7 +155,12 @@ def test_panels_have_numbers_and_places_of_their_own() -> None:
 def containers() -> list[dict[str, Any]]:
     """Those of the pods for Kubernetes."""
     pods = yaml.safe_load_all((ROOT / "deploy/kubernetes/unstuck.yaml").read_text())
-    return [one for pod in pods if pod["kind"] == "Deployment" for one in pod["spec"]["template"]["spec"]["containers"]]
+    return [
+        one
+        for pod in pods
+        if pod["kind"] == "Deployment"
+        for one in pod["spec"]["template"]["spec"]["containers"]
+    ]
 
 
 def test_the_page_of_kubernetes_and_of_compose_has_options_that_exist_and_a_token() -> None:
@@ -147,7 +172,9 @@ def test_the_page_of_kubernetes_and_of_compose_has_options_that_exist_and_a_toke
         assert context.params["address"] == "0.0.0.0:8620"
         assert context.params["token_file"]
     assert pod["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": 8620}
-    assert compose["services"]["web"]["ports"] == ["127.0.0.1:8620:8620"], "this host alone reaches it"
+    assert compose["services"]["web"]["ports"] == ["127.0.0.1:8620:8620"], (
+        "this host alone reaches it"
+    )
     assert set(compose["services"]["web"]["secrets"]) <= set(compose["secrets"])
 
 
@@ -156,10 +183,14 @@ def test_the_probes_of_kubernetes_and_compose_are_commands_that_exist() -> None:
     lines = [probe["exec"]["command"][-1] for probe in probes if "exec" in probe]
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
     checks = [one["healthcheck"]["test"][1:] for one in services if "healthcheck" in one]
-    asked = [line.partition(";")[0].split() for line in lines] + [check for check in checks if check[0] == "unstuck"]
+    asked = [line.partition(";")[0].split() for line in lines] + [
+        check for check in checks if check[0] == "unstuck"
+    ]
     assert {words[2] for words in asked} == set(get_args(Role))
     for _, command, role, *options in asked:
         assert command == "health"
         assert role in get_args(Role)
         assert options in ([], ["--max-age", "60s"])
-    assert all(line.endswith("; test $? -ne 1") for line in lines), "a Redis that is away restarts no pod"
+    assert all(line.endswith("; test $? -ne 1") for line in lines), (
+        "a Redis that is away restarts no pod"
+    )

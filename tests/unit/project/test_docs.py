@@ -33,7 +33,13 @@ from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.cli.app import app
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
-from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState
+from unstuck.coordinator.model.status import (
+    GROUP_MOVES,
+    GROUP_MOVES_REQUESTED,
+    JOB_MOVES,
+    TERMINAL,
+    GroupState,
+)
 from unstuck.coordinator.spec.job_params import Param
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults
@@ -50,7 +56,12 @@ from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 UNSTUCK: Any = typer.main.get_command(app)
@@ -68,7 +79,11 @@ class Block(NamedTuple):
         return f"{self.page.relative_to(ROOT)}-{self.number}"
 
 
-BLOCKS = [Block(page, n, *found) for page in PAGES for n, found in enumerate(FENCE.findall(page.read_text()), 1)]
+BLOCKS = [
+    Block(page, n, *found)
+    for page in PAGES
+    for n, found in enumerate(FENCE.findall(page.read_text()), 1)
+]
 
 
 def blocks(*languages: str) -> list[Block]:
@@ -78,19 +93,31 @@ def blocks(*languages: str) -> list[Block]:
 def prose(page: Path, *, not_yet: bool = False) -> str:
     """The page without its fenced blocks, and without its sections headed "Not yet" unless they are wanted."""
     text = FENCE.sub("", page.read_text())
-    return text if not_yet else re.sub(r"^(#+) Not yet\n.*?(?=^#|\Z)", "", text, flags=re.MULTILINE | re.DOTALL)
+    return (
+        text
+        if not_yet
+        else re.sub(r"^(#+) Not yet\n.*?(?=^#|\Z)", "", text, flags=re.MULTILINE | re.DOTALL)
+    )
 
 
 def section(page: str, heading: str) -> str:
     """The text below one heading, up to the next of any level."""
-    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)",
+        (DOCS / page).read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     assert found, f"{page} has no heading {heading!r}"
     return found[1]
 
 
 def rows(text: str, columns: int) -> list[list[str]]:
     """The body rows of every table in ``text`` with so many columns, cells stripped."""
-    found = [[cell.strip(" |") for cell in line.split(" | ")] for line in text.splitlines() if line[:1] == "|"]
+    found = [
+        [cell.strip(" |") for cell in line.split(" | ")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
     assert [row for row in found if len(row) != columns and not set(row[0]) <= set("-|")] == []
     return [row for row in found if len(row) == columns and row[0].startswith("`")]
 
@@ -147,12 +174,18 @@ def test_every_file_and_test_that_is_named_exists(page: Path) -> None:
 
 @cache
 def functions_in(module: Path) -> set[str]:
-    return {node.name for node in ast.parse(module.read_text()).body if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 def test_every_claim_of_the_guarantees_names_its_test() -> None:
     text = (DOCS / "guarantees.md").read_text()
-    claims = [line for line in text.splitlines() if line.startswith("| ") and line != "| claim | test |"]
+    claims = [
+        line for line in text.splitlines() if line.startswith("| ") and line != "| claim | test |"
+    ]
     assert claims
     assert [claim for claim in claims if "::test_" not in claim] == []
 
@@ -162,9 +195,17 @@ def test_the_map_of_the_code_names_files_that_exist() -> None:
     for room in ("tasks", "coordinator", "src/unstuck"):
         table = re.search(rf"^\| in `{room}/` \|.*?\n\n", text, re.MULTILINE | re.DOTALL)
         assert table, room
-        named = {name for row in table[0].strip().splitlines()[2:] for name in SPAN.findall(row.split("|")[1])}
+        named = {
+            name
+            for row in table[0].strip().splitlines()[2:]
+            for name in SPAN.findall(row.split("|")[1])
+        }
         there = {path.name for path in (ROOT / room).glob("*.py")} - {"__init__.py"}
-        there |= {f"{path.name}/" for path in (ROOT / room).iterdir() if path.is_dir() and path.name[0] != "_"}
+        there |= {
+            f"{path.name}/"
+            for path in (ROOT / room).iterdir()
+            if path.is_dir() and path.name[0] != "_"
+        }
         assert named <= there
 
 
@@ -178,7 +219,9 @@ def test_codes_are_codes_of_the_program() -> None:
     ]
     source = "\n".join(path.read_text() for path in files)
     for page in PAGES:
-        text = re.sub(r"(?:UNSTUCK|AWS|OTEL|WAREHOUSE)_\w+|\$\{(?:env|secret):\w+\}", "", prose(page))
+        text = re.sub(
+            r"(?:UNSTUCK|AWS|OTEL|WAREHOUSE)_\w+|\$\{(?:env|secret):\w+\}", "", prose(page)
+        )
         for code in re.findall(r"\b[A-Z]{3,}_[A-Z_]+[A-Z]\b", text):
             if code not in ("JAVA_HOME", "SEED_START"):
                 assert re.search(rf"\b{code}\b", source), f"{page.name}: {code}"
@@ -186,8 +229,13 @@ def test_codes_are_codes_of_the_program() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_variable_that_is_named_is_a_setting(page: Path) -> None:
-    named = set(re.findall(r"UNSTUCK_[A-Z_]+[A-Z]", page.read_text())) - {"UNSTUCK_DEBUG", "UNSTUCK_ARM"}
-    of_options = {str(parameter.envvar) for parameter in UNSTUCK.commands["web"].params if parameter.envvar}
+    named = set(re.findall(r"UNSTUCK_[A-Z_]+[A-Z]", page.read_text())) - {
+        "UNSTUCK_DEBUG",
+        "UNSTUCK_ARM",
+    }
+    of_options = {
+        str(parameter.envvar) for parameter in UNSTUCK.commands["web"].params if parameter.envvar
+    }
     assert named <= {f"UNSTUCK_{name.upper()}" for name in Settings.model_fields} | of_options
 
 
@@ -223,7 +271,9 @@ def test_every_command_is_one_that_its_program_takes(words: list[str]) -> None:
         assert {word for word in rest if "=" not in word} <= set(phony[1].split())
         for variable in (word.partition("=")[0] for word in rest if "=" in word):
             assert f"{variable} ?=" in (ROOT / "Makefile").read_text()
-    elif words[-1] != "flower":  # of a package of its own; test_the_fleet_is_ordinary_celery_… runs it
+    elif (
+        words[-1] != "flower"
+    ):  # of a package of its own; test_the_fleet_is_ordinary_celery_… runs it
         outer = celery_command.make_context("celery", rest)
         rest = [*outer._protected_args, *outer.args]  # noqa: SLF001 - the public name is deprecated
         name, inner, rest = celery_command.resolve_command(outer, rest)
@@ -255,9 +305,12 @@ def test_the_command_line_page_is_the_command_line() -> None:
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         usage = [re.sub(r"[{}]", "", str(a.metavar or a.name).upper()) for a in arguments]
         usage = [
-            word if a.required or word[0] == "[" else f"[{word}]" for a, word in zip(arguments, usage, strict=True)
+            word if a.required or word[0] == "[" else f"[{word}]"
+            for a, word in zip(arguments, usage, strict=True)
         ]
-        options = {o for p in command.params if p.param_type_name == "option" for o in p.opts} - {"--help"}
+        options = {o for p in command.params if p.param_type_name == "option" for o in p.opts} - {
+            "--help"
+        }
         told[" ".join([name, *usage])] = options
     assert written == told
 
@@ -270,7 +323,9 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
 def test_every_make_target_is_described() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert phony
-    assert {bare(row[0]) for row in rows(section("cli.md", "make"), 2)} == {f"make {name}" for name in phony[1].split()}
+    assert {bare(row[0]) for row in rows(section("cli.md", "make"), 2)} == {
+        f"make {name}" for name in phony[1].split()
+    }
 
 
 # -- fields and settings --------------------------------------------------------------------------------------
@@ -311,7 +366,9 @@ def same(written: str, field: FieldInfo) -> bool:
     ],
 )
 def test_the_fields_of_a_spec_are_those_that_are_read(heading: str, model: type[BaseModel]) -> None:
-    text = "".join(line + "\n" for line in section("spec.md", heading).splitlines() if line.count(" | ") == 3)
+    text = "".join(
+        line + "\n" for line in section("spec.md", heading).splitlines() if line.count(" | ") == 3
+    )
     table = {bare(row[0]): row[2] for row in rows(text, 4)}
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
     assert list(table) == list(fields)
@@ -319,12 +376,16 @@ def test_the_fields_of_a_spec_are_those_that_are_read(heading: str, model: type[
 
 
 def test_every_condition_of_a_notice_is_described() -> None:
-    text = "".join(line + "\n" for line in section("spec.md", "Notify").splitlines() if line.count(" | ") == 2)
+    text = "".join(
+        line + "\n" for line in section("spec.md", "Notify").splitlines() if line.count(" | ") == 2
+    )
     assert {bare(row[0]) for row in rows(text, 3)} == {*PLAIN, *EXAMPLES}
 
 
 def test_every_join_rule_is_described_and_lives_with_failures_as_said() -> None:
-    text = "".join(line + "\n" for line in section("spec.md", "Join").splitlines() if line.count(" | ") == 4)
+    text = "".join(
+        line + "\n" for line in section("spec.md", "Join").splitlines() if line.count(" | ") == 4
+    )
     table = {bare(row[0]): row[4] for row in rows(text, 5)}
     assert set(table) == set(get_args(JoinRule.model_fields["rule"].annotation))
     for rule, lives in table.items():
@@ -350,11 +411,17 @@ def test_the_tables_and_pictures_are_drawn_from_the_code() -> None:
         page = (DOCS / name).read_text()
         assert diagrams.drawn(name, page) == page, "run python -m scripts.diagrams"
     for name, picture in diagrams.pictures().items():
-        assert (DOCS / "images" / name).read_text() == picture, f"{name}: run python -m scripts.diagrams"
+        assert (DOCS / "images" / name).read_text() == picture, (
+            f"{name}: run python -m scripts.diagrams"
+        )
 
 
 def test_every_state_and_status_has_its_place_in_the_tables() -> None:
-    for words, moves in ((GroupState, GROUP_MOVES), (Status, JOB_MOVES), (ScheduleStatus, SCHEDULE_MOVES)):
+    for words, moves in (
+        (GroupState, GROUP_MOVES),
+        (Status, JOB_MOVES),
+        (ScheduleStatus, SCHEDULE_MOVES),
+    ):
         assert {word for move in moves for word in move} == set(words)
         assert not [old for old, _ in moves if old.terminal], "terminal is final"
     assert {new for _, new in GROUP_MOVES_REQUESTED} == {GroupState.SKIPPED, GroupState.WAITING}
@@ -362,7 +429,11 @@ def test_every_state_and_status_has_its_place_in_the_tables() -> None:
 
 def test_every_status_is_described_and_the_final_ones_are_named() -> None:
     text = section("how-it-works.md", "Status of a job")
-    told = [word for line in re.findall(r"^\| ([A-Z, ]+) \|", text, re.MULTILINE) for word in line.split(", ")]
+    told = [
+        word
+        for line in re.findall(r"^\| ([A-Z, ]+) \|", text, re.MULTILINE)
+        for word in line.split(", ")
+    ]
     assert sorted(told) == sorted(str(status) for status in Status)
     final = re.search(r"^([A-Z, ]+) and ([A-Z]+) are final", text, re.MULTILINE)
     assert final
@@ -372,13 +443,21 @@ def test_every_status_is_described_and_the_final_ones_are_named() -> None:
 def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
     source = inspect.getsource(keys)
     kind = r"# (hash|list|set|stream|string|zset|pub/sub): "
-    fields = {**vars(keys.JobKeys("P", "JOB")), **vars(keys.ScheduleKeys("P", "SCHEDULE")), **vars(keys.Keys("P"))}
+    fields = {
+        **vars(keys.JobKeys("P", "JOB")),
+        **vars(keys.ScheduleKeys("P", "SCHEDULE")),
+        **vars(keys.Keys("P")),
+    }
     methods = keys.Keys("P")
     code = {fields[name]: found for name, found in re.findall(rf"self\.(\w+) = .*{kind}", source)}
-    for name, of, found in re.findall(rf"def (\w+)\(self, ([^)]*)\) -> str:\n        return .*{kind}", source):
+    for name, of, found in re.findall(
+        rf"def (\w+)\(self, ([^)]*)\) -> str:\n        return .*{kind}", source
+    ):
         code[getattr(methods, name)(*re.findall(r"\w+(?=:)", of.upper()))] = found
     kinds = {"sorted set": "zset"}
-    page = {bare(row[0]): kinds.get(row[1], row[1]) for row in rows((DOCS / "keys.md").read_text(), 3)}
+    page = {
+        bare(row[0]): kinds.get(row[1], row[1]) for row in rows((DOCS / "keys.md").read_text(), 3)
+    }
     assert set(page) == set(code)
     assert page == code
 
@@ -396,19 +475,35 @@ def test_every_yaml_snippet_is_a_valid_spec(block: Block) -> None:
 def test_every_python_snippet_compiles_and_asks_a_client_for_what_it_has(block: Block) -> None:
     """What snippets import is looked at in test_public_face."""
     for node in ast.walk(ast.parse(block.text)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "client":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "client"
+        ):
             assert callable(getattr(Client, node.attr)), node.attr
 
 
 @pytest.mark.variant
-def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(tmp_path: Path) -> None:
+def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(
+    tmp_path: Path,
+) -> None:
     recipe = re.search(
-        r"^docs:.*\n\t.*\n\t\$\(BIN\)/sphinx-build (.*) build/docs$", (ROOT / "Makefile").read_text(), re.M
+        r"^docs:.*\n\t.*\n\t\$\(BIN\)/sphinx-build (.*) build/docs$",
+        (ROOT / "Makefile").read_text(),
+        re.M,
     )
     assert recipe
     assert "--fail-on-warning" in recipe[1]
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *recipe[1].split(), "-d", str(tmp_path / "state"), str(tmp_path / "site")],
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            *recipe[1].split(),
+            "-d",
+            str(tmp_path / "state"),
+            str(tmp_path / "site"),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -416,10 +511,16 @@ def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(t
     )
     assert (done.returncode, done.stderr) == (0, "")
     for page in PAGES:
-        assert (tmp_path / "site" / page.relative_to(ROOT)).with_suffix(".html").is_file(), page.name
+        assert (tmp_path / "site" / page.relative_to(ROOT)).with_suffix(".html").is_file(), (
+            page.name
+        )
     # The site works without a network: nothing that a browser loads by itself comes from another host.
     tag = re.compile(r'<(?:script|img|link rel="(?:stylesheet|preload)")[^>]*(?:src|href)="([^"]+)')
-    loaded = [address for page in (tmp_path / "site").rglob("*.html") for address in tag.findall(page.read_text())]
+    loaded = [
+        address
+        for page in (tmp_path / "site").rglob("*.html")
+        for address in tag.findall(page.read_text())
+    ]
     assert loaded
     assert [address for address in loaded if "//" in address] == []
 
@@ -429,12 +530,23 @@ def test_an_app_that_submits_as_the_page_says_gets_one_job_for_one_key(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     (code,) = [
-        b.text for b in blocks("python") if b.page.name == "write-jobs.md" and 'key="nightly-2013-12-31", by' in b.text
+        b.text
+        for b in blocks("python")
+        if b.page.name == "write-jobs.md" and 'key="nightly-2013-12-31", by' in b.text
     ]
-    env = {**os.environ, "UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse")}
+    env = {
+        **os.environ,
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse"),
+    }
     said = [
         subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.split()
         for _ in range(2)
     ]
@@ -442,7 +554,9 @@ def test_an_app_that_submits_as_the_page_says_gets_one_job_for_one_key(
     assert said[0][0] == said[1][0], "the same key is the same job"
 
 
-@pytest.mark.parametrize("picture", sorted((DOCS / "images").glob("*.svg")), ids=lambda picture: picture.name)
+@pytest.mark.parametrize(
+    "picture", sorted((DOCS / "images").glob("*.svg")), ids=lambda picture: picture.name
+)
 def test_every_picture_can_be_read_says_what_it_shows_and_loads_nothing(picture: Path) -> None:
     text = picture.read_text()
     root = ElementTree.fromstring(text)
@@ -452,7 +566,9 @@ def test_every_picture_can_be_read_says_what_it_shows_and_loads_nothing(picture:
     assert re.findall(r"href|url\(|@import|/(?:work|tmp|home|root)/", text) == []
 
 
-@pytest.mark.parametrize("picture", sorted((DOCS / "images").iterdir()), ids=lambda picture: picture.name)
+@pytest.mark.parametrize(
+    "picture", sorted((DOCS / "images").iterdir()), ids=lambda picture: picture.name
+)
 def test_every_picture_is_shown_by_a_page(picture: Path) -> None:
     assert any(f"images/{picture.name})" in page.read_text() for page in PAGES)
 

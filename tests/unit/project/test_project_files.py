@@ -32,7 +32,9 @@ def pins() -> dict[str, str]:
 def needed() -> dict[str, Requirement]:
     """Every requirement of the project, of its extras, and of what those need, on this Python."""
     todo = [Requirement(text) for text in PROJECT["dependencies"]]
-    todo += [Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra]
+    todo += [
+        Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra
+    ]
     found: dict[str, Requirement] = {}
     while todo:
         requirement = todo.pop()
@@ -43,7 +45,9 @@ def needed() -> dict[str, Requirement]:
         extras = ("", *requirement.extras)
         for text in requires(name) or []:
             below = Requirement(text)
-            if below.marker is None or any(below.marker.evaluate({"extra": extra}) for extra in extras):
+            if below.marker is None or any(
+                below.marker.evaluate({"extra": extra}) for extra in extras
+            ):
                 below.marker = None
                 todo.append(below)
     return found
@@ -141,7 +145,9 @@ def machine(tmp_path: Path) -> Machine:
     machine = Machine(tmp_path)
     machine.has("python3", "case $1 in -V) echo Python 3.11.7;; esac")
     machine.has_java('openjdk version "17.0.15" 2025-04-15')
-    machine.has("df", "echo 'Filesystem 1024-blocks Used Available'; echo '/dev/sda 9 9 5000000 1% /'")
+    machine.has(
+        "df", "echo 'Filesystem 1024-blocks Used Available'; echo '/dev/sda 9 9 5000000 1% /'"
+    )
     return machine
 
 
@@ -178,7 +184,9 @@ def test_java_17_or_newer_is_asked_for(machine: Machine, banner: str, fits: bool
         (None, "https://adoptium.net"),
     ],
 )
-def test_missing_java_comes_with_the_way_to_get_it_here(machine: Machine, manager: str | None, advice: str) -> None:
+def test_missing_java_comes_with_the_way_to_get_it_here(
+    machine: Machine, manager: str | None, advice: str
+) -> None:
     (machine.bin / "java").unlink()
     if manager:
         machine.has(manager, "exit 1")
@@ -210,7 +218,9 @@ def without_java(machine: Machine, manager: str, *, user: int, sudo: str | None 
 
 
 @pytest.mark.parametrize("manager", ["apt-get", "dnf"])
-@pytest.mark.parametrize(("user", "sudo"), [(0, None), (1000, '[ "$1" = -n ] && shift && AS=0 exec env "$@"')])
+@pytest.mark.parametrize(
+    ("user", "sudo"), [(0, None), (1000, '[ "$1" = -n ] && shift && AS=0 exec env "$@"')]
+)
 def test_java_is_installed_where_that_needs_no_password_and_it_is_said_first(
     machine: Machine, manager: str, user: int, sudo: str | None
 ) -> None:
@@ -218,7 +228,9 @@ def test_java_is_installed_where_that_needs_no_password_and_it_is_said_first(
 
     done = machine.setup("demo")
 
-    assert done.stderr.startswith(f"Java 17 or newer, which Spark runs on, is missing. {manager} installs it now;")
+    assert done.stderr.startswith(
+        f"Java 17 or newer, which Spark runs on, is missing. {manager} installs it now;"
+    )
     assert "missing: Java" not in done.stderr
     calls = (machine.checkout / "calls").read_text()
     assert re.search(r"^0 install -y (open)?(jdk-17|java-17)", calls, re.MULTILINE), calls
@@ -281,7 +293,9 @@ def test_a_name_on_the_path_that_does_not_run_is_passed_over(machine: Machine) -
 
 
 def test_a_python_without_venv_is_told_the_package(machine: Machine) -> None:
-    machine.has("python3", "case $2 in *ensurepip*) exit 1;; *version_info\\[:2*|*%d*) echo 3.11;; esac")
+    machine.has(
+        "python3", "case $2 in *ensurepip*) exit 1;; *version_info\\[:2*|*%d*) echo 3.11;; esac"
+    )
     done = machine.setup()
     assert done.returncode == 2
     assert "apt-get install -y python3.11-venv" in done.stderr
@@ -303,7 +317,9 @@ def test_everything_that_is_missing_is_said_at_once(machine: Machine) -> None:
 def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> None:
     """Given an environment made by one setup; then the next installs nothing, until the pins change."""
     calls = machine.checkout / "calls"
-    machine.makes_environments(f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck')
+    machine.makes_environments(
+        f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck'
+    )
 
     assert machine.setup("dev").returncode == 0
     assert calls.read_text().splitlines() == [
@@ -325,20 +341,27 @@ def a_machine_that_makes_environments(machine: Machine, manager: str, user: int)
     """Its package manager notes how it was called, in the file that is returned, and brings what it is asked for."""
     calls = machine.checkout / "calls"
     machine.makes_environments(": > .venv/bin/unstuck; chmod +x .venv/bin/unstuck")
-    machine.has(manager, f'echo "$*" >> {calls}; case "$*" in *chromium*) : > {machine.bin}/chromium; esac')
+    machine.has(
+        manager, f'echo "$*" >> {calls}; case "$*" in *chromium*) : > {machine.bin}/chromium; esac'
+    )
     machine.has("id", f"echo {user}")
     (machine.bin / "env").symlink_to(str(shutil.which("env")))
     return calls
 
 
 @pytest.mark.parametrize("manager", ["apt-get", "dnf"])
-def test_the_browser_of_the_tests_is_installed_where_that_needs_no_password(machine: Machine, manager: str) -> None:
+def test_the_browser_of_the_tests_is_installed_where_that_needs_no_password(
+    machine: Machine, manager: str
+) -> None:
     calls = a_machine_that_makes_environments(machine, manager, user=0)
 
     done = machine.setup("dev")
 
     assert done.returncode == 0
-    assert f"the tests of the page drive, is missing. {manager} installs it now; no password is needed" in done.stderr
+    assert (
+        f"the tests of the page drive, is missing. {manager} installs it now; no password is needed"
+        in done.stderr
+    )
     assert re.search(r"^install -y .*chromium", calls.read_text(), re.MULTILINE)
     (machine.bin / "chromium").chmod(0o755)
     asked = calls.read_text()
@@ -354,13 +377,17 @@ def test_a_setup_goes_on_without_a_browser_and_says_what_is_skipped(machine: Mac
     done = machine.setup("dev")
 
     assert done.returncode == 0
-    assert done.stderr.endswith("No Chromium here: the tests of the page that need a browser will be skipped.\n")
+    assert done.stderr.endswith(
+        "No Chromium here: the tests of the page that need a browser will be skipped.\n"
+    )
     assert not calls.exists()
 
 
 def test_the_site_of_the_docs_needs_neither_java_nor_what_a_worker_needs(machine: Machine) -> None:
     calls = machine.checkout / "calls"
-    machine.makes_environments(f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck')
+    machine.makes_environments(
+        f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck'
+    )
     (machine.bin / "java").unlink()
 
     for _ in range(2):
@@ -381,9 +408,17 @@ def test_a_failed_installation_is_tried_again_the_next_time(machine: Machine) ->
 
 
 def test_the_versions_of_pyspark_that_are_tested_are_those_that_can_be_installed() -> None:
-    (asked,) = [one for one in map(Requirement, PROJECT["optional-dependencies"]["worker"]) if one.name == "pyspark"]
+    (asked,) = [
+        one
+        for one in map(Requirement, PROJECT["optional-dependencies"]["worker"])
+        if one.name == "pyspark"
+    ]
     newest = pins()["pyspark"]
     assert (*(version for version in UNPINNED), newest.rpartition(".")[0]) == SPARKS
     assert asked.specifier.contains(newest)
-    found = [f"{one}.1" for one in ("3.4", "3.5", "4.0", "4.1", "4.2", "4.3", "4.4") if f"{one}.1" in asked.specifier]
+    found = [
+        f"{one}.1"
+        for one in ("3.4", "3.5", "4.0", "4.1", "4.2", "4.3", "4.4")
+        if f"{one}.1" in asked.specifier
+    ]
     assert found == [f"{one}.1" for one in SPARKS]

@@ -25,7 +25,17 @@ from unstuck.testing import JobRun, StepRun, TickRun, Unstuck
 FACE = ROOT / "src" / "unstuck" / "__init__.py"
 FUNCTIONS = (published, published_files)
 OF_TESTS = (JobRun, StepRun, TickRun, Unstuck)
-WHAT_USERS_CALL = (Client, Job, JobHandle, JobSpec, OutputSlot, Pools, StepContext, *OF_TESTS, *FUNCTIONS)
+WHAT_USERS_CALL = (
+    Client,
+    Job,
+    JobHandle,
+    JobSpec,
+    OutputSlot,
+    Pools,
+    StepContext,
+    *OF_TESTS,
+    *FUNCTIONS,
+)
 
 
 def documented(member: Any) -> set[str]:
@@ -34,7 +44,9 @@ def documented(member: Any) -> set[str]:
     if inspect.isclass(member):
         classes = [one for one in member.__mro__ if one.__module__.startswith("unstuck.")]
         found_there = [item for one in classes for item in vars(one).items()]
-        members = [one for name, one in found_there if name == "__init__" or not name.startswith("_")]
+        members = [
+            one for name, one in found_there if name == "__init__" or not name.startswith("_")
+        ]
         docs += [inspect.getdoc(one) or "" for one in members]
     found: set[str] = set()
     for doc in docs:
@@ -49,14 +61,23 @@ def documented(member: Any) -> set[str]:
 @pytest.mark.parametrize("member", WHAT_USERS_CALL, ids=lambda member: member.__name__)
 def test_every_error_that_a_docstring_promises_can_be_imported_from_unstuck(member: Any) -> None:
     errors = documented(member)
-    foreign = {"BaseException", "KeyboardInterrupt"} | {name for name in vars(builtins) if name.endswith("Error")}
+    foreign = {"BaseException", "KeyboardInterrupt"} | {
+        name for name in vars(builtins) if name.endswith("Error")
+    }
     assert errors - foreign <= set(unstuck.__all__)
     assert errors or member is StepContext or member is JobSpec or member is published_files
 
 
 def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
     """Or the test above would see nothing."""
-    assert {"SpecError", "BadKey", "KeyConflict", "NoSuchJob", "Refused", "NoSuchGroup"} <= documented(Client)
+    assert {
+        "SpecError",
+        "BadKey",
+        "KeyConflict",
+        "NoSuchJob",
+        "Refused",
+        "NoSuchGroup",
+    } <= documented(Client)
     assert {"SettingsInvalid", "NewerJob"} <= documented(Client)
     assert documented(OutputSlot) == {
         *("OutputInvalid", "RuleInvalid", "TooManyRejectedRows", "RowsOutside", "ExpectationFailed")
@@ -83,7 +104,9 @@ def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
 
 
 def test_all_errors_have_one_root_and_those_of_a_step_say_whether_a_retry_may_help() -> None:
-    errors = [member for name in unstuck.__all__ if inspect.isclass(member := getattr(unstuck, name))]
+    errors = [
+        member for name in unstuck.__all__ if inspect.isclass(member := getattr(unstuck, name))
+    ]
     raised = [member for member in errors if issubclass(member, Exception)]
     assert raised
     assert all(issubclass(member, unstuck.UnstuckError) for member in raised)
@@ -92,13 +115,21 @@ def test_all_errors_have_one_root_and_those_of_a_step_say_whether_a_retry_may_he
 
 
 FACES = {"unstuck": unstuck, "unstuck.testing": unstuck.testing}
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_documentation_and_examples_import_from_unstuck_alone(page: Path) -> None:
     text = page.read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if page.suffix == ".md" else [text]
+    blocks = (
+        re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        if page.suffix == ".md"
+        else [text]
+    )
     for node in (node for block in blocks for node in ast.walk(ast.parse(block))):
         if isinstance(node, ast.Import):
             assert not [alias.name for alias in node.names if alias.name.startswith("unstuck.")]

@@ -36,7 +36,9 @@ def named(kind: Any) -> Iterator[type]:
 def answers(room: type) -> Iterator[tuple[str, type]]:
     for name, method in inspect.getmembers(room, inspect.isfunction):
         if not name.startswith("_"):
-            hints = typing.get_type_hints(method, vars(inspect.getmodule(method)) | {"Client": Client})
+            hints = typing.get_type_hints(
+                method, vars(inspect.getmodule(method)) | {"Client": Client}
+            )
             yield from ((f"{room.__name__}.{name}", one) for one in named(hints.get("return")))
 
 
@@ -45,7 +47,9 @@ def fields_within(kind: type, path: str, seen: set[type]) -> Iterator[tuple[str,
     if kind in seen or issubclass(kind, Enum) or not dataclasses.is_dataclass(kind):
         return
     seen.add(kind)
-    hints = typing.get_type_hints(kind, vars(inspect.getmodule(kind)) | {"Explanation": object, "Stack": object})
+    hints = typing.get_type_hints(
+        kind, vars(inspect.getmodule(kind)) | {"Explanation": object, "Stack": object}
+    )
     for one in dataclasses.fields(kind):
         yield f"{path}.{one.name}", one.name, kind
         for held in named(hints[one.name]):

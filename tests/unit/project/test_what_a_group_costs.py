@@ -67,5 +67,7 @@ def test_a_sweep_costs_no_more_with_ten_times_as_many_paused_jobs(tmp_path: Path
             return (sum(server.calls().values()) - before) // sweeps
 
         few, many = commands_of_sweeps(20), commands_of_sweeps(180)
-    a_piece = 6 * KEYS_LOOKED_AT  # of the records, in search of lost indexes; the first sweeps find fewer of them
+    a_piece = (
+        6 * KEYS_LOOKED_AT
+    )  # of the records, in search of lost indexes; the first sweeps find fewer of them
     assert many <= few + a_piece, f"{few} commands for a sweep with 20 paused jobs, {many} with 200"

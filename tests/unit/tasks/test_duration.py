@@ -41,7 +41,16 @@ def test_a_duration_is_read_in_seconds(value: Any, seconds: float) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *("99999999d", "36501d", "9" * 400 + "d", "9" * 5000, "0" * 5000 + "x", LONGEST + 1, 1e12, 10**5000),
+        *(
+            "99999999d",
+            "36501d",
+            "9" * 400 + "d",
+            "9" * 5000,
+            "0" * 5000 + "x",
+            LONGEST + 1,
+            1e12,
+            10**5000,
+        ),
         *(float("inf"), float("nan"), "inf", "nan", -1, "-1s"),
         *("1h1h", "1m1h", "5s5s", "1h-30m", "1h 30m", "", "h", "s1"),
         *("٣s", "１s", "1_0", "+5", "5.", ".5s", "1e3", "1e-07", "0x10s"),
@@ -66,12 +75,16 @@ def test_what_is_no_duration_is_refused_with_a_short_sentence(value: Any) -> Non
         ("2026-03-29T03:30", "2026-03-29T01:30Z"),
     ],
 )
-def test_a_moment_on_the_night_of_a_clock_change_is_read_on_the_local_clock(text: str, instant: str) -> None:
+def test_a_moment_on_the_night_of_a_clock_change_is_read_on_the_local_clock(
+    text: str, instant: str
+) -> None:
     with in_zone("Europe/Berlin"):
         assert since_time(text) == datetime.fromisoformat(instant).timestamp()
 
 
-@given(st.from_regex(r"\A([0-9]{1,9}(\.[0-9]{1,3})?(ms|s|m|h|d)){0,3}\Z") | st.floats() | st.integers())
+@given(
+    st.from_regex(r"\A([0-9]{1,9}(\.[0-9]{1,3})?(ms|s|m|h|d)){0,3}\Z") | st.floats() | st.integers()
+)
 def test_a_duration_that_is_read_can_be_stored_and_read_again(value: Any) -> None:
     try:
         seconds = parse_duration(value)

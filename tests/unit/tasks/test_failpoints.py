@@ -36,7 +36,9 @@ def test_an_armed_process_strikes_once_for_the_job_that_was_meant(arms: Path) ->
     reach(Point.AFTER_MARKER, "a")  # and never again
 
 
-def test_a_shot_for_any_job_strikes_whoever_comes_first_and_a_lost_reply_is_that_of_redis(arms: Path) -> None:
+def test_a_shot_for_any_job_strikes_whoever_comes_first_and_a_lost_reply_is_that_of_redis(
+    arms: Path,
+) -> None:
     order(arms, Point.AFTER_COMMIT, Effect.LOSE)
     with pytest.raises(redis.ConnectionError):
         reach(Point.AFTER_COMMIT, "whichever")
@@ -46,13 +48,22 @@ def test_a_shot_for_any_job_strikes_whoever_comes_first_and_a_lost_reply_is_that
 def test_nothing_that_ships_arms_a_process() -> None:
     folders = ("tasks", "coordinator", "src", "scripts", "examples")
     shipped = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
-    shipped += [ROOT / name for name in ("Dockerfile", "docker-compose.yml", "Makefile", "pyproject.toml", ".ci/run")]
-    armed = [file for file in shipped if re.search(r"UNSTUCK_ARM|(?<!def )\barm\(", file.read_text())]
+    shipped += [
+        ROOT / name
+        for name in ("Dockerfile", "docker-compose.yml", "Makefile", "pyproject.toml", ".ci/run")
+    ]
+    armed = [
+        file for file in shipped if re.search(r"UNSTUCK_ARM|(?<!def )\barm\(", file.read_text())
+    ]
     assert armed == []
 
 
 def test_every_point_is_reached_at_exactly_one_place_of_the_code() -> None:
-    source = "\n".join(file.read_text() for room in ("tasks", "coordinator") for file in (ROOT / room).rglob("*.py"))
+    source = "\n".join(
+        file.read_text()
+        for room in ("tasks", "coordinator")
+        for file in (ROOT / room).rglob("*.py")
+    )
     assert {point.name: source.count(f"reach(Point.{point.name}, ") for point in Point} == {
         point.name: 1 for point in Point
     }

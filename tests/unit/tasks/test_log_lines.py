@@ -13,13 +13,22 @@ import pytest
 from celery import signals
 from celery.utils.log import ColorFormatter
 
-from unstuck.tasks.log_lines import JsonFormatter, about, also_about, as_text, one_line, process_is_about
+from unstuck.tasks.log_lines import (
+    JsonFormatter,
+    about,
+    also_about,
+    as_text,
+    one_line,
+    process_is_about,
+)
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport import celery_app
 
 
 def line(**fields: Any) -> dict[str, Any]:
-    written = JsonFormatter().format(logging.makeLogRecord({"name": "l", "levelname": "INFO", "msg": "m", **fields}))
+    written = JsonFormatter().format(
+        logging.makeLogRecord({"name": "l", "levelname": "INFO", "msg": "m", **fields})
+    )
     assert "\n" not in written
     assert written.isascii()
     return dict(json.loads(written))
@@ -70,7 +79,9 @@ def test_json_reads_as_the_text_that_would_have_been_written() -> None:
     try:
         raise ValueError("böom\x1b[31m")
     except ValueError:
-        record = logging.makeLogRecord({"name": "l", "levelname": "ERROR", "msg": "a\nb", "exc_info": sys.exc_info()})
+        record = logging.makeLogRecord(
+            {"name": "l", "levelname": "ERROR", "msg": "a\nb", "exc_info": sys.exc_info()}
+        )
     written = JsonFormatter().format(record)
     assert "\n" not in written
     text = as_text(written)
@@ -78,7 +89,9 @@ def test_json_reads_as_the_text_that_would_have_been_written() -> None:
     assert text.endswith("ValueError: böom\x1b[31m")
     for odd in ('{"time": 1}', '{"a', "plain", '{"' + "[" * 100_000, "[1]"):
         assert as_text(odd) == odd
-    assert as_text(one_line("json", "watchdog", "ERROR", "killed")).endswith("Z ERROR watchdog: killed")
+    assert as_text(one_line("json", "watchdog", "ERROR", "killed")).endswith(
+        "Z ERROR watchdog: killed"
+    )
     assert one_line("text", "watchdog", "ERROR", "killed").endswith("Z ERROR watchdog: killed")
 
 

@@ -18,15 +18,24 @@ from unstuck.tasks.settings import Settings, describe_invalid
 
 def test_a_long_lease_changes_nothing_else() -> None:
     long = Settings(lease_ttl=600.0)
-    assert (long.lease_renew, long.sweep_every, long.lock_ttl, long.report_idle) == (3.0, 1.0, 5.0, 5.0)
+    assert (long.lease_renew, long.sweep_every, long.lock_ttl, long.report_idle) == (
+        3.0,
+        1.0,
+        5.0,
+        5.0,
+    )
 
 
 @pytest.mark.parametrize("ttl", [0.5, 3.0, 10.0, 15.0, 60.0])
 def test_a_lease_of_any_length_alone_leaves_settings_that_fit(ttl: float) -> None:
-    assert [finding for finding in of_settings(Settings(lease_ttl=ttl)) if finding.level is not Level.OK] == []
+    assert [
+        finding for finding in of_settings(Settings(lease_ttl=ttl)) if finding.level is not Level.OK
+    ] == []
 
 
-@pytest.mark.parametrize("said", [{"lease_renew": 2.0}, {"lock_ttl": 4.0}, {"report_idle": 7.0}, {"sweep_every": 2.0}])
+@pytest.mark.parametrize(
+    "said", [{"lease_renew": 2.0}, {"lock_ttl": 4.0}, {"report_idle": 7.0}, {"sweep_every": 2.0}]
+)
 def test_what_was_said_stays_as_it_was_said(said: dict[str, Any]) -> None:
     settings = Settings(lease_ttl=3.0, **said)
     assert {name: getattr(settings, name) for name in said} == said
@@ -85,7 +94,9 @@ def test_what_is_no_address_of_a_redis_is_refused_without_its_password(url: str,
 
 
 @pytest.mark.variant
-def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_with_2_at_once() -> None:
+def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_with_2_at_once() -> (
+    None
+):
     """A bare word as address once made them try a RabbitMQ of that name for ever."""
     programs = {
         ("unstuck.tasks", "worker"): {"UNSTUCK_REDIS_URL": "foo"},

@@ -29,7 +29,9 @@ def days(spark: None, ctx: Any) -> pa.Table:
             "id": visits["id"],
             "by_arrow": pc.strftime(visits["at"], format="%Y-%m-%d"),
             "by_pandas": frame["at"].dt.strftime("%Y-%m-%d"),
-            "by_process": [str(datetime.fromtimestamp(at.timestamp()).date()) for at in frame["at"]],
+            "by_process": [
+                str(datetime.fromtimestamp(at.timestamp()).date()) for at in frame["at"]
+            ],
         }
     )
 

@@ -28,7 +28,9 @@ BEN = {"id": 2, "name": "ben"}
     ],
     ids=["rows", "iterator", "arrow", "pandas", "polars"],
 )
-def test_rows_and_frames_of_any_library_are_published_as_given(unstuck: Unstuck, given: Any) -> None:
+def test_rows_and_frames_of_any_library_are_published_as_given(
+    unstuck: Unstuck, given: Any
+) -> None:
     assert unstuck.publish("customers", given) == 1
     assert unstuck.rows("customers") == [ANN, BEN]
 
@@ -51,7 +53,9 @@ def test_a_schema_gives_types_and_refuses_a_value_that_does_not_fit(unstuck: Uns
 
 
 def test_no_rows_need_a_schema(unstuck: Unstuck) -> None:
-    with pytest.raises(ValueError, match="customers has no rows, and so no columns: give them, as schema="):
+    with pytest.raises(
+        ValueError, match="customers has no rows, and so no columns: give them, as schema="
+    ):
         unstuck.publish("customers", [])
     unstuck.publish("customers", [], schema="id BIGINT")
     assert unstuck.frame("customers", "arrow").column_names == ["id"]
@@ -65,11 +69,15 @@ def test_what_is_no_rows_is_refused_by_its_name(unstuck: Unstuck, wrong: Any) ->
 
 
 def test_values_of_two_types_in_one_column_are_refused_by_name(unstuck: Unstuck) -> None:
-    with pytest.raises(TypeError, match="customers: the values of the column id have no type in common"):
+    with pytest.raises(
+        TypeError, match="customers: the values of the column id have no type in common"
+    ):
         unstuck.publish("customers", [{"id": 1}, {"id": "two"}])
 
 
-def test_a_dataset_is_replaced_or_appended_to_and_one_that_is_not_there_is_an_error(unstuck: Unstuck) -> None:
+def test_a_dataset_is_replaced_or_appended_to_and_one_that_is_not_there_is_an_error(
+    unstuck: Unstuck,
+) -> None:
     unstuck.publish("customers", [ANN])
     unstuck.publish("customers", [BEN])
     assert unstuck.rows("customers") == [BEN]

@@ -32,11 +32,20 @@ def test_a_step_gets_its_inputs_and_parameters_and_its_frame_is_read_back(unstuc
 
 
 def test_a_step_may_be_a_partial_or_a_lambda(unstuck: Unstuck) -> None:
-    assert unstuck.step(partial(of_region, region=3), inputs={"orders": ORDERS}, spark=False).rows() == [ORDERS[1]]
-    assert unstuck.step(lambda spark, ctx: ctx.input("orders"), inputs={"orders": ORDERS}, spark=False).rows() == ORDERS
+    assert unstuck.step(
+        partial(of_region, region=3), inputs={"orders": ORDERS}, spark=False
+    ).rows() == [ORDERS[1]]
+    assert (
+        unstuck.step(
+            lambda spark, ctx: ctx.input("orders"), inputs={"orders": ORDERS}, spark=False
+        ).rows()
+        == ORDERS
+    )
 
 
-def test_a_step_writes_several_outputs_and_reads_results_and_what_is_published(unstuck: Unstuck) -> None:
+def test_a_step_writes_several_outputs_and_reads_results_and_what_is_published(
+    unstuck: Unstuck,
+) -> None:
     def both(spark: None, ctx: Any) -> str:
         assert ctx.results("clean") == {"rows": 2}
         assert ctx.published("customers").num_rows == 1
@@ -45,7 +54,9 @@ def test_a_step_writes_several_outputs_and_reads_results_and_what_is_published(u
         return "done"
 
     unstuck.publish("customers", [{"id": 1}])
-    done = unstuck.step(both, inputs={"orders": ORDERS}, results={"clean": {"rows": 2}}, spark=False)
+    done = unstuck.step(
+        both, inputs={"orders": ORDERS}, results={"clean": {"rows": 2}}, spark=False
+    )
     assert done.value == "done"
     assert done.outputs == {"all": 2, "none": 0}
     assert (done.rows("all"), done.rows("none")) == (ORDERS, [])
@@ -57,10 +68,15 @@ def test_a_step_writes_several_outputs_and_reads_results_and_what_is_published(u
 
 def test_an_input_without_rows_has_the_columns_of_its_schema(unstuck: Unstuck) -> None:
     none = unstuck.table([], "id BIGINT, region INT")
-    assert unstuck.step(of_region, inputs={"orders": none}, params={"region": 2}, spark=False).rows() == []
+    assert (
+        unstuck.step(of_region, inputs={"orders": none}, params={"region": 2}, spark=False).rows()
+        == []
+    )
 
 
-def test_the_error_of_a_step_is_that_of_the_test_and_a_call_that_does_not_fit_is_refused(unstuck: Unstuck) -> None:
+def test_the_error_of_a_step_is_that_of_the_test_and_a_call_that_does_not_fit_is_refused(
+    unstuck: Unstuck,
+) -> None:
     def fails(spark: None, ctx: Any) -> None:
         raise TimeoutError("no answer")
 

@@ -17,7 +17,9 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_a_project_that_does_not_use_the_plugin_imports_nothing_of_ours_but_it(tmp_path: Path) -> None:
+def test_a_project_that_does_not_use_the_plugin_imports_nothing_of_ours_but_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_other.py").write_text(
         f"import sys\ndef test_nothing():\n    assert not sys.modules.keys() & {HEAVY!r}\n"
         "    ours = [name for name in sys.modules if name.partition('.')[0] == 'unstuck']\n"
@@ -41,16 +43,23 @@ def test_a_test_asks_for_the_fixture_and_configures_nothing(tmp_path: Path) -> N
 
 @pytest.mark.variant
 def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
-    (tmp_path / "steps.py").write_text("def load(spark, ctx):\n    raise TimeoutError('no answer of the shop')\n")
+    (tmp_path / "steps.py").write_text(
+        "def load(spark, ctx):\n    raise TimeoutError('no answer of the shop')\n"
+    )
     (tmp_path / "job.yaml").write_text(
         "name: shop\ngroups:\n  - {name: load, spark: false, retry: {max: 1}, steps: [{python: 'steps:load'}]}\n"
         "  - {name: report, spark: false, needs: [load], steps: [{python: 'steps:report'}]}\n"
     )
     (tests := tmp_path / "tests").mkdir()
-    (tests / "test_shop.py").write_text("def test_night(unstuck):\n    assert unstuck.run('job.yaml').finished\n")
+    (tests / "test_shop.py").write_text(
+        "def test_night(unstuck):\n    assert unstuck.run('job.yaml').finished\n"
+    )
     for folder in (tmp_path, tests):  # paths and modules are found from the root of the tests, too
         shown = run_pytest(folder, "-q", "--rootdir", str(tmp_path)).stdout
-        assert "where False = <shop is FAILED: GROUP_FAILED: group load failed: STEP_FAILED: TimeoutError" in shown
+        assert (
+            "where False = <shop is FAILED: GROUP_FAILED: group load failed: STEP_FAILED: TimeoutError"
+            in shown
+        )
         assert "Captured unstuck call" in shown
         assert "load: FAILED: STEP_FAILED: TimeoutError: no answer of the shop" in shown
 
@@ -77,4 +86,7 @@ def test_without_pytest_the_package_says_what_to_install() -> None:
     code = "import sys; sys.modules['pytest'] = None; import unstuck.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode
-    assert "unstuck.testing is a plugin of pytest, which is not installed here: pip install pytest" in done.stderr
+    assert (
+        "unstuck.testing is a plugin of pytest, which is not installed here: pip install pytest"
+        in done.stderr
+    )

@@ -20,12 +20,21 @@ ONE, TWO, THREE = ({"id": n, "region": region} for n, region in ((1, 2), (2, 3),
 
 
 def group(name: str, function: str, output: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "spark": False, "steps": [{"python": f"{STEPS}:{function}", "output": output}], **more}
+    return {
+        "name": name,
+        "spark": False,
+        "steps": [{"python": f"{STEPS}:{function}", "output": output}],
+        **more,
+    }
 
 
 def shop(format: str = "json", **stream: Any) -> dict[str, Any]:
     events = {"stream": "/landing/orders", "format": format, "schema": SCHEMA, **stream}
-    regions = {"needs": ["load"], "for_each": {"region": [2, 3]}, "retry": {"max": 2, "backoff": "10m"}}
+    regions = {
+        "needs": ["load"],
+        "for_each": {"region": [2, 3]},
+        "retry": {"max": 2, "backoff": "10m"},
+    }
     return {
         "name": "shop",
         "schedule": {"cron": "30 2 * * *", "zone": "Europe/Berlin"},
@@ -43,14 +52,19 @@ def shop(format: str = "json", **stream: Any) -> dict[str, Any]:
 DAY = {"day": "2026-01-01"}
 
 
-def test_a_run_that_finished_has_its_outputs_results_and_groups(unstuck: Unstuck, told: list[str]) -> None:
+def test_a_run_that_finished_has_its_outputs_results_and_groups(
+    unstuck: Unstuck, told: list[str]
+) -> None:
     unstuck.arrive("events", [ONE, TWO])
     run = unstuck.run(shop(), DAY)
     assert run.finished
     assert (str(run.status), run.params, run.published) == ("FINISHED", DAY, ["orders", "total"])
     assert run.rows("total") == [{"orders": 2}]
     assert run.rows("orders", order_by="id") == [{**ONE, **DAY}, {**TWO, **DAY}]
-    assert list(run.frame("by_region")["region"]) == [2, 3]  # not published: as its groups have written it
+    assert list(run.frame("by_region")["region"]) == [
+        2,
+        3,
+    ]  # not published: as its groups have written it
     assert run.results["load"]["rows"] == 2
     member = run.group("by_region[1]")
     assert (member.state, member.attempts, member.results) == ("SUCCEEDED", 1, {})
@@ -71,7 +85,9 @@ def test_a_group_fails_as_often_as_it_is_told_to_and_waits_take_no_time(unstuck:
     assert waited[-1] - waited[0] > 400  # on the clock of the job
 
 
-def test_a_fork_that_is_to_fail_fails_in_each_member_and_an_unknown_group_is_refused(unstuck: Unstuck) -> None:
+def test_a_fork_that_is_to_fail_fails_in_each_member_and_an_unknown_group_is_refused(
+    unstuck: Unstuck,
+) -> None:
     unstuck.arrive("events", [ONE, TWO])
     run = unstuck.run(shop(), DAY, fail={"by_region": TimeoutError})
     assert [run.group(f"by_region[{n}]").attempts for n in (0, 1)] == [2, 2]
@@ -79,7 +95,9 @@ def test_a_fork_that_is_to_fail_fails_in_each_member_and_an_unknown_group_is_ref
         unstuck.run(shop(), DAY, fail={"by_regoin[0]": TimeoutError})
 
 
-@pytest.mark.parametrize(("error", "attempts"), [(TimeoutError("no answer"), 3), (Unrecoverable("no such shop"), 1)])
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(TimeoutError("no answer"), 3), (Unrecoverable("no such shop"), 1)]
+)
 def test_a_run_that_failed_says_why_and_has_published_nothing(
     unstuck: Unstuck, told: list[str], error: Exception, attempts: int
 ) -> None:
@@ -95,7 +113,10 @@ def test_a_run_that_failed_says_why_and_has_published_nothing(
     assert run.published == []
     with pytest.raises(DatasetNotFound, match="nothing yet"):
         unstuck.rows("total")
-    assert run.rows("orders", order_by="id") == [{**ONE, **DAY}, {**TWO, **DAY}]  # what was done can be looked at
+    assert run.rows("orders", order_by="id") == [
+        {**ONE, **DAY},
+        {**TWO, **DAY},
+    ]  # what was done can be looked at
 
 
 def test_a_late_file_is_read_by_the_next_run_and_each_file_once(unstuck: Unstuck) -> None:
@@ -121,12 +142,17 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
         ("json", {}),
         ("json", {"multiLine": "true"}),
         ("csv", {"header": "true"}),
-        ("csv", {"sep": ";", "encoding": "ISO-8859-1", "nullValue": "-"}),  # without names: by place
+        (
+            "csv",
+            {"sep": ";", "encoding": "ISO-8859-1", "nullValue": "-"},
+        ),  # without names: by place
         ("parquet", {}),
         ("orc", {}),
     ],
 )
-def test_rows_arrive_in_the_format_of_the_stream(unstuck: Unstuck, format: str, options: dict[str, str]) -> None:
+def test_rows_arrive_in_the_format_of_the_stream(
+    unstuck: Unstuck, format: str, options: dict[str, str]
+) -> None:
     schema = "id BIGINT, name STRING, at TIMESTAMP, new BOOLEAN"
     moment = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.UTC)
     rows = [
@@ -156,12 +182,17 @@ def test_the_content_of_a_file_arrives_as_it_is(unstuck: Unstuck, tmp_path: Path
     unstuck.arrive("events", tmp_path / "mine.parquet")
     run = unstuck.run(shop("parquet", schema=f"{SCHEMA}, _file STRING", ignore=["broken*"]), DAY)
     assert run.rows("total") == [{"orders": 2}]
-    assert sorted(Path(row["_file"]).name for row in run.rows("orders")) == ["000002.parquet", "mine.parquet"]
+    assert sorted(Path(row["_file"]).name for row in run.rows("orders")) == [
+        "000002.parquet",
+        "mine.parquet",
+    ]
 
 
 def test_what_arrives_for_no_stream_of_the_job_is_refused_before_it_runs(unstuck: Unstuck) -> None:
     unstuck.arrive("event", [ONE])
-    with pytest.raises(ValueError, match=r"arrive\('event'\): the job shop has no such stream; there are: events"):
+    with pytest.raises(
+        ValueError, match=r"arrive\('event'\): the job shop has no such stream; there are: events"
+    ):
         unstuck.run(shop(), DAY)
     with pytest.raises(TypeError, match="is a list of rows"):
         unstuck.arrive("events", 7)
@@ -179,7 +210,9 @@ def test_a_published_dataset_is_read_and_an_expectation_refused(unstuck: Unstuck
     spec = {
         "name": "regions",
         "outputs": {"one": {"expect": {"rows": {"min": 2}}}},
-        "groups": [group("one", "of_region", "one", inputs={"orders": "orders"}, params={"region": 3})],
+        "groups": [
+            group("one", "of_region", "one", inputs={"orders": "orders"}, params={"region": 3})
+        ],
     }
     unstuck.publish("orders", [ONE, TWO])
     refused = unstuck.run(spec)
@@ -201,7 +234,14 @@ def test_a_job_is_a_value_a_file_or_a_name(unstuck: Unstuck, tmp_path: Path) -> 
     unstuck.publish("orders", [ONE])
     (tmp_path / "job.json").write_text(json.dumps(job.spec().dumped()))
     spec = JobSpec.from_file(tmp_path / "job.json")
-    for one in (job, f"{__name__}:job", tmp_path / "job.json", str(tmp_path / "job.json"), spec, spec.dumped()):
+    for one in (
+        job,
+        f"{__name__}:job",
+        tmp_path / "job.json",
+        str(tmp_path / "job.json"),
+        spec,
+        spec.dumped(),
+    ):
         assert unstuck.run(one, {"region": 2}).rows("one") == [ONE]
     with pytest.raises(SpecError, match="cannot be read"):
         unstuck.run("none.yaml")
@@ -211,7 +251,9 @@ def test_a_job_is_a_value_a_file_or_a_name(unstuck: Unstuck, tmp_path: Path) -> 
 
 def test_a_part_of_a_job_reads_what_is_published_of_the_others(unstuck: Unstuck) -> None:
     spec = shop()
-    spec["groups"][0]["inputs"] = {"events": {"stream": "kafka://b/t", "format": "json", "schema": SCHEMA}}
+    spec["groups"][0]["inputs"] = {
+        "events": {"stream": "kafka://b/t", "format": "json", "schema": SCHEMA}
+    }
     unstuck.publish("orders", [ONE, TWO, THREE])
     run = unstuck.run(spec, DAY, only="by_region")
     assert len(run.rows("by_region")) == 3
@@ -284,7 +326,9 @@ def added(spark: Any, ctx: Any) -> pa.Table:
     return pa.concat_tables([ctx.input("before"), pa.table({"id": [ctx.input("before").num_rows]})])
 
 
-def test_an_input_that_may_be_absent_has_its_columns_and_no_rows_until_it_is_published(unstuck: Unstuck) -> None:
+def test_an_input_that_may_be_absent_has_its_columns_and_no_rows_until_it_is_published(
+    unstuck: Unstuck,
+) -> None:
     before = {"dataset": "numbers", "if_absent": "id BIGINT"}
     spec = {"name": "job", "groups": [group("add", "added", "numbers", inputs={"before": before})]}
     spec["groups"][0]["steps"][0]["python"] = f"{__name__}:added"  # type: ignore[index]
@@ -299,11 +343,19 @@ def test_columns_of_an_absent_input_that_are_none_are_refused(unstuck: Unstuck) 
 
 
 def test_streams_of_one_name_are_told_apart_by_their_groups(unstuck: Unstuck) -> None:
-    streams = [{"events": {"stream": f"/in/{n}", "format": "json", "schema": SCHEMA}} for n in (1, 2)]
-    groups = [group(f"load{n}", "rows_of", f"made{n}", inputs=inputs) for n, inputs in enumerate(streams)]
+    streams = [
+        {"events": {"stream": f"/in/{n}", "format": "json", "schema": SCHEMA}} for n in (1, 2)
+    ]
+    groups = [
+        group(f"load{n}", "rows_of", f"made{n}", inputs=inputs) for n, inputs in enumerate(streams)
+    ]
     for one in groups:
         one["steps"][0]["python"] = f"{__name__}:events"
-    spec = {"name": "job", "groups": groups, "outputs": {f"made{n}": {"mode": "append"} for n in (0, 1)}}
+    spec = {
+        "name": "job",
+        "groups": groups,
+        "outputs": {f"made{n}": {"mode": "append"} for n in (0, 1)},
+    }
     unstuck.arrive("load1.events", [ONE])
     run = unstuck.run(spec)
     assert (run.rows("made0"), run.rows("made1")) == ([], [ONE])
@@ -337,7 +389,10 @@ def test_an_output_of_a_skipped_group_is_not_missing_and_stays_as_it_was(unstuck
     assert (quiet.finished, quiet.published) == (True, ["orders"])
     assert unstuck.rows("extra") == [{"id": 9}]
     idle = unstuck.run(forked(["extra"], more=0))
-    assert "there is no new version: the groups of its outputs were skipped" in idle.events()[-1]["text"]
+    assert (
+        "there is no new version: the groups of its outputs were skipped"
+        in idle.events()[-1]["text"]
+    )
     assert unstuck.run(forked(["extra", "behind"], more=-1)).published == ["extra", "behind"]
 
 
@@ -358,7 +413,9 @@ def branches(**outputs: Any) -> dict[str, Any]:
         group("both", "both", "both", needs=["full", "more", "short"], join="none_failed"),
     ]
     for one in groups:
-        one["steps"][0]["python"] = f"{__name__}:{one['name'] if one['name'] in ('both', 'short') else 'nothing'}"
+        one["steps"][0]["python"] = (
+            f"{__name__}:{one['name'] if one['name'] in ('both', 'short') else 'nothing'}"
+        )
     return {"name": "branches", "publish": ["both"], "outputs": outputs, "groups": groups}
 
 
@@ -395,8 +452,14 @@ def test_a_day_is_cut_in_the_zone_of_the_schedule_or_of_the_job(
     unstuck: Unstuck, zone: dict[str, Any], day: str
 ) -> None:
     at = datetime.datetime(2026, 3, 1, 23, 30, tzinfo=datetime.UTC)
-    unstuck.publish("visits", pa.table({"id": [1], "at": pa.array([at], pa.timestamp("us", "UTC"))}))
+    unstuck.publish(
+        "visits", pa.table({"id": [1], "at": pa.array([at], pa.timestamp("us", "UTC"))})
+    )
     run = unstuck.run(
-        {"name": "visits", **zone, "groups": [group("days", "days", "days", inputs={"visits": "visits"})]}
+        {
+            "name": "visits",
+            **zone,
+            "groups": [group("days", "days", "days", inputs={"visits": "visits"})],
+        }
     )
     assert run.rows("days") == [{"id": 1, "by_arrow": day, "by_pandas": day, "by_process": day}]

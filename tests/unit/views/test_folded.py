@@ -7,19 +7,33 @@ from unstuck.coordinator.model.status import Status
 from unstuck.views.jobs.job_views import folded
 
 
-def job(name: str, status: Status = Status.FINISHED, schedule: str = "", backfill: str = "") -> ListedJob:
-    return ListedJob(name, name, status, 0, 0, 0, {}, 1, 0, None, schedule=schedule, backfill=backfill)
+def job(
+    name: str, status: Status = Status.FINISHED, schedule: str = "", backfill: str = ""
+) -> ListedJob:
+    return ListedJob(
+        name, name, status, 0, 0, 0, {}, 1, 0, None, schedule=schedule, backfill=backfill
+    )
 
 
 def test_runs_of_a_backfill_are_one_line_and_so_are_earlier_runs_that_have_finished() -> None:
     failed = job("n3", Status.FAILED, "nightly")
     jobs = [
         job("alone"),
-        *(job(f"b{n}", Status.FAILED if n else Status.RUNNING, "nightly", "2026-11-27T08:00:00Z") for n in range(3)),
+        *(
+            job(f"b{n}", Status.FAILED if n else Status.RUNNING, "nightly", "2026-11-27T08:00:00Z")
+            for n in range(3)
+        ),
         *(job(f"n{n}", schedule="nightly") for n in range(3)),
         failed,
         *(job(f"m{n}", schedule="nightly") for n in range(2)),
         job("other", schedule="hourly"),
     ]
     lines = [[one.id for one in line] for line in folded(jobs)]
-    assert lines == [["alone"], ["b0", "b1", "b2"], ["n0"], ["n1", "n2", "m0", "m1"], ["n3"], ["other"]]
+    assert lines == [
+        ["alone"],
+        ["b0", "b1", "b2"],
+        ["n0"],
+        ["n1", "n2", "m0", "m1"],
+        ["n3"],
+        ["other"],
+    ]

@@ -27,11 +27,15 @@ def hand(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> ByHa
 @pytest.fixture
 def site(hand: ByHand) -> Iterator[Callable[..., TestClient]]:
     """Makes pages; ``token``, ``hosts`` and ``read_only`` are those of `unstuck web`."""
-    with ExitStack() as opened:  # a client that is not opened starts a thread and an event loop for each request
+    with (
+        ExitStack() as opened
+    ):  # a client that is not opened starts a thread and an event loop for each request
 
         def make(token: str = "", hosts: tuple[str, ...] = (), **more: Any) -> TestClient:
             app = create_app(hand.client, Access.of("127.0.0.1", token, hosts), **more)
-            made = TestClient(app, f"http://{HOST}", raise_server_exceptions=False, follow_redirects=False)
+            made = TestClient(
+                app, f"http://{HOST}", raise_server_exceptions=False, follow_redirects=False
+            )
             return opened.enter_context(made)
 
         yield make

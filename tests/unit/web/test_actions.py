@@ -33,7 +33,9 @@ def test_a_command_is_on_record_by_name_with_its_reason_and_says_that_it_came_fr
     browser: TestClient, hand: ByHand
 ) -> None:
     job = hand.submit({"name": "load"})
-    answer = browser.post(f"/jobs/{job}/pause", data={"reason": "  the source\nis down ", "once": "a"})
+    answer = browser.post(
+        f"/jobs/{job}/pause", data={"reason": "  the source\nis down ", "once": "a"}
+    )
     assert answer.status_code == 303
     (event,) = events(hand, job, "USER_PAUSE")
     assert (event["by"], event["text"]) == (f"{user_here()} (page)", "the source is down")
@@ -44,7 +46,9 @@ def test_a_command_is_on_record_by_name_with_its_reason_and_says_that_it_came_fr
     assert f"unstuck resume {job}" in shown.text
 
 
-def test_who_is_logged_in_stands_in_the_event_log(site: Callable[..., TestClient], hand: ByHand) -> None:
+def test_who_is_logged_in_stands_in_the_event_log(
+    site: Callable[..., TestClient], hand: ByHand
+) -> None:
     job, page = hand.submit({"name": "load"}), site("a token that nobody guesses")
     page.post("/login", data={"user": "ann", "token": "a token that nobody guesses"})
     assert page.post(f"/jobs/{job}/cancel").status_code == 303
@@ -87,18 +91,27 @@ def test_each_action_does_what_its_command_does(browser: TestClient, hand: ByHan
 
 def test_schedules_take_their_commands(browser: TestClient, hand: ByHand) -> None:
     hand.client.schedules.set(SCHEDULED)
-    for word, status in (("pause", "PAUSED"), ("resume", "WAITING"), ("run", "WAITING"), ("stop", "STOPPED")):
+    for word, status in (
+        ("pause", "PAUSED"),
+        ("resume", "WAITING"),
+        ("run", "WAITING"),
+        ("stop", "STOPPED"),
+    ):
         answer = browser.post(f"/schedules/nightly/{word}", data={"reason": "on call"})
         assert answer.status_code == 303, word
         assert hand.client.schedules.show("nightly").schedule.status == status
     assert browser.post("/schedules/nightly/resume").status_code == 409
     assert browser.post("/schedules/none/pause").status_code == 404
-    assert {event["by"] for event in hand.client.schedules.events("nightly") if event["kind"] == "USER_PAUSE"} == {
-        f"{user_here()} (page)"
-    }
+    assert {
+        event["by"]
+        for event in hand.client.schedules.events("nightly")
+        if event["kind"] == "USER_PAUSE"
+    } == {f"{user_here()} (page)"}
 
 
-def test_dead_letters_are_dropped_and_replayed(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
+def test_dead_letters_are_dropped_and_replayed(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
     hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
     (letter,) = hand.client.dead_letters.all()
     assert browser.post(f"/dead/{letter.id}/replay").status_code == 409
@@ -142,7 +155,12 @@ def test_a_page_that_is_read_only_does_nothing_and_offers_nothing(
 ) -> None:
     page, job = site(read_only=True), hand.submit({"name": "load"})
     hand.client.schedules.set(SCHEDULED)
-    for path in (f"/jobs/{job}/cancel", f"/jobs/{job}/skip", "/schedules/nightly/stop", "/dead/1-1/drop"):
+    for path in (
+        f"/jobs/{job}/cancel",
+        f"/jobs/{job}/skip",
+        "/schedules/nightly/stop",
+        "/dead/1-1/drop",
+    ):
         answer = page.post(path, data={"group": "load"})
         assert answer.status_code == 403
         assert "nothing was done" in answer.text
@@ -153,7 +171,9 @@ def test_a_page_that_is_read_only_does_nothing_and_offers_nothing(
 
 @pytest.mark.parametrize("status", Status)
 def test_the_legal_actions_alone_are_offered(status: Status) -> None:
-    wanted = {str(word) for word in Command if status in LEGAL[word]} | {"retry" for _ in RETRY_LEGAL & {status}}
+    wanted = {str(word) for word in Command if status in LEGAL[word]} | {
+        "retry" for _ in RETRY_LEGAL & {status}
+    }
     assert {action.href.rpartition("/")[2] for action in job_actions("x", status)} == wanted
 
 

@@ -40,7 +40,10 @@ def names() -> list[str]:
     ("text", "known"),
     [
         *((text, True) for text in ("1-0", "0-1", "1700000000000-12")),
-        *((text, False) for text in ("0-0", "00-00", "", "1", "-", "1-1-1", "1" * 16 + "-0", "\u0661-\u0660")),
+        *(
+            (text, False)
+            for text in ("0-0", "00-00", "", "1", "-", "1-1-1", "1" * 16 + "-0", "\u0661-\u0660")
+        ),
     ],
 )
 def test_only_ids_of_entries_before_which_others_may_stand_are_such(text: str, known: bool) -> None:

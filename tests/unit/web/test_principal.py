@@ -50,12 +50,18 @@ class Subjects:
             ("pause", self.running, {}),
         ]
         yield Request("/jobs", {}, None)
-        yield from (Request(f"/jobs/{{job}}/{word}", {"job": job}, body) for word, job, body in of_job)
+        yield from (
+            Request(f"/jobs/{{job}}/{word}", {"job": job}, body) for word, job, body in of_job
+        )
         yield Request("/jobs/{job}/{command}", {"job": self.running, "command": "cancel"}, {})
         yield Request("/schedules", {}, None)
         yield Request("/schedules/{name}/backfill", {"name": "nightly"}, days)
-        yield Request("/schedules/{name}/backfill/{command}", {"name": "nightly", "command": "cancel"}, {})
-        yield Request("/schedules/{name}/skip", {"name": "nightly"}, {"tick": "2026-01-05T02:00:00Z"})
+        yield Request(
+            "/schedules/{name}/backfill/{command}", {"name": "nightly", "command": "cancel"}, {}
+        )
+        yield Request(
+            "/schedules/{name}/skip", {"name": "nightly"}, {"tick": "2026-01-05T02:00:00Z"}
+        )
         yield Request("/schedules/{name}/{command}", {"name": "nightly", "command": "pause"}, {})
         yield Request("/schedules/{name}/remove", {"name": "nightly"}, {})
         yield Request("/datasets/{name}/restore", {"name": "rows"}, {"version": 1})
@@ -64,7 +70,9 @@ class Subjects:
 @pytest.fixture
 def subjects(hand: ByHand) -> Subjects:
     running = hand.submit(GROUP)
-    paused, skipped, failed = (hand.submit(GROUP, {"name": "clean", "needs": ["load"]}) for _ in range(3))
+    paused, skipped, failed = (
+        hand.submit(GROUP, {"name": "clean", "needs": ["load"]}) for _ in range(3)
+    )
     for job in (paused, skipped):
         hand.client.pause(job, by="tester")
         hand.decide(job)
@@ -76,8 +84,14 @@ def subjects(hand: ByHand) -> Subjects:
     warehouse = Warehouse(hand.settings.warehouse)
     warehouse.ensure_id()
     for n, rows in ((1, 1), (2, 2)):
-        change = {"rows": Change("replace", [], [], rows, SCHEMA.replace("[]", f'[{{"name":"c{n}","type":"long"}}]'))}
-        assert warehouse.create_entry(n, Entry(n, n - 1, f"job-{n}", "package", f"job-{n}", "load", 1e9, {}, change))
+        change = {
+            "rows": Change(
+                "replace", [], [], rows, SCHEMA.replace("[]", f'[{{"name":"c{n}","type":"long"}}]')
+            )
+        }
+        assert warehouse.create_entry(
+            n, Entry(n, n - 1, f"job-{n}", "package", f"job-{n}", "load", 1e9, {}, change)
+        )
     return Subjects(running, paused, skipped, failed)
 
 
@@ -93,7 +107,10 @@ def names_on_record(hand: ByHand) -> list[str]:
     events += hand.client.schedules.events("nightly")
     warehouse = Warehouse(hand.settings.warehouse)
     restored = [warehouse.existing_entry(n).job_name for n in range(3, warehouse.head() + 1)]
-    return [*(str(event["by"]) for event in events if event.get("by", "tester") != "tester"), *restored]
+    return [
+        *(str(event["by"]) for event in events if event.get("by", "tester") != "tester"),
+        *restored,
+    ]
 
 
 def send(api: TestClient, request: Request, claimed: dict[str, str]) -> None:
@@ -145,19 +162,33 @@ def test_each_api_route_that_takes_a_name_is_tried(api: TestClient) -> None:
     bodies = document["components"]["schemas"]
 
     def takes_a_name(operation: dict[str, Any]) -> bool:
-        schema = operation.get("requestBody", {"content": {}})["content"].get("application/json", {}).get("schema", {})
+        schema = (
+            operation.get("requestBody", {"content": {}})["content"]
+            .get("application/json", {})
+            .get("schema", {})
+        )
         reference = str(schema.get("$ref") or schema.get("allOf", [{}])[0].get("$ref", ""))
         fields = bodies.get(reference.rpartition("/")[2], {}).get("properties", {})
         return "by" in fields or any(one["name"] == "by" for one in operation.get("parameters", ()))
 
-    routes = {route for route, methods in document["paths"].items() if takes_a_name(methods.get("post", {}))}
+    routes = {
+        route
+        for route, methods in document["paths"].items()
+        if takes_a_name(methods.get("post", {}))
+    }
     assert routes == {request.route for request in Subjects("", "", "", "").requests()}
 
 
-def test_a_name_in_a_form_of_the_page_is_not_believed(api: TestClient, subjects: Subjects, hand: ByHand) -> None:
+def test_a_name_in_a_form_of_the_page_is_not_believed(
+    api: TestClient, subjects: Subjects, hand: ByHand
+) -> None:
     api.post("/login", data={"user": "ann", "token": TOKEN})
     paths = (
-        *(f"/jobs/{subjects.running}/pause", f"/jobs/{subjects.skipped}/rerun", f"/jobs/{subjects.failed}/retry"),
+        *(
+            f"/jobs/{subjects.running}/pause",
+            f"/jobs/{subjects.skipped}/rerun",
+            f"/jobs/{subjects.failed}/retry",
+        ),
         "/schedules/nightly/pause",
     )
     for path in paths:

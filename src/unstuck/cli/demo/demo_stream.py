@@ -41,31 +41,51 @@ def run_stream(fleet: LocalFleet, settings: Settings) -> ExitCode:
     folder = fleet.home.path / "arriving"
     folder.mkdir()
     strange = folder / "error.csv"
-    specs = {spec.stem: _placed(spec, folder, fleet.home.path) for spec in sorted((CHECKOUT / SPECS).glob("*.yaml"))}
+    specs = {
+        spec.stem: _placed(spec, folder, fleet.home.path)
+        for spec in sorted((CHECKOUT / SPECS).glob("*.yaml"))
+    }
     _command("submit", specs["weather"], "--wait")
     _command("schedule", "set", specs[LOAD], specs[REPORT], "--reason", "files arrive")
-    stdout.print(f"\nFlights arrive in {folder}, a file for each hour; {CUT} comes cut short.", soft_wrap=True)
-    feeder = subprocess.Popen(_feeder(folder, "--every", str(EVERY), "--cut", CUT), start_new_session=True)
+    stdout.print(
+        f"\nFlights arrive in {folder}, a file for each hour; {CUT} comes cut short.",
+        soft_wrap=True,
+    )
+    feeder = subprocess.Popen(
+        _feeder(folder, "--every", str(EVERY), "--cut", CUT), start_new_session=True
+    )
     try:
         with connected(settings.model_copy(update={"redis_url": fleet.redis_url})) as connection:
             progress = _Progress(folder, settings.warehouse, connection.client.schedules)
             progress.until("the halt", progress.halted)
             well = progress.schedule().last_success
             _command("schedule", "why", LOAD)
-            stdout.print(f"\nFiles go on arriving, and wait. The system that sends them sends {CUT} again, and whole:")
+            stdout.print(
+                f"\nFiles go on arriving, and wait. The system that sends them sends {CUT} again, and whole:"
+            )
             subprocess.run(_feeder(folder, "--only", CUT), check=True)
             _command("schedule", "resume", LOAD, "--reason", f"{CUT} was sent again")
             progress.until("a run that ends well", lambda: progress.schedule().last_success != well)
-            stdout.print(f"\nNow {strange} comes, which has no flights and never will. The stream is to pass over it:")
+            stdout.print(
+                f"\nNow {strange} comes, which has no flights and never will. The stream is to pass over it:"
+            )
             strange.write_text("503 Service Unavailable\n")
             progress.until("the halt", progress.halted)
             _command("stream", "skip", LOAD, str(strange), "--reason", "an error page")
             _command("schedule", "resume", LOAD, "--reason", f"{strange.name} is passed over")
             progress.until("the last file", lambda: feeder.poll() is not None)
             if feeder.returncode:
-                raise FleetFailed(f"The feeder ended with {feeder.returncode}, so not all files have come")
-            progress.until("the last flight", lambda: _loaded(settings.warehouse).total() >= _fed(folder).total())
-            progress.until("the last report", lambda: _reported(settings.warehouse).total() >= _fed(folder).total())
+                raise FleetFailed(
+                    f"The feeder ended with {feeder.returncode}, so not all files have come"
+                )
+            progress.until(
+                "the last flight",
+                lambda: _loaded(settings.warehouse).total() >= _fed(folder).total(),
+            )
+            progress.until(
+                "the last report",
+                lambda: _reported(settings.warehouse).total() >= _fed(folder).total(),
+            )
     finally:
         feeder.kill()
         feeder.wait()
@@ -117,7 +137,10 @@ class _Progress:
         report = f", report of version {state[REPORT].changed}" if REPORT in state else ""
         line = f"{LOAD} {self.schedule().status}: {rows:,} flights in version {version}{report}"
         if line != self._last:
-            stdout.print(f"  {count_of(len(list(self._folder.glob('*.csv'))), 'file')} came; {line}", soft_wrap=True)
+            stdout.print(
+                f"  {count_of(len(list(self._folder.glob('*.csv'))), 'file')} came; {line}",
+                soft_wrap=True,
+            )
         self._last = line
 
 
@@ -142,13 +165,21 @@ def compared(folder: Path, warehouse: str) -> ExitCode:
     """Say whether each hour has as many flights in the dataset, and in the report, as were fed."""
     fed, loaded, reported = _fed(folder), _loaded(warehouse), _reported(warehouse)
     shown = table("", "HOURS", "FLIGHTS")
-    for name, counts in (("fed", fed), (f"published as {LOAD}", loaded), (f"counted by {REPORT}", reported)):
+    for name, counts in (
+        ("fed", fed),
+        (f"published as {LOAD}", loaded),
+        (f"counted by {REPORT}", reported),
+    ):
         shown.add_row(name, f"{len(counts):,}", f"{counts.total():,}")
     stdout.print()
     stdout.print(shown)
     if fed == loaded == reported:
         stdout.print(f"Each of the {fed.total():,} flights was published once.")
         return ExitCode.FINE
-    differing = sorted(hour for hour in fed | loaded | reported if not fed[hour] == loaded[hour] == reported[hour])
-    stderr.print(f"What was fed is not what was published, in {len(differing):,} hours; the first is {differing[0]}.")
+    differing = sorted(
+        hour for hour in fed | loaded | reported if not fed[hour] == loaded[hour] == reported[hour]
+    )
+    stderr.print(
+        f"What was fed is not what was published, in {len(differing):,} hours; the first is {differing[0]}."
+    )
     return ExitCode.NOT_WELL

@@ -56,9 +56,12 @@ from unstuck.tasks.errors import UnstuckError
 from unstuck.views.jobs.job_facts import CommandResult
 
 Jobs = Annotated[
-    list[str] | None, typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, names of jobs, or `last`.")
+    list[str] | None,
+    typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, names of jobs, or `last`."),
 ]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="A group, a fork, or one member: 'by_month[3]'.")]
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="A group, a fork, or one member: 'by_month[3]'.")
+]
 Ask = Callable[[Client, str], CommandResult]
 
 # The summary counts the answers in these words. On record: a coordinator carries it out.
@@ -108,17 +111,23 @@ def pause(
     yes: Yes = False,
     reason: Because = "",
     by: By = None,
-    now: Annotated[bool, typer.Option("--now", help="Interrupt what is running; it is charged to nobody.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Interrupt what is running; it is charged to nobody.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     def ask(client: Client, job: str) -> CommandResult:
         return client.pause(job, now=now, reason=reason, by=by)
 
-    _ask_each("pause", LEGAL[Command.PAUSE], ask, Selection(jobs, status, name, since, yes), as_json)
+    _ask_each(
+        "pause", LEGAL[Command.PAUSE], ask, Selection(jobs, status, name, since, yes), as_json
+    )
 
 
 pause.__doc__ = MEANS[Command.PAUSE]
-resume, stop, cancel, force_stop = map(_command, (Command.RESUME, Command.STOP, Command.CANCEL, Command.FORCE_STOP))
+resume, stop, cancel, force_stop = map(
+    _command, (Command.RESUME, Command.STOP, Command.CANCEL, Command.FORCE_STOP)
+)
 
 
 def retry(
@@ -130,18 +139,33 @@ def retry(
     param: Params = None,
     spec: Annotated[
         Path | None,
-        typer.Option("--spec", metavar="SPEC", help="Retry with this spec: work that does not differ is taken over."),
+        typer.Option(
+            "--spec",
+            metavar="SPEC",
+            help="Retry with this spec: work that does not differ is taken over.",
+        ),
     ] = None,
     rerun: Annotated[
         list[str] | None,
-        typer.Option("--rerun", metavar="GROUP", help="Run this group again in any case, and all that comes after it."),
+        typer.Option(
+            "--rerun",
+            metavar="GROUP",
+            help="Run this group again in any case, and all that comes after it.",
+        ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="GROUP", help="As --rerun GROUP, and take over all other work, as --adopt-all."),
+        typer.Option(
+            "--from",
+            metavar="GROUP",
+            help="As --rerun GROUP, and take over all other work, as --adopt-all.",
+        ),
     ] = None,
     adopt_all: Annotated[
-        bool, typer.Option("--adopt-all", help="Take over work also where the code of its steps has changed.")
+        bool,
+        typer.Option(
+            "--adopt-all", help="Take over work also where the code of its steps has changed."
+        ),
     ] = False,
     take_over: TakeOver = False,
     reason: Because = "",
@@ -166,7 +190,9 @@ def alter(
     settings: Annotated[
         list[str],
         typer.Option(
-            "--set", metavar="PATH=VALUE", help="`groups.clean.timeout=2h`, `params.year=2014`; `=null` takes it out."
+            "--set",
+            metavar="PATH=VALUE",
+            help="`groups.clean.timeout=2h`, `params.year=2014`; `=null` takes it out.",
         ),
     ],
     reason: Because = "",
@@ -179,17 +205,27 @@ def alter(
     RETRYING.
     """
     values = params_of(settings, "--set", "PATH=VALUE")
-    _ask_one("alter", job, lambda client, one: client.alter(one, values, reason=reason, by=by), as_json)
+    _ask_one(
+        "alter", job, lambda client, one: client.alter(one, values, reason=reason, by=by), as_json
+    )
 
 
-def skip(job: JobArgument, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
+def skip(
+    job: JobArgument, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False
+) -> None:
     """Skip a group of a PAUSED, HALTED or RETRYING job. The groups after it go by their join rules."""
-    _ask_one("skip", job, lambda client, one: client.skip(one, group, reason=reason, by=by), as_json)
+    _ask_one(
+        "skip", job, lambda client, one: client.skip(one, group, reason=reason, by=by), as_json
+    )
 
 
-def rerun(job: JobArgument, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
+def rerun(
+    job: JobArgument, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False
+) -> None:
     """Run a group of a PAUSED, HALTED or RETRYING job again, and everything after it."""
-    _ask_one("rerun", job, lambda client, one: client.rerun(one, group, reason=reason, by=by), as_json)
+    _ask_one(
+        "rerun", job, lambda client, one: client.rerun(one, group, reason=reason, by=by), as_json
+    )
 
 
 def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
@@ -213,7 +249,9 @@ class Selection:
         return bool(self.status or self.name is not None or self.since is not None)
 
 
-def _ask_each(word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as_json: bool) -> None:
+def _ask_each(
+    word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as_json: bool
+) -> None:
     """Give the command ``word`` to each job that is named or fits the filter, and show what each answered.
 
     Raises:
@@ -231,7 +269,9 @@ def _ask_each(word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as
     with connected() as connection:
         client = connection.client
         if jobs.filtered:
-            fitting = client.jobs(status=jobs.status or (), name=jobs.name, since=jobs.since, limit=None)
+            fitting = client.jobs(
+                status=jobs.status or (), name=jobs.name, since=jobs.since, limit=None
+            )
             chosen = [job for job in reversed(fitting) if job.status in legal]
             skipped = len(fitting) - len(chosen)
             confirm(word, chosen, "job", _listing, jobs.yes)
@@ -268,7 +308,9 @@ def _listing(jobs: Sequence[ListedJob]) -> Listing:
 
 
 def _missing(job: str, error: UnstuckError, answer: str = "NO_SUCH_JOB") -> JobAnswerDocument:
-    return JobAnswerDocument(id=job, answer=answer, intent=None, status=None, text=str(error), retry_of=None)
+    return JobAnswerDocument(
+        id=job, answer=answer, intent=None, status=None, text=str(error), retry_of=None
+    )
 
 
 def show_answers(
@@ -296,8 +338,13 @@ def show_answers(
             (stderr if bad else stdout).print(one.text, soft_wrap=True)
     counts = Counter(one.answer for one in answers)
     if filtered or len(answers) > 1:
-        counted = [*(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]), more]
-        for_people(as_json).print(f"{word}: {', '.join(filter(None, counted)) or none}", soft_wrap=True)
+        counted = [
+            *(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]),
+            more,
+        ]
+        for_people(as_json).print(
+            f"{word}: {', '.join(filter(None, counted)) or none}", soft_wrap=True
+        )
     for answer, code in BAD.items():
         if counts[answer]:
             raise typer.Exit(code)

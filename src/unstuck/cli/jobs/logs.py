@@ -27,10 +27,13 @@ EVERY = 0.5  # seconds between two reads
 def logs(
     job: LookArgument,
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="A group, a fork, or one member: by_month[3].")
+        str | None,
+        typer.Argument(metavar="[GROUP]", help="A group, a fork, or one member: by_month[3]."),
     ] = None,
     follow: Follow = False,
-    every: Annotated[bool, typer.Option("--all", help="Every attempt, not the newest of each group alone.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every attempt, not the newest of each group alone.")
+    ] = False,
     as_json: JsonLines = False,
 ) -> None:
     """Show what a job's attempts logged and printed. Lines of several groups are led by GROUP#ATTEMPT."""
@@ -42,10 +45,18 @@ def logs(
         for log, line in _lines(connection.client, view, files, group, every, follow):
             shown += 1
             if as_json:
-                emit_line(LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line))
+                emit_line(
+                    LogLineDocument(
+                        group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line
+                    )
+                )
             else:
                 text = shown_line(line, clock)
-                sys.stdout.write(f"{text}\n" if one_group and not every else f"{log.group}#{log.epoch} | {text}\n")
+                sys.stdout.write(
+                    f"{text}\n"
+                    if one_group and not every
+                    else f"{log.group}#{log.epoch} | {text}\n"
+                )
         sys.stdout.flush()
     if not shown:
         stderr.print(

@@ -30,7 +30,16 @@ from unstuck.cli.options import (
     write_picture,
 )
 from unstuck.cli.render.job_tree import job_tree
-from unstuck.cli.render.terminal import Listing, clock, coloured, emit, hanging, stderr, stdout, table
+from unstuck.cli.render.terminal import (
+    Listing,
+    clock,
+    coloured,
+    emit,
+    hanging,
+    stderr,
+    stdout,
+    table,
+)
 from unstuck.cli.warehouse.datasets import small_files_hint
 from unstuck.client.find_job import find_job
 from unstuck.client.waits import waits_of
@@ -72,9 +81,15 @@ def list_jobs(
     name: Named = None,
     since: Since = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
-    unfold: Annotated[bool, typer.Option("--unfold", help="Show each run of backfills and schedules.")] = False,
+    unfold: Annotated[
+        bool, typer.Option("--unfold", help="Show each run of backfills and schedules.")
+    ] = False,
     late: Annotated[
-        bool, typer.Option("--late", help="Names that a rule `late` expects, and of which no job ended well in time.")
+        bool,
+        typer.Option(
+            "--late",
+            help="Names that a rule `late` expects, and of which no job ended well in time.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +99,9 @@ def list_jobs(
     """
     if late:
         if status or name or since is not None or unfold:
-            raise BadRequest("--late lists names, not jobs, so of the other options only --json goes with it")
+            raise BadRequest(
+                "--late lists names, not jobs, so of the other options only --json goes with it"
+            )
         _list_late(as_json)
         return
     with connected() as connection:
@@ -102,7 +119,9 @@ def list_jobs(
     if len(lines) == limit:
         stderr.print(f"These are the newest {limit}; --limit shows more.")
     elif len(jobs) == most:
-        stderr.print(f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more.")
+        stderr.print(
+            f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more."
+        )
 
 
 def _list_late(as_json: bool) -> None:
@@ -122,23 +141,31 @@ def _list_late(as_json: bool) -> None:
     stdout.print(listing)
 
 
-def print_listing(console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float) -> None:
+def print_listing(
+    console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float
+) -> None:
     """Print jobs as a table, several of them in one line; without key, parameters and reason where none has one."""
     jobs = [line[0] for line in lines]
     more = {
         "KEY": ["" if line[1:] else one_line(line[0].key) for line in lines],
-        "PARAMS": ["" if line[1:] else shortened(one_line(line[0].params), PARAMS_WIDTH) for line in lines],
+        "PARAMS": [
+            "" if line[1:] else shortened(one_line(line[0].params), PARAMS_WIDTH) for line in lines
+        ],
         "REASON": [_fold_told(line) if line[1:] else _reason(line[0], waits) for line in lines],
     }
     more = {name: texts for name, texts in more.items() if any(texts)}
-    listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", *more, right=("DONE", "AGE", "TOOK"))
+    listing = table(
+        "ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", *more, right=("DONE", "AGE", "TOOK")
+    )
     for n, job in enumerate(jobs):
         duration = (job.ended_at or now) - job.started_at if job.started_at else None
         listing.add_row(
             job.id,
             job.name,
             "" if len({one.status for one in lines[n]}) > 1 else coloured(job.status),
-            count_of(len(lines[n]), "run") if lines[n][1:] else f"{job.done}/{'?' if job.total is None else job.total}",
+            count_of(len(lines[n]), "run")
+            if lines[n][1:]
+            else f"{job.done}/{'?' if job.total is None else job.total}",
             format_duration(max(0.0, now - job.submitted_at)),
             "" if duration is None or lines[n][1:] else format_duration(max(0.0, duration)),
             *(texts[n] for texts in more.values()),
@@ -159,9 +186,14 @@ def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
 
 def show(
     job: LookArgument,
-    diff: Annotated[bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")
+    ] = False,
     as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Its spec alone, as YAML; JOB may be a job in Python, as module:job.")
+        bool,
+        typer.Option(
+            "--yaml", help="Its spec alone, as YAML; JOB may be a job in Python, as module:job."
+        ),
     ] = False,
     graph: Graph = None,
     as_json: AsJson = False,
@@ -171,7 +203,9 @@ def show(
         sys.stdout.write(_spec_text(job))
         return
     with connected() as connection:
-        view = connection.client.show(find_job(connection.client, job, by_key=True), why=graph is None)
+        view = connection.client.show(
+            find_job(connection.client, job, by_key=True), why=graph is None
+        )
     if graph is not None:
         write_picture(graph_of_job(view), graph)
         return
@@ -210,16 +244,28 @@ def diff_lines(view: JobView) -> Iterator[Text]:
         return
     for number, one in enumerate(job.alterations, 1):
         why = f": {one.reason}" if one.reason else ""
-        yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}")
+        yield Text.assemble(
+            (f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}"
+        )
         for change in one.changes:
-            old, new = (printable(in_words(change.path, value)) for value in (change.old, change.new))
+            old, new = (
+                printable(in_words(change.path, value)) for value in (change.old, change.new)
+            )
             yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
     for member in view.claimed:
         revision = member.revision
-        with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
+        with_ = (
+            "as it is now"
+            if revision == job.revision
+            else f"revision {revision}"
+            if revision
+            else "as submitted"
+        )
         if later := altered_while_running(job, member):
             with_ += f", and since then the timeout of revision {later[-1]}"
-        yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
+        yield Text.assemble(
+            (member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}"
+        )
 
 
 def _spec_text(job: str) -> str:
@@ -243,7 +289,9 @@ def _facts(view: JobView) -> Listing:
         "key": job.key,
         "params": ", ".join(f"{name}={value}" for name, value in view.params.items()),
         "retry of": job.retry_of,
-        "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
+        "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff"
+        if job.revision
+        else "",
         "intent": str(job.intent),
         "phase": job.phase,
         "reason": _rest_of_reason(view),
@@ -251,9 +299,13 @@ def _facts(view: JobView) -> Listing:
         "looked at": _due(view),
         "warehouse": job.warehouse,
         "time zone": ", ".join(view.zones),
-        "published": ", ".join(f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())),
+        "published": ", ".join(
+            f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())
+        ),
         "version": str(job.version or ""),
-        "replaced": "; ".join(f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())),
+        "replaced": "; ".join(
+            f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())
+        ),
     }
     listing = table("", "")
     for what, text in facts.items():
@@ -267,20 +319,30 @@ def _rest_of_reason(view: JobView) -> str:
     text = view.job.reason.text if view.job.reason else ""
     if view.job.status is Status.FINISHED:  # the line above the tree says nothing of it
         return text
-    return "" if (first_line(text) == one_line(text) and view.job.terminal) or any(errors_of(view)) else text
+    return (
+        ""
+        if (first_line(text) == one_line(text) and view.job.terminal) or any(errors_of(view))
+        else text
+    )
 
 
 def _due(view: JobView) -> str:
     if view.due is None or view.job.terminal:
         return ""
     wait = view.due - view.at
-    return f"again in {format_duration(wait)} at the latest" if wait > 0 else f"again now (due for {-wait:.1f}s)"
+    return (
+        f"again in {format_duration(wait)} at the latest"
+        if wait > 0
+        else f"again now (due for {-wait:.1f}s)"
+    )
 
 
 def errors_of(view: JobView) -> Iterator[Text]:
     """First and last error of every group that failed or is recovering, a few of them in full."""
     for member in view.failed[:FAILED_SHOWN]:
-        yield Text.assemble("\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.attempt}")
+        yield Text.assemble(
+            "\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.attempt}"
+        )
         for what, error in member.errors.items():
             text, trace = printable(error.text.rstrip()), printable(error.traceback.rstrip())
             # Python ends a traceback with the error.
@@ -289,7 +351,9 @@ def errors_of(view: JobView) -> Iterator[Text]:
             if trace:
                 yield Text(indent(trace, "    "), "dim")
     if more := view.failed[FAILED_SHOWN:]:
-        yield Text(f"\n… and {len(more)} more groups with errors: unstuck show {view.job.id} --json", "dim")
+        yield Text(
+            f"\n… and {len(more)} more groups with errors: unstuck show {view.job.id} --json", "dim"
+        )
 
 
 def why(job: LookArgument, as_json: AsJson = False) -> None:
@@ -304,7 +368,9 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
         return
     for (state, lines), alike in groupby(found, lambda one: (one.state, _explained(one))):
         subjects = ", ".join(one.subject for one in alike)
-        stdout.print(Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True)
+        stdout.print(
+            Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True
+        )
         for label, text in lines:
             line = Text(f"  {label:<8}{printable(text.strip())}")
             stdout.print(line if label == "try" else hanging(stdout, line, 10), soft_wrap=True)
@@ -331,6 +397,11 @@ def _explained(one: Explanation) -> list[tuple[str, str]]:
         "tried": one.tried,
         "stands": "" if one.stack is None else stands_in_lines(one.stack),
         "next": f"{clock(one.next.at)}: {one.next.what}" if one.next.at else one.next.what,
-        "ends": f"{one.ends.what}, at {clock(one.ends.at)}" if one.ends.what and one.ends.at else one.ends.what,
+        "ends": f"{one.ends.what}, at {clock(one.ends.at)}"
+        if one.ends.what and one.ends.at
+        else one.ends.what,
     }
-    return [*((label, text) for label, text in lines.items() if text), *(("try", command) for command in one.help)]
+    return [
+        *((label, text) for label, text in lines.items() if text),
+        *(("try", command) for command in one.help),
+    ]

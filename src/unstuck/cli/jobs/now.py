@@ -35,7 +35,9 @@ def now(as_json: AsJson = False) -> None:
         raise typer.Exit(ExitCode.NOT_WELL)
 
 
-def _show(seen: Seen, found: Sequence[Trouble], ended: Sequence[Ended], waits: Mapping[str, str]) -> None:
+def _show(
+    seen: Seen, found: Sequence[Trouble], ended: Sequence[Ended], waits: Mapping[str, str]
+) -> None:
     if found:
         stdout.print(Text(f"Not well ({len(found):,})", "bold"))
         stdout.print(_not_well(found[: 2 * MOST], waits, seen.at))
@@ -80,7 +82,9 @@ def _not_well(found: Sequence[Trouble], waits: Mapping[str, str], at: float) -> 
 def _ended(ended: Sequence[Ended], at: float) -> Listing:
     shown = table("NAME", "HOW", "LAST", "ENDED")
     for one in ended:
-        counts = Text(", ").join(coloured(status, f"{count:,} {status}") for status, count in one.counts.items())
+        counts = Text(", ").join(
+            coloured(status, f"{count:,} {status}") for status, count in one.counts.items()
+        )
         since = f"{format_duration(max(0.0, at - one.job.ended_at))} ago"
         shown.add_row(one.job.name, counts, f"{one.job.id} {one.job.status}", since)
     return shown

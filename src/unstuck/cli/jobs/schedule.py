@@ -41,16 +41,27 @@ from unstuck.documents.schedule_documents import (
 from unstuck.exits import ExitCode
 from unstuck.views.words import count_of, one_line
 
-schedule = typer.Typer(help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True)
+schedule = typer.Typer(
+    help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True
+)
 
-_TIME = "A time with its offset, as 2026-01-01T00:00Z, or a date: a day in the zone of the schedule."
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule, which is that of its spec.")]
+_TIME = (
+    "A time with its offset, as 2026-01-01T00:00Z, or a date: a day in the zone of the schedule."
+)
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Of the schedule, which is that of its spec.")
+]
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of schedules.")]
 
 
-@schedule.command("set", epilog="Example: unstuck schedule set schedules/*.yaml --reason 'nightly at two'")
+@schedule.command(
+    "set", epilog="Example: unstuck schedule set schedules/*.yaml --reason 'nightly at two'"
+)
 def set_schedules(
-    specs: Annotated[list[Path], typer.Argument(metavar="SPEC…", help="Job specs, YAML or JSON, with `schedule:`.")],
+    specs: Annotated[
+        list[Path],
+        typer.Argument(metavar="SPEC…", help="Job specs, YAML or JSON, with `schedule:`."),
+    ],
     take_over: TakeOver = False,
     reason: Because = "",
     by: By = None,
@@ -78,7 +89,9 @@ def list_schedules(as_json: AsJson = False) -> None:
         emit([ScheduleDocument.of_view(view) for view in views])
         return
     if not views and not unreadable:
-        stderr.print("No schedules. Make one with: unstuck schedule set SPEC   (a job spec with `schedule:`)")
+        stderr.print(
+            "No schedules. Make one with: unstuck schedule set SPEC   (a job spec with `schedule:`)"
+        )
         return
     shown = table("NAME", "STATUS", "TRIGGER", "NEXT", "LAST SUCCESS", "WAITS")
     for view in views:
@@ -95,14 +108,22 @@ def list_schedules(as_json: AsJson = False) -> None:
 @schedule.command("show", epilog="Example: unstuck schedule show nightly --next 5")
 def show_schedule(
     name: Name,
-    count: Annotated[int, typer.Option("--next", min=0, max=1000, help="So many of its next ticks.")] = 3,
-    most: Annotated[int, typer.Option("--events", min=1, max=2000, help="So many of its last events.")] = 10,
+    count: Annotated[
+        int, typer.Option("--next", min=0, max=1000, help="So many of its next ticks.")
+    ] = 3,
+    most: Annotated[
+        int, typer.Option("--events", min=1, max=2000, help="So many of its last events.")
+    ] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show one schedule: how it stands, its next ticks, its last runs and its last events."""
     with connected() as connection:
         schedules = connection.client.schedules
-        view, events, runs = schedules.show(name), schedules.events(name, most), schedules.runs(name, 10)
+        view, events, runs = (
+            schedules.show(name),
+            schedules.events(name, most),
+            schedules.runs(name, 10),
+        )
     if as_json:
         emit(WholeScheduleDocument.of_all(view, count, runs, events))
         return
@@ -116,13 +137,20 @@ def show_schedule(
     if backfill := one.backfill:
         stdout.print("  backfill  ", coloured(backfill.status), f"  {backfill.progress}", sep="")
     if well := one.last_success:
-        stdout.print(f"  last well {clock(well.at)}  job {well.job}, version {well.version or 'none'}")
+        stdout.print(
+            f"  last well {clock(well.at)}  job {well.job}, version {well.version or 'none'}"
+        )
     if failed := one.last_error:
-        stdout.print(f"  failed    {clock(failed.at)}  {one_line(failed.text)}   unstuck logs {failed.job}")
+        stdout.print(
+            f"  failed    {clock(failed.at)}  {one_line(failed.text)}   unstuck logs {failed.job}"
+        )
     for job in runs:
         submitted = f", submitted {clock(job.submitted_at)}"
         stdout.print(
-            f"  run       {view.on_its_clock(job.tick)}  job {job.id}  ", coloured(job.status), submitted, sep=""
+            f"  run       {view.on_its_clock(job.tick)}  job {job.id}  ",
+            coloured(job.status),
+            submitted,
+            sep="",
         )
     for event in events:
         print_event(event)
@@ -138,16 +166,22 @@ def why_schedule(name: Name, as_json: AsJson = False) -> None:
         return
     stdout.print(f"{found.name}  ", coloured(found.status), sep="")
     lines = [("why", found.what), ("since", clock(found.since))]
-    lines += [(fact.what, " ".join(filter(None, (clock(fact.at), one_line(fact.text))))) for fact in found.facts]
+    lines += [
+        (fact.what, " ".join(filter(None, (clock(fact.at), one_line(fact.text)))))
+        for fact in found.facts
+    ]
     for label, text in [*lines, *(("try", command) for command in found.help)]:
         stdout.print(hanging(stdout, Text(f"  {label:<12}{text}"), 14), soft_wrap=True)
 
 
 @schedule.command("export", epilog="Example: unstuck schedule export --to schedules")
 def export_schedules(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="Of schedules; left out: all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME…", help="Of schedules; left out: all.")
+    ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", help="A folder, for one file of each; left out: standard output.")
+        Path | None,
+        typer.Option("--to", help="A folder, for one file of each; left out: standard output."),
     ] = None,
 ) -> None:
     """Write schedules as the specs that `set` reads, in YAML. Files that are there are replaced."""
@@ -156,7 +190,10 @@ def export_schedules(
     with connected() as connection:
         schedules = connection.client.schedules
         specs = {name: schedules.show(name).spec() for name in names or schedules.names()}
-    texts = {name: yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) for name, spec in specs.items()}
+    texts = {
+        name: yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
+        for name, spec in specs.items()
+    }
     if to is None:
         sys.stdout.write("---\n".join(texts.values()))
         return
@@ -168,7 +205,9 @@ def export_schedules(
 
 def print_event(event: dict[str, Any]) -> None:
     """One event of a schedule, in a line."""
-    said = " ".join(str(event[part]) for part in ("code", "job", "tick", "by", "text") if event.get(part))
+    said = " ".join(
+        str(event[part]) for part in ("code", "job", "tick", "by", "text") if event.get(part)
+    )
     stdout.print(f"  {clock(event['at'])}  {event['kind']}  {one_line(said)}")
 
 
@@ -182,7 +221,9 @@ def _command(given: ScheduleCommand) -> Callable[..., None]:
     return run
 
 
-def _asked(client: Client, name: str, given: ScheduleCommand, reason: str, by: str | None) -> ScheduleResult | str:
+def _asked(
+    client: Client, name: str, given: ScheduleCommand, reason: str, by: str | None
+) -> ScheduleResult | str:
     try:
         return client.schedules.command(name, given, reason=reason, by=by)
     except NoSuchSchedule as error:
@@ -199,32 +240,52 @@ def run_schedules(
     given = params_of(param or [])
     with connected() as connection:
         schedules = connection.client.schedules
-        results = [(name, schedules.run(name, params=given, reason=reason, by=by)) for name in names]
+        results = [
+            (name, schedules.run(name, params=given, reason=reason, by=by)) for name in names
+        ]
     _answer(results, as_json)
 
 
 for _given in [given for given in ScheduleCommand if given is not ScheduleCommand.RUN]:
-    schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(_command(_given))
+    schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(
+        _command(_given)
+    )
 
 
-@schedule.command("backfill", epilog="Example: unstuck schedule backfill nightly --from 2026-01-01 --to 2026-01-31")
+@schedule.command(
+    "backfill",
+    epilog="Example: unstuck schedule backfill nightly --from 2026-01-01 --to 2026-01-31",
+)
 def backfill_schedule(
     name: Name,
     first: Annotated[str | None, typer.Option("--from", metavar="TIME", help=_TIME)] = None,
-    last: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Likewise; included.")] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Likewise; included.")
+    ] = None,
     parallel: Annotated[int, typer.Option(help="So many runs may go on at once.")] = 1,
     redo: Annotated[
-        Redo, typer.Option(help="Of ticks that had a run before: run none, the failed, or all again.")
+        Redo,
+        typer.Option(help="Of ticks that had a run before: run none, the failed, or all again."),
     ] = "none",
-    backwards: Annotated[bool, typer.Option("--backwards", help="Begin with the newest tick.")] = False,
+    backwards: Annotated[
+        bool, typer.Option("--backwards", help="Begin with the newest tick.")
+    ] = False,
     from_here: Annotated[
         bool,
-        typer.Option("--from-here", help="Of runs that build on each other: run --from and all later ticks again."),
+        typer.Option(
+            "--from-here",
+            help="Of runs that build on each other: run --from and all later ticks again.",
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the ticks, with the runs they had.")] = False,
-    pause: Annotated[bool, typer.Option("--pause", help="Start none of its runs until --resume.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the ticks, with the runs they had.")
+    ] = False,
+    pause: Annotated[
+        bool, typer.Option("--pause", help="Start none of its runs until --resume.")
+    ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a paused or FAILED one: failed ticks run again.")
+        bool,
+        typer.Option("--resume", help="Go on with a paused or FAILED one: failed ticks run again."),
     ] = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Start no run any more, and acknowledge failed ticks.")
@@ -237,10 +298,16 @@ def backfill_schedule(
 
     Given again, it goes on with what is missing: a tick that had a run is left as it is, unless --redo says otherwise.
     """
-    asked = [given for given, is_asked in zip(BackfillCommand, (pause, resume, cancel), strict=True) if is_asked]
+    asked = [
+        given
+        for given, is_asked in zip(BackfillCommand, (pause, resume, cancel), strict=True)
+        if is_asked
+    ]
     begins = first is not None and (last is None) == from_here
     if len(asked) + (first is not None or last is not None) != 1 or not (asked or begins):
-        raise typer.BadParameter("give --from and --to, --from and --from-here, or one of --pause, --resume, --cancel")
+        raise typer.BadParameter(
+            "give --from and --to, --from and --from-here, or one of --pause, --resume, --cancel"
+        )
     with connected() as connection:
         schedules = connection.client.schedules
         if asked:
@@ -249,12 +316,19 @@ def backfill_schedule(
             _show_ticks(connection.client, name, str(first), last, backwards, as_json)
             return
         else:
-            how: dict[str, Any] = {"parallel": parallel, "redo": redo, "backwards": backwards, "from_here": from_here}
+            how: dict[str, Any] = {
+                "parallel": parallel,
+                "redo": redo,
+                "backwards": backwards,
+                "from_here": from_here,
+            }
             result = schedules.backfill(name, str(first), last, **how, reason=reason, by=by)
     _answer([(name, result)], as_json)
 
 
-def _show_ticks(client: Client, name: str, first: str, last: str | None, backwards: bool, as_json: bool) -> None:
+def _show_ticks(
+    client: Client, name: str, first: str, last: str | None, backwards: bool, as_json: bool
+) -> None:
     """Print what a backfill would run; nothing is changed."""
     ticks = client.schedules.backfill_ticks(name, first, last, backwards=backwards)
     view = client.schedules.show(name)
@@ -263,16 +337,24 @@ def _show_ticks(client: Client, name: str, first: str, last: str | None, backwar
         return
     for one in ticks:
         job = f" by job {one.had}" if one.had else ""
-        stdout.print(f"  {view.on_its_clock(one.tick)}{_told(one.params)}  {one.outcome}{job}", soft_wrap=True)
+        stdout.print(
+            f"  {view.on_its_clock(one.tick)}{_told(one.params)}  {one.outcome}{job}",
+            soft_wrap=True,
+        )
     counts = Counter(one.outcome for one in ticks)
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
     stdout.print(f"{count_of(len(ticks), 'tick')} ({outcomes}); nothing is changed.")
 
 
-@schedule.command("skip", epilog="Example: unstuck schedule skip nightly 2026-01-02T01:30:00Z --reason 'no source'")
+@schedule.command(
+    "skip",
+    epilog="Example: unstuck schedule skip nightly 2026-01-02T01:30:00Z --reason 'no source'",
+)
 def skip_tick(
     name: Name,
-    tick: Annotated[str, typer.Argument(metavar="TICK", help="A time with its offset, as `show` prints it.")],
+    tick: Annotated[
+        str, typer.Argument(metavar="TICK", help="A time with its offset, as `show` prints it.")
+    ],
     reason: Because = "",
     by: By = None,
     as_json: AsJson = False,
@@ -312,7 +394,11 @@ def _answer(results: Sequence[tuple[str, ScheduleResult | str]], as_json: bool) 
     for name, result in results:
         if isinstance(result, str):
             code = ExitCode.NO_SUCH_JOB
-            answers.append(ScheduleAnswerDocument(name=name, answer="NO_SUCH_SCHEDULE", status=None, text=result))
+            answers.append(
+                ScheduleAnswerDocument(
+                    name=name, answer="NO_SUCH_SCHEDULE", status=None, text=result
+                )
+            )
             stderr.print(result)
             continue
         if result.answer is Answer.REFUSED:

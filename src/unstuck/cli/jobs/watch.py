@@ -76,7 +76,9 @@ def events_of(
         if found := ask(lambda: list(client.events(job, after))):  # noqa: B023 - asked at once
             after = found[-1][0]
             last_event = time.monotonic()
-            ended = ended or any("group" not in event and event["kind"] in _ENDS for _, event in found)
+            ended = ended or any(
+                "group" not in event and event["kind"] in _ENDS for _, event in found
+            )
             yield from found
         if ended:
             return
@@ -125,7 +127,9 @@ def watch(job: LookArgument) -> None:
         raise typer.Exit(await_end(connection.client, job_id, stdout))
 
 
-def await_end(client: Client, job_id: str, console: Console, footer: Footer | None = None) -> ExitCode:
+def await_end(
+    client: Client, job_id: str, console: Console, footer: Footer | None = None
+) -> ExitCode:
     """Show the job on ``console`` until it has ended, is HALTED, or the person leaves, and say how it stands then.
 
     Args:
@@ -135,9 +139,16 @@ def await_end(client: Client, job_id: str, console: Console, footer: Footer | No
     Raises: NoSuchJob; Unreachable: Redis was away for longer than a minute. The job goes on.
     """
     try:
-        view = _live(client, job_id, console, footer) if can_live(console) else _lines(client, job_id, console)
+        view = (
+            _live(client, job_id, console, footer)
+            if can_live(console)
+            else _lines(client, job_id, console)
+        )
     except KeyboardInterrupt:
-        console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}", soft_wrap=True)
+        console.print(
+            f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}",
+            soft_wrap=True,
+        )
         return ExitCode.INTERRUPTED
     for text in conclusion(view):
         console.print(text, soft_wrap=True)
@@ -157,7 +168,9 @@ def conclusion(view: JobView) -> Iterator[Text]:
 def outcome(view: JobView) -> Iterator[Text]:
     """How the job ended, and what was published."""
     job = view.job
-    duration = format_duration(max(0.0, (job.ended_at or view.at) - (job.started_at or job.submitted_at)))
+    duration = format_duration(
+        max(0.0, (job.ended_at or view.at) - (job.started_at or job.submitted_at))
+    )
     yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}")
     for name, rows in sorted(job.published.items()):
         yield Text(f"  published {name}: {count_of(rows, 'row')}")
@@ -201,7 +214,9 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
     def frame() -> RenderableType:
         view, read_at, _ = latest
         below = [Text(footer(), "dim")] if footer is not None and not view.job.terminal else []
-        at = view.at + time.monotonic() - read_at  # the clock of the store, as it runs on from the read
+        at = (
+            view.at + time.monotonic() - read_at
+        )  # the clock of the store, as it runs on from the read
         return Group(job_tree(view, at, console.height - 2 - len(below), cut=True), *below)
 
     try:
@@ -225,13 +240,23 @@ def _lines(client: Client, job_id: str, console: Console) -> JobView:
         if text := waiting(ask(lambda: client.show(job_id, why=True, members=MEMBERS))):
             console.print(hanging(console, text, 4))
 
-    for event in told_once(events_of(client, job_id, until=lambda job: job.at_rest, ask=ask, on_quiet=say_why)):
+    for event in told_once(
+        events_of(client, job_id, until=lambda job: job.at_rest, ask=ask, on_quiet=say_why)
+    ):
         console.print(hanging(console, event_text(event), 4))
     return ask(lambda: client.show(job_id))
 
 
 def waiting(view: JobView) -> Text | None:
     """The reason why a job waits, as one line; None where something runs, for then the events have said it."""
-    runs = any(group.census.get(state) for group in view.groups for state in (GroupState.RUNNING, GroupState.CANCELING))
+    runs = any(
+        group.census.get(state)
+        for group in view.groups
+        for state in (GroupState.RUNNING, GroupState.CANCELING)
+    )
     why = "" if runs or view.job.terminal else view.why_line(view.job.id)
-    return Text(f"{clock(view.at)}  waiting     {shortened(one_line(why), FIRST_LINE)}", "yellow") if why else None
+    return (
+        Text(f"{clock(view.at)}  waiting     {shortened(one_line(why), FIRST_LINE)}", "yellow")
+        if why
+        else None
+    )

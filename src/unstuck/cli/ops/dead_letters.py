@@ -30,13 +30,16 @@ MOST = 200  # characters of one value in a table; `dead show` and --json have it
 HELP = "Reports that nobody could apply, notices that could not be sent, and Celery submits that were refused."
 dead = typer.Typer(help=HELP, no_args_is_help=True)
 
-Reports = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them.")]
+Reports = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them.")
+]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
 
 
 @dead.command("list", epilog="Example: unstuck dead list --limit 20")
 def list_dead(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100, as_json: AsJson = False
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100,
+    as_json: AsJson = False,
 ) -> None:
     """List dead letters, the newest first, with the reason for each."""
     with connected() as connection:
@@ -52,7 +55,8 @@ def list_dead(
 
 @dead.command("show", epilog="Example: unstuck dead show 1388530799000-0")
 def show_dead(
-    report: Annotated[str, typer.Argument(metavar="ID", help="Of a dead letter.")], as_json: AsJson = False
+    report: Annotated[str, typer.Argument(metavar="ID", help="Of a dead letter.")],
+    as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: why and since when it is one, and, at the end, what the report says, word for word."""
     with connected() as connection:
@@ -67,8 +71,14 @@ def show_dead(
         *((("task", one.task),) if one.task else ()),
         *((("target", one.to),) if one.to else ()),
         ("dead letter since", clock(one.at)),
-        *((("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),) * is_report),
-        *((("tries" if one.notice else "deliveries", str(one.deliveries or "not recorded")),) * (not one.task)),
+        *(
+            (("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),)
+            * is_report
+        ),
+        *(
+            (("tries" if one.notice else "deliveries", str(one.deliveries or "not recorded")),)
+            * (not one.task)
+        ),
         *(("" if n else "reason", line) for n, line in enumerate(one.reason.splitlines())),
         ("replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {one.id}"),
         *((f"says {name}", value) for name, value in one.fields.items()),
@@ -80,18 +90,24 @@ def show_dead(
 
 
 @dead.command("replay", epilog="Example: unstuck dead replay --all")
-def replay(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
+def replay(
+    reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Put dead letters back, for a coordinator to apply. Refused for what would only be a dead letter again."""
     _resolve(reports, everything, yes, as_json, "replay")
 
 
 @dead.command("drop", epilog="Example: unstuck dead drop 1388530799000-0 --yes")
-def drop(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
+def drop(
+    reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Remove dead letters for good. Asks first."""
     _resolve(reports, everything, yes, as_json, "drop")
 
 
-def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json: bool, word: str) -> None:
+def _resolve(
+    reports: Sequence[str] | None, everything: bool, yes: bool, as_json: bool, word: str
+) -> None:
     """Replay or drop each, and show the answers. One that is refused, or is not there, does not stop the others.
 
     Raises:
@@ -99,7 +115,9 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
         typer.Exit: not all could be done, or a person said no.
     """
     if bool(reports) == everything:
-        raise BadRequest(f"unstuck dead {word} takes ids, as `unstuck dead list` shows them, or --all")
+        raise BadRequest(
+            f"unstuck dead {word} takes ids, as `unstuck dead list` shows them, or --all"
+        )
     with connected() as connection:
         client = connection.client
         ids = list(dict.fromkeys(reports or ()))

@@ -20,7 +20,10 @@ def health(
         typer.Argument(metavar="ROLE", help="Of which processes."),
     ],
     max_age: Annotated[
-        str, typer.Option(metavar="TIME", help="How long a process may have done nothing that others see.")
+        str,
+        typer.Option(
+            metavar="TIME", help="How long a process may have done nothing that others see."
+        ),
     ] = "30s",
 ) -> None:
     """Say whether the coordinators or workers of this host are at work, by what they have done, for probes.
@@ -34,7 +37,9 @@ def health(
     from unstuck.doctor.process_health import health_of
 
     with connected() as connection:
-        found = health_of(connection.redis, connection.client.settings, role, os.uname().nodename, seconds)
+        found = health_of(
+            connection.redis, connection.client.settings, role, os.uname().nodename, seconds
+        )
     for sentence in found.ailing:
         stderr.print(sentence, soft_wrap=True)
     if found.ailing:

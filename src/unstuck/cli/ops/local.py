@@ -21,9 +21,12 @@ WITHOUT_JAVA = "Groups with `spark: false` need no Java: a fleet for them alone 
 def up(
     workers: Annotated[int, typer.Option("--workers", min=0, help="Spark workers.")] = 1,
     coordinators: Annotated[int, typer.Option("--coordinators", min=1, help="Coordinators.")] = 1,
-    light: Annotated[int, typer.Option("--light", min=0, help="Workers for groups without Spark.")] = 1,
+    light: Annotated[
+        int, typer.Option("--light", min=0, help="Workers for groups without Spark.")
+    ] = 1,
     home: Annotated[
-        Path | None, typer.Option("--home", help="Where its logs and Valkey's data are kept: .unstuck.")
+        Path | None,
+        typer.Option("--home", help="Where its logs and Valkey's data are kept: .unstuck."),
     ] = None,
     reload: Annotated[
         bool | None,
@@ -49,17 +52,26 @@ def up(
 
     queues = [*(["spark"] if workers else []), *(["light"] if light else [])]
     if queues and (lacks := lacking(settings_here(), queues, WITHOUT_JAVA)):
-        raise BadRequest(f"Nothing was started, since this machine cannot run the workers of this fleet.\n{lacks}")
+        raise BadRequest(
+            f"Nothing was started, since this machine cannot run the workers of this fleet.\n{lacks}"
+        )
     if os.environ.get("UNSTUCK_REDIS_URL"):
-        otherwise = "Start it, or unset UNSTUCK_REDIS_URL: `unstuck up` then brings a Valkey of its own."
+        otherwise = (
+            "Start it, or unset UNSTUCK_REDIS_URL: `unstuck up` then brings a Valkey of its own."
+        )
         try:
             with connected(otherwise=otherwise):
                 pass  # asked here, so that a refusal is explained before anything is started
         except Unreachable as error:
-            if not isinstance(error.__cause__, redis.BusyLoadingError):  # that one the fleet waits for
+            if not isinstance(
+                error.__cause__, redis.BusyLoadingError
+            ):  # that one the fleet waits for
                 raise
     reload = holds_source(Path.cwd()) if reload is None else reload
     fleet = LocalFleet(
-        Size(workers, coordinators, light), home, reload=reload, web=not lacking_page() if web is None else web
+        Size(workers, coordinators, light),
+        home,
+        reload=reload,
+        web=not lacking_page() if web is None else web,
     )
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

@@ -26,7 +26,8 @@ def metrics(
     serve: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Serve them at http://ADDRESS/metrics until it is told to stop, e.g. :9464."
+            metavar="ADDRESS",
+            help="Serve them at http://ADDRESS/metrics until it is told to stop, e.g. :9464.",
         ),
     ] = None,
 ) -> None:
@@ -37,11 +38,15 @@ def metrics(
 
     if serve is None:
         with connected() as connection:
-            sys.stdout.write(generate_latest(Exporter(connection.redis, connection.client.settings)).decode())
+            sys.stdout.write(
+                generate_latest(Exporter(connection.redis, connection.client.settings)).decode()
+            )
         return
     settings = settings_here()
     ends = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # also for the threads that serve, so that they end this wait alone
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, ends
+    )  # also for the threads that serve, so that they end this wait alone
     with connect(settings.redis_url, timeout=ANSWER_TIMEOUT, repeats=0) as client:
         server, thread = serve_at(serve, Exporter(client, settings))
         place = f"http://{server.server_name}:{server.server_port}/metrics"
@@ -68,4 +73,6 @@ def serve_at(address: str, exporter: Exporter) -> tuple[WSGIServer, threading.Th
     try:
         return start_http_server(port, host or "0.0.0.0", registry)
     except OSError as error:
-        raise BadRequest(f"the metrics cannot be served at {address}: {error.strerror or error}") from error
+        raise BadRequest(
+            f"the metrics cannot be served at {address}: {error.strerror or error}"
+        ) from error

@@ -50,17 +50,22 @@ def try_target(
     answers, sent = [], True
     try:
         for notice in (trial, *ends):
-            answers.append(channel.send(message_of(notice, setting.page, time.time()), setting.allowed))
+            answers.append(
+                channel.send(message_of(notice, setting.page, time.time()), setting.allowed)
+            )
     except SendFailed as error:
         sent = False
-        answers.append(f"its end could not be sent, so it is open there: {error}" if answers else str(error))
+        answers.append(
+            f"its end could not be sent, so it is open there: {error}" if answers else str(error)
+        )
     said = "; its end: ".join(answers) if sent else "; ".join(answers)
     said = setting.secrets.clean(said)
     if as_json:
         emit({"target": target, "sent": sent, "said": said})
     else:
         (stdout if sent else stderr).print(
-            Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{said}")), soft_wrap=True
+            Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{said}")),
+            soft_wrap=True,
         )
     if not sent:
         raise typer.Exit(ExitCode.NOT_WELL)
@@ -91,7 +96,10 @@ def list_notices(
 ) -> None:
     """List the notices that wait, and those that were sent, the newest first. `unstuck dead list` has the others."""
     with connected() as connection:
-        waiting, sent = connection.client.notices.waiting(limit), connection.client.notices.sent(limit)
+        waiting, sent = (
+            connection.client.notices.waiting(limit),
+            connection.client.notices.sent(limit),
+        )
     if as_json:
         emit(NoticesDocument(waiting=waiting, sent=sent))
         return
@@ -99,7 +107,9 @@ def list_notices(
         stderr.print("No notices.")
         return
     if waiting:
-        shown = table("WAITS FOR", "SINCE", "EVENT", "OF", "TRIES", "NEXT TRY", "LAST SAID", right=("TRIES",))
+        shown = table(
+            "WAITS FOR", "SINCE", "EVENT", "OF", "TRIES", "NEXT TRY", "LAST SAID", right=("TRIES",)
+        )
         for one in waiting:
             shown.add_row(
                 one.to,
@@ -115,5 +125,12 @@ def list_notices(
         shown = table("SENT TO", "WHEN", "EVENT", "OF", "TRIES", "SAID", right=("TRIES",))
         for done in sent:
             of = Text(one_line(f"{done.notice.kind} {done.notice.name}"))
-            shown.add_row(done.to, clock(done.at), done.notice.event, of, str(done.tries), Text(one_line(done.said)))
+            shown.add_row(
+                done.to,
+                clock(done.at),
+                done.notice.event,
+                of,
+                str(done.tries),
+                Text(one_line(done.said)),
+            )
         stdout.print(shown)

@@ -13,7 +13,9 @@ from unstuck.documents.fleet_documents import PoolDocument
 from unstuck.exits import ExitCode
 from unstuck.views.words import count_of
 
-pool = typer.Typer(help="Pools of slots, which groups take with `pool: NAME`.", no_args_is_help=True)
+pool = typer.Typer(
+    help="Pools of slots, which groups take with `pool: NAME`.", no_args_is_help=True
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the pool.")]
 
@@ -27,7 +29,9 @@ def list_pools(as_json: AsJson = False) -> None:
         emit([PoolDocument.model_validate(one) for one in pools])
         return
     if not pools:
-        stderr.print("No pools. Make one with: unstuck pool set jdbc 4   (a group takes a slot of it with pool: jdbc)")
+        stderr.print(
+            "No pools. Make one with: unstuck pool set jdbc 4   (a group takes a slot of it with pool: jdbc)"
+        )
         return
     shown = table("POOL", "SLOTS", "USED", "WAITING", "USED BY", right=("SLOTS", "USED", "WAITING"))
     for one in pools:
@@ -38,7 +42,10 @@ def list_pools(as_json: AsJson = False) -> None:
 
 @pool.command("set", epilog="Example: unstuck pool set jdbc 4")
 def set_pool(
-    name: Name, slots: Annotated[int, typer.Argument(metavar="SLOTS", help="Attempts that may hold one at once.")]
+    name: Name,
+    slots: Annotated[
+        int, typer.Argument(metavar="SLOTS", help="Attempts that may hold one at once.")
+    ],
 ) -> None:
     """Make a pool, or change its size; 0 lets nothing begin. What runs goes on."""
     with connected() as connection:

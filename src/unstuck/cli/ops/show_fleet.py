@@ -49,16 +49,29 @@ def advice(view: FleetView, place: str) -> list[str]:
     """List what is missing, and the command that helps; nothing where all is well."""
     lines = []
     if not any(not runner.silent for runner in view.runners):
-        lines.append(f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)")
+        lines.append(
+            f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)"
+        )
     if not any(not coordinator.silent for coordinator in view.coordinators):
-        lines.append(f"No coordinator is heard of at {place}, so nothing is decided. Start one with: {COORDINATOR}")
+        lines.append(
+            f"No coordinator is heard of at {place}, so nothing is decided. Start one with: {COORDINATOR}"
+        )
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
-            lines.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
-    lines += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in different_code(view.runners).values()]
+            lines.append(
+                f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}"
+            )
+    lines += [
+        f"{sentence[0].upper()}{sentence[1:]}."
+        for sentence in different_code(view.runners).values()
+    ]
     for host, why in unfit_runners(view).items():
         lines.append(f"The host {host} is unfit for Spark, and takes no such work: {why}.")
-    lines += [f"The fleet is mixed: {one.text}. {one.cure}" for one in of_versions(view, RunsOn()) if one.cure]
+    lines += [
+        f"The fleet is mixed: {one.text}. {one.cure}"
+        for one in of_versions(view, RunsOn())
+        if one.cure
+    ]
     if view.stalled:
         last = view.stalled[0]
         lines.append(
@@ -71,9 +84,17 @@ def advice(view: FleetView, place: str) -> list[str]:
 
 def _runners(view: FleetView) -> Listing:
     columns = ("CODE",) if any(one.code for one in view.runners) else ()
-    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *columns, right=("SINCE",))
+    shown = table(
+        "RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *columns, right=("SINCE",)
+    )
     for one in view.runners:
-        runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "unfit for Spark" if one.unfit else "idle"
+        runs = (
+            f"{one.job} {one.group}#{one.attempt}"
+            if one.job
+            else "unfit for Spark"
+            if one.unfit
+            else "idle"
+        )
         step = f" {one_line(one.step)}" if one.step else ""
         shown.add_row(
             f"{one.host}:{one.pid}",
@@ -82,7 +103,11 @@ def _runners(view: FleetView) -> Listing:
             "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
             ago(one.worked_at, view.at),
             _heard(one, view.at),
-            *([" ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items()))] if columns else []),
+            *(
+                [" ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items()))]
+                if columns
+                else []
+            ),
         )
     return shown
 
@@ -103,7 +128,11 @@ def _coordinators(view: FleetView) -> Listing:
 def _queues(queues: tuple[QueueView, ...]) -> Listing:
     shown = table("QUEUE", "LENGTH", "LISTENERS", right=("LENGTH", "LISTENERS"))
     for one in queues:
-        shown.add_row(one.name, f"{one.length:,}", Text(str(one.listeners), "" if one.listeners else "bold red"))
+        shown.add_row(
+            one.name,
+            f"{one.length:,}",
+            Text(str(one.listeners), "" if one.listeners else "bold red"),
+        )
     return shown
 
 

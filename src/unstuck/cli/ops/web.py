@@ -26,9 +26,12 @@ END_WITHIN = 3  # seconds for requests that are under way when the page is to en
 
 def web(
     address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", envvar="UNSTUCK_WEB_ADDRESS", help="Where it listens.")
+        str,
+        typer.Option(metavar="HOST:PORT", envvar="UNSTUCK_WEB_ADDRESS", help="Where it listens."),
     ] = ADDRESS,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no action, and refuse each.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Offer no action, and refuse each.")
+    ] = False,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +42,10 @@ def web(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Another name by which browsers may call the page, as behind a proxy."),
+        typer.Option(
+            metavar="NAME",
+            help="Another name by which browsers may call the page, as behind a proxy.",
+        ),
     ] = None,
 ) -> None:
     """Serve the page of the fleet, until it is told to stop: what is not well and why, jobs, schedules, datasets."""
@@ -56,7 +62,10 @@ def web(
     access = Access.of(host, token, tuple(allow_host or ()))
     settings = settings_here()
     store = connect(settings.redis_url, timeout=ANSWER_TIMEOUT, repeats=0)
-    with _listening(host, port, address) as listener, Client(settings, redis_client=store) as client:
+    with (
+        _listening(host, port, address) as listener,
+        Client(settings, redis_client=store) as client,
+    ):
         config = uvicorn.Config(
             create_app(client, access, read_only=read_only, exporter=Exporter(store, settings)),
             lifespan="off",
@@ -66,7 +75,10 @@ def web(
             timeout_graceful_shutdown=END_WITHIN,
         )
         server = uvicorn.Server(config)
-        for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn takes them while it serves, and gives them back after
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # uvicorn takes them while it serves, and gives them back after
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         bound = listener.getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
@@ -91,4 +103,6 @@ def _listening(host: str, port: int, address: str) -> socket.socket:
         family = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise BadRequest(f"the page cannot listen at {address}: {error.strerror or error}") from error
+        raise BadRequest(
+            f"the page cannot listen at {address}: {error.strerror or error}"
+        ) from error

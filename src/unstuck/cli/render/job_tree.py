@@ -25,14 +25,20 @@ def fitted(lines: Sequence[Line], height: int) -> list[Line]:
         kept: list[Line] = []
         for hidden, run in groupby(lines, lambda line: line.state in unimportant):  # noqa: B023 - called at once
             some = list(run)
-            kept += [Line(f"… {len(some)} more", "", " or ".join(sorted(unimportant)).lower())] if hidden else some
+            kept += (
+                [Line(f"… {len(some)} more", "", " or ".join(sorted(unimportant)).lower())]
+                if hidden
+                else some
+            )
         if len(kept) <= height:
             return kept
     left = len(kept) - max(height - 1, 0)
     return [*kept[: max(height - 1, 0)], Line(f"… {left} more", "", "unstuck show JOB shows all")]
 
 
-def job_tree(view: JobView, at: float, height: int | None = None, cut: bool = False) -> RenderableType:
+def job_tree(
+    view: JobView, at: float, height: int | None = None, cut: bool = False
+) -> RenderableType:
     """The job with its tree.
 
     Args:
@@ -67,7 +73,10 @@ def headline(view: JobView, at: float, cut: bool) -> list[Text]:
     style = "red" if job.status is Status.FAILED else "dim" if calm else "yellow"
     # What it waits for changes while one looks, and must not move the tree; how it ended is read in full.
     short = cut and not job.terminal
-    return [first, Text(f"  {reason}", style, no_wrap=short, overflow="ellipsis" if short else "fold")]
+    return [
+        first,
+        Text(f"  {reason}", style, no_wrap=short, overflow="ellipsis" if short else "fold"),
+    ]
 
 
 def _grid(lines: Sequence[Line]) -> Table:
@@ -101,7 +110,11 @@ def _cells(lines: Sequence[Line]) -> Iterator[tuple[Text, ...]]:
         branch = ("   └─ " if last else "   ├─ ") if line.member else " "
         style = STYLES.get(line.state, "dim")
         yield (
-            Text.assemble((branch, "dim"), (f"{mark(line.state).symbol if line.state else ' '} ", style), line.name),
+            Text.assemble(
+                (branch, "dim"),
+                (f"{mark(line.state).symbol if line.state else ' '} ", style),
+                line.name,
+            ),
             coloured(line.state, line.state.lower()),
             _bar_cell(line, style),
             Text(line.detail, "red" if line.state == GroupState.FAILED else ""),
@@ -114,4 +127,6 @@ def _bar_cell(line: Line, style: str) -> Text:
     if not line.total:
         # A step that counts without knowing how far still shows that it moves.
         return Text(f"{line.done:,.10g}" if line.done else "")
-    return Text.assemble((bar(line.done, line.total, BAR // 2), style), f" {line.done:,.10g}/{line.total:,.10g}")
+    return Text.assemble(
+        (bar(line.done, line.total, BAR // 2), style), f" {line.done:,.10g}/{line.total:,.10g}"
+    )

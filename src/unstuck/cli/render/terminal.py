@@ -26,11 +26,16 @@ from unstuck.documents.document import json_text
 from unstuck.graph.status_marks import MARKS
 from unstuck.tasks.terminal_text import printable
 
-PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
+PIPED_WIDTH = (
+    1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
+)
 BAR = 16
 GAP = 2  # columns between two columns of a table
 
-STYLES = {state: {"grey": "dim", "red": "bold red"}.get(one.colour, one.colour) for state, one in MARKS.items()}
+STYLES = {
+    state: {"grey": "dim", "red": "bold red"}.get(one.colour, one.colour)
+    for state, one in MARKS.items()
+}
 
 
 class PrintedConsole(Console):
@@ -49,11 +54,15 @@ class PrintedConsole(Console):
         self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
         self.file.flush()
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         options = options or self.options
         if isinstance(renderable, Text) and not (renderable.no_wrap or options.no_wrap):
             renderable = wrapped(renderable, options.max_width)
-            options = options.update(width=max(options.max_width, *map(cell_len, renderable.plain.split("\n"))))
+            options = options.update(
+                width=max(options.max_width, *map(cell_len, renderable.plain.split("\n")))
+            )
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
@@ -65,7 +74,12 @@ class PrintedConsole(Console):
 def _console(stderr: bool) -> Console:
     tty = (sys.stderr if stderr else sys.stdout).isatty()
     return PrintedConsole(
-        stderr=stderr, markup=False, highlight=False, emoji=False, width=None if tty else PIPED_WIDTH, soft_wrap=not tty
+        stderr=stderr,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        width=None if tty else PIPED_WIDTH,
+        soft_wrap=not tty,
     )
 
 
@@ -175,23 +189,35 @@ class Listing:
         self._rows: list[list[Text]] = []
 
     def add_row(self, *cells: str | Text) -> None:
-        self._rows.append([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells])
+        self._rows.append(
+            [cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells]
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads = [Text(name, "bold") for name in self._columns]
         rows = [*([heads] if any(self._columns) else []), *self._rows]
-        widths = [max(cell_len(line) for row in rows for line in row[n].plain.split("\n")) for n in range(len(heads))]
+        widths = [
+            max(cell_len(line) for row in rows for line in row[n].plain.split("\n"))
+            for n in range(len(heads))
+        ]
         beside = list(range(len(heads)))
-        while (wide := sum(widths[n] + GAP for n in beside) - GAP) > options.max_width and len(beside) > 1:
+        while (wide := sum(widths[n] + GAP for n in beside) - GAP) > options.max_width and len(
+            beside
+        ) > 1:
             widest = max(beside[1:], key=widths.__getitem__)  # the first names the row
             left = options.max_width - (wide - widths[widest])
-            if left >= max(options.max_width // 2, *(longest_word(row[widest].plain) for row in rows)):
+            if left >= max(
+                options.max_width // 2, *(longest_word(row[widest].plain) for row in rows)
+            ):
                 widths[widest] = left
                 break
             beside.remove(widest)
         fitting = options.update(width=max(options.max_width, wide))
         for row in rows:
-            columns = [Column(width=widths[n], justify="right" if self._numbers[n] else "left") for n in beside]
+            columns = [
+                Column(width=widths[n], justify="right" if self._numbers[n] else "left")
+                for n in beside
+            ]
             grid = Table.grid(*columns, padding=(0, GAP, 0, 0))
             grid.add_row(*(row[n] for n in beside))
             yield from console.render(grid, fitting)

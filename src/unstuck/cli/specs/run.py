@@ -20,7 +20,15 @@ from rich.text import Text
 from unstuck.cli.jobs.watch import FRAMES, event_text, outcome
 from unstuck.cli.options import AsJson, Params, TakeOver, read_spec
 from unstuck.cli.render.job_tree import job_tree
-from unstuck.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr, warn
+from unstuck.cli.render.terminal import (
+    PrintedConsole,
+    can_live,
+    emit,
+    for_people,
+    hanging,
+    stderr,
+    warn,
+)
 from unstuck.cli.specs.submit import SPEC
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.status import Status
@@ -43,25 +51,35 @@ GROUP = "A name, a pattern (load_*), or a member of a fork (by_month[2]); may be
 def run(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help=SPEC)],
     param: Params = None,
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="GROUP", help=f"Run these alone. {GROUP}")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="GROUP", help=f"Run these alone. {GROUP}")
+    ] = None,
     after: Annotated[
-        list[str] | None, typer.Option("--from", metavar="GROUP", help="Run these, and what comes after them.")
+        list[str] | None,
+        typer.Option("--from", metavar="GROUP", help="Run these, and what comes after them."),
     ] = None,
     until: Annotated[
-        list[str] | None, typer.Option("--until", metavar="GROUP", help="Run these, and what comes before them.")
+        list[str] | None,
+        typer.Option("--until", metavar="GROUP", help="Run these, and what comes before them."),
     ] = None,
     warehouse: Annotated[
-        str | None, typer.Option("--warehouse", metavar="PATH", help="Where to publish; by default UNSTUCK_WAREHOUSE.")
+        str | None,
+        typer.Option(
+            "--warehouse", metavar="PATH", help="Where to publish; by default UNSTUCK_WAREHOUSE."
+        ),
     ] = None,
     take_over: TakeOver = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the staging of the job, with the logs of its attempts.")
+        bool,
+        typer.Option("--keep", help="Leave the staging of the job, with the logs of its attempts."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a job in this process, now: no Redis, no fleet, the same outcome. Exit code 1 if it does not finish well."""
     from unstuck.in_process.limits_of_one import told
-    from unstuck.in_process.run_job import InProcess  # which imports the worker's side, for this command alone
+    from unstuck.in_process.run_job import (
+        InProcess,
+    )  # which imports the worker's side, for this command alone
 
     job_spec, settings = read_spec(spec, param), Settings()
     console = for_people(as_json)
@@ -70,13 +88,19 @@ def run(
         stderr.print(f"Note: {sentence}", soft_wrap=True)
     warn([str(doubt) for doubt in doubts(job_spec)])
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # the reader of a pipe sees at once what a step prints
+        sys.stdout.reconfigure(
+            line_buffering=True
+        )  # the reader of a pipe sees at once what a step prints
     place = warehouse or settings.warehouse
     if "://" not in place and (wrong := in_the_way(Path(place).absolute())):
-        raise BadRequest(f"there can be no warehouse at {place}: {wrong}. Name a folder with --warehouse")
+        raise BadRequest(
+            f"there can be no warehouse at {place}: {wrong}. Name a folder with --warehouse"
+        )
     here = InProcess(place, settings=settings)
     # For good: a thread that a step leaves behind may print until this process ends.
-    sys.stdout, sys.stderr = (cast(TextIO, _Clean(stream, here)) for stream in (sys.stdout, sys.stderr))
+    sys.stdout, sys.stderr = (
+        cast(TextIO, _Clean(stream, here)) for stream in (sys.stdout, sys.stderr)
+    )
     with (
         _Signals() as signals,
         redirect_stdout(sys.stderr) if as_json else nullcontext(),  # steps print, too
@@ -97,7 +121,9 @@ def run(
     for text in outcome(ended.view):
         console.print(text, soft_wrap=True)
     if keep:
-        console.print(f"  staged  {ended.view.job.warehouse}/{folder_of(ended.job_id)}", soft_wrap=True)
+        console.print(
+            f"  staged  {ended.view.job.warehouse}/{folder_of(ended.job_id)}", soft_wrap=True
+        )
     if as_json:
         emit(JobDocument.of_view(ended.view))
     if ended.status is Status.CANCELED:
@@ -116,7 +142,11 @@ class _Signals:
 
     def __enter__(self) -> _Signals:
         self._terminal = [fd for fd in (1, 2) if os.isatty(fd)]
-        wanted = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+        wanted = [
+            one
+            for one in (signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(one) is signal.SIG_DFL
+        ]
         self._before = {one: signal.signal(one, self._end) for one in wanted}
         return self
 
@@ -128,10 +158,14 @@ class _Signals:
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         self.code = 128 + number
-        if number == signal.SIGHUP:  # a terminal that is gone fails each write, and the rest must still be done
+        if (
+            number == signal.SIGHUP
+        ):  # a terminal that is gone fails each write, and the rest must still be done
             for fd in self._terminal:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
-        if not callable(signal.getsignal(signal.SIGINT)):  # a shell has let a background process ignore it
+        if not callable(
+            signal.getsignal(signal.SIGINT)
+        ):  # a shell has let a background process ignore it
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
@@ -159,7 +193,9 @@ def _log_to_standard_error() -> None:
     """Show what steps log. Unstuck itself has the tree, or the events, to say what it does."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Shown())
-    handler.addFilter(lambda record: not record.name.startswith("unstuck.") or record.levelno >= logging.ERROR)
+    handler.addFilter(
+        lambda record: not record.name.startswith("unstuck.") or record.levelno >= logging.ERROR
+    )
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each connection
@@ -249,8 +285,14 @@ class _Live:
         self.console = PrintedConsole(file=console.file, markup=False, highlight=False, emoji=False)
         self._view: JobView | None = None
         self._events_seen = -1  # when it stepped aside
-        options: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "transient": True}
-        self._live = Live(console=self.console, get_renderable=self._frame, refresh_per_second=FRAMES, **options)
+        options: dict[str, Any] = {
+            "redirect_stdout": False,
+            "redirect_stderr": False,
+            "transient": True,
+        }
+        self._live = Live(
+            console=self.console, get_renderable=self._frame, refresh_per_second=FRAMES, **options
+        )
         self._streams = ExitStack()
 
     @property
@@ -281,4 +323,8 @@ class _Live:
 
     def _frame(self) -> RenderableType:
         view = self._view
-        return Text() if view is None else job_tree(view, self._here.clock(), self.console.height - 2, cut=True)
+        return (
+            Text()
+            if view is None
+            else job_tree(view, self._here.clock(), self.console.height - 2, cut=True)
+        )

@@ -25,14 +25,23 @@ def submit(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help=SPEC)],
     param: Params = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="Submitting the same spec under the same key again is the same job.")
+        str | None,
+        typer.Option(
+            "--key", help="Submitting the same spec under the same key again is the same job."
+        ),
     ] = None,
     retry: Annotated[
-        bool, typer.Option("--retry", help="If the last job of the key did not finish well, retry it, with this spec.")
+        bool,
+        typer.Option(
+            "--retry",
+            help="If the last job of the key did not finish well, retry it, with this spec.",
+        ),
     ] = False,
     take_over: TakeOver = False,
     by: By = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job ends; exit code 1 if it fails.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay until the job ends; exit code 1 if it fails.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Answer in JSON; with --wait once the job has ended.")
     ] = False,
@@ -42,7 +51,9 @@ def submit(
     settings = settings_here()
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
-        handle = connection.client.submit(job_spec, key=key, retry=retry, take_over=take_over, by=by)
+        handle = connection.client.submit(
+            job_spec, key=key, retry=retry, take_over=take_over, by=by
+        )
         submitted = handle.submitted
         _show_submitted(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.NOT_WELL if submitted.not_well else ExitCode.FINE
@@ -50,9 +61,15 @@ def submit(
             code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
             answer = plain(SubmittedDocument.of_submitted(submitted, job_spec.name))
-            emit({**answer, **plain(JobDocument.of_view(connection.client.show(submitted.id)))} if wait else answer)
+            emit(
+                {**answer, **plain(JobDocument.of_view(connection.client.show(submitted.id)))}
+                if wait
+                else answer
+            )
         elif not wait:
-            stdout.print(f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}")
+            stdout.print(
+                f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}"
+            )
     raise typer.Exit(code)
 
 
@@ -63,4 +80,7 @@ def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bo
     fresh = submitted.new and not submitted.retried
     out.print(f"Submitted {name}: job {submitted.id}" if fresh else f"{submitted.told}.")
     if submitted.new_warehouse:
-        out.print(f"  warehouse  {client.settings.warehouse}, which was not there, and was made", style="dim")
+        out.print(
+            f"  warehouse  {client.settings.warehouse}, which was not there, and was made",
+            style="dim",
+        )

@@ -27,13 +27,20 @@ from unstuck.views.words import count_of
 
 
 def validate(
-    spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help=SPEC, show_default=False)] = None,
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="SPEC", help=SPEC, show_default=False)
+    ] = None,
     param: Params = None,
     imports: Annotated[
         bool,
-        typer.Option("--imports", help="Import the code of the steps; check it against parameters, inputs, outputs."),
+        typer.Option(
+            "--imports",
+            help="Import the code of the steps; check it against parameters, inputs, outputs.",
+        ),
     ] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec, for editors.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of a spec, for editors.")
+    ] = False,
     graph: Graph = None,
     as_json: AsJson = False,
 ) -> None:

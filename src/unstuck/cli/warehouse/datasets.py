@@ -39,38 +39,64 @@ _NUMBERS = ("byte", "short", "integer", "long", "float", "double")
 
 
 def small_files_hint(dataset: str, number: int) -> str:
-    return f"{dataset} has {number:,} small files, which slows its readers: unstuck compact {dataset}"
+    return (
+        f"{dataset} has {number:,} small files, which slows its readers: unstuck compact {dataset}"
+    )
 
 
 def datasets(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with its columns.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this one, with its columns.")
+    ] = None,
     version: Annotated[
         int | None, typer.Option("--version", min=1, help="As of this version of the warehouse.")
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="Name the Parquet files.")] = False,
-    history: Annotated[bool, typer.Option("--history", help="List the versions of NAME, newest first.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="List the versions of NAME, newest first.")
+    ] = False,
     sources: Annotated[
-        bool, typer.Option("--sources", help="List the files of its stream from which each version of NAME was loaded.")
+        bool,
+        typer.Option(
+            "--sources",
+            help="List the files of its stream from which each version of NAME was loaded.",
+        ),
     ] = False,
     head: Annotated[
-        int | None, typer.Option("--head", min=1, max=10_000, metavar="N", help="Show the first N rows of NAME.")
+        int | None,
+        typer.Option(
+            "--head", min=1, max=10_000, metavar="N", help="Show the first N rows of NAME."
+        ),
     ] = None,
     export_views: Annotated[
         ExportKind | None,
-        typer.Option("--export-views", help="Print SQL that makes a view of each dataset, for duckdb or spark."),
+        typer.Option(
+            "--export-views",
+            help="Print SQL that makes a view of each dataset, for duckdb or spark.",
+        ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="With --export-views: write the SQL there.")
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="With --export-views: write the SQL there."),
     ] = None,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="With --export-views: keep the file in the warehouse; each publish rewrites it."),
+        typer.Option(
+            "--keep",
+            help="With --export-views: keep the file in the warehouse; each publish rewrites it.",
+        ),
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="With --history and --sources: at most so many versions.")
+        int,
+        typer.Option(
+            "--limit", min=1, help="With --history and --sources: at most so many versions."
+        ),
     ] = 20,
     warehouse: Annotated[
-        str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
+        str | None,
+        typer.Option(
+            "--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse)."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,7 +118,12 @@ def datasets(
         return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
     if as_json:
-        emit([DatasetDocument.of_state(place, settings.warehouse, *one, files) for one in sorted(found.items())])
+        emit(
+            [
+                DatasetDocument.of_state(place, settings.warehouse, *one, files)
+                for one in sorted(found.items())
+            ]
+        )
         return
     if files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
         for _, state in sorted(found.items()):
@@ -100,7 +131,9 @@ def datasets(
                 stdout.print(place.storage.uri(file.path), soft_wrap=True)
         return
     if not found:
-        stderr.print(f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another warehouse).")
+        stderr.print(
+            f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another warehouse)."
+        )
         return
     headings = ("DATASET", "OWNER", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB")
     listing = table(*headings, right=("VERSION", "ROWS", "FILES"))
@@ -112,13 +145,18 @@ def datasets(
     stdout.print(listing)
     for dataset, state in sorted(found.items()):
         if state.table is not None:
-            stdout.print(f"{dataset} is the Delta table {state.table}: its rows are counted there.", soft_wrap=True)
+            stdout.print(
+                f"{dataset} is the Delta table {state.table}: its rows are counted there.",
+                soft_wrap=True,
+            )
         if state.many_small:
             stdout.print(small_files_hint(dataset, state.many_small), soft_wrap=True)
     for state in found.values():
         if name is not None:
             if state.owner is not None and state.owner.shared_with:
-                stdout.print(f"Job {state.owner.job_name} shares it with {listed(state.owner.shared_with)}.")
+                stdout.print(
+                    f"Job {state.owner.job_name} shares it with {listed(state.owner.shared_with)}."
+                )
             stdout.print()
             columns = table("COLUMN", "TYPE")
             for column in columns_of(state):
@@ -130,7 +168,9 @@ def datasets(
                 stdout.print(place.storage.uri(file.path), soft_wrap=True)
 
 
-def _show_rows(place: Warehouse, name: str | None, version: int | None, count: int, as_json: bool) -> None:
+def _show_rows(
+    place: Warehouse, name: str | None, version: int | None, count: int, as_json: bool
+) -> None:
     """Raises: BadRequest; DatasetNotFound."""
     if name is None:
         raise BadRequest("--head wants the NAME of one dataset")
@@ -138,30 +178,51 @@ def _show_rows(place: Warehouse, name: str | None, version: int | None, count: i
     try:
         rows = head_rows(place, state, count)
     except ModuleNotFoundError as error:
-        raise BadRequest(f"--head reads Parquet, and {error.name} is not installed here: pip install pyarrow") from None
+        raise BadRequest(
+            f"--head reads Parquet, and {error.name} is not installed here: pip install pyarrow"
+        ) from None
     if as_json:
         emit([{column: plain_value(value) for column, value in row.items()} for row in rows])
         return
     columns = columns_of(state)
-    shown = table(*(column["name"] for column in columns), right=[c["name"] for c in columns if c["type"] in _NUMBERS])
+    shown = table(
+        *(column["name"] for column in columns),
+        right=[c["name"] for c in columns if c["type"] in _NUMBERS],
+    )
     for row in rows:
-        shown.add_row(*("null" if value is None else one_line(str(plain_value(value))) for value in row.values()))
+        shown.add_row(
+            *(
+                "null" if value is None else one_line(str(plain_value(value)))
+                for value in row.values()
+            )
+        )
     stdout.print(shown)
-    stderr.print(f"{len(rows):,} of {count_of(state.rows, 'row')} of {name}, version {state.changed}.")
+    stderr.print(
+        f"{len(rows):,} of {count_of(state.rows, 'row')} of {name}, version {state.changed}."
+    )
 
 
 def _export_views(
-    place: Warehouse, name: str | None, version: int | None, kind: ExportKind | None, to: Path | None, keep: bool
+    place: Warehouse,
+    name: str | None,
+    version: int | None,
+    kind: ExportKind | None,
+    to: Path | None,
+    keep: bool,
 ) -> None:
     """Raises: BadRequest; DatasetNotFound; OSError."""
     if kind is None:
         raise BadRequest("--to and --keep belong to --export-views duckdb or --export-views spark")
     if keep:
         if name or version is not None or to:
-            raise BadRequest("--keep writes the newest version of all datasets: leave out NAME, --version and --to")
+            raise BadRequest(
+                "--keep writes the newest version of all datasets: leave out NAME, --version and --to"
+            )
         at = write_views(place, kind.value)
         path = view_path(kind.value)
-        stdout.print(f"{place.storage.uri(path)} shows version {at}. Each publish rewrites it; remove it to end this.")
+        stdout.print(
+            f"{place.storage.uri(path)} shows version {at}. Each publish rewrites it; remove it to end this."
+        )
         return
     at = place.head() if version is None else version
     state = place.state(at) if name is None else {name: place.dataset(name, at)}
@@ -172,14 +233,20 @@ def _export_views(
     draft = to.with_name(f".{to.name}.{os.getpid()}.tmp")
     draft.write_text(text)
     draft.replace(to)
-    stderr.print(f"{to} shows version {at}; no publish rewrites it (--keep has one in the warehouse that each does).")
+    stderr.print(
+        f"{to} shows version {at}; no publish rewrites it (--keep has one in the warehouse that each does)."
+    )
 
 
-def _show_history(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:
+def _show_history(
+    place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool
+) -> None:
     """Raises: BadRequest; DatasetNotFound."""
     if name is None or version is not None:
         raise BadRequest("--history wants the NAME of one dataset, and no --version")
-    newest = place.dataset(name).changed  # a name that is misspelled is refused, not answered with an empty list
+    newest = place.dataset(
+        name
+    ).changed  # a name that is misspelled is refused, not answered with an empty list
     changes = [(one.entry, one.change) for one in versions_of(place, name, newest, limit).versions]
     if as_json:
         emit([DatasetVersionDocument.of_entry(name, entry) for entry, _ in changes])
@@ -209,23 +276,37 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
         if change.replaced is not None:
             stdout.print(f"version {entry.n} replaced {change.replaced.text()}", soft_wrap=True)
         if change.taken_from:
-            stdout.print(f"version {entry.n} took {name} over from job {change.taken_from}", soft_wrap=True)
+            stdout.print(
+                f"version {entry.n} took {name} over from job {change.taken_from}", soft_wrap=True
+            )
 
 
-def _show_sources(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:
+def _show_sources(
+    place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool
+) -> None:
     """Raises: BadRequest; DatasetNotFound."""
     if name is None:
         raise BadRequest("--sources wants the NAME of one dataset")
     changed = place.dataset(name, version).changed  # as for --history
-    entries = place.history(name, limit, changed) if version is None else [place.existing_entry(version)]
+    entries = (
+        place.history(name, limit, changed) if version is None else [place.existing_entry(version)]
+    )
     found = [one for entry in entries for one in sources_of(place, name, entry)]
     if as_json:
         emit([SourceDocument.model_validate(one) for one in found])
         return
-    listing = table("VERSION", "SOURCE", "ROWS", "SIZE", "PUT ASIDE", right=("VERSION", "ROWS", "SIZE"))
+    listing = table(
+        "VERSION", "SOURCE", "ROWS", "SIZE", "PUT ASIDE", right=("VERSION", "ROWS", "SIZE")
+    )
     for one in found:
         size = "" if one.bytes is None else filesize.decimal(one.bytes)
-        listing.add_row(str(one.version), one.source, "" if one.rows is None else f"{one.rows:,}", size, one.put_aside)
+        listing.add_row(
+            str(one.version),
+            one.source,
+            "" if one.rows is None else f"{one.rows:,}",
+            size,
+            one.put_aside,
+        )
     stdout.print(listing)
 
 

@@ -30,16 +30,28 @@ from unstuck.views.dataset_views import warehouse_at
 KEEP, OLDER_THAN = 10, "30d"
 
 OtherWarehouse = Annotated[
-    str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
+    str | None,
+    typer.Option(
+        "--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse)."
+    ),
 ]
 
 
 def vacuum(
-    keep: Annotated[int, typer.Option("--keep", min=1, help="Versions that stay in any case.")] = KEEP,
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="Versions that stay in any case.")
+    ] = KEEP,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Versions that were the newest since then stay.")
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="DURATION",
+            help="Versions that were the newest since then stay.",
+        ),
     ] = OLDER_THAN,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Remove nothing; say what would be removed.")
+    ] = False,
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +61,10 @@ def vacuum(
     except ValueError as error:
         raise BadRequest(f"--older-than {older_than}: {error}") from None
     settings = settings_here()
-    with _opened(settings, warehouse) as (place, index), _shown("looking at files", as_json) as progress:
+    with (
+        _opened(settings, warehouse) as (place, index),
+        _shown("looking at files", as_json) as progress,
+    ):
         if (identity := place.identity()) is None:
             raise BadRequest(f"There is no warehouse at {place.storage.uri('')}; is it mounted?")
         done = remove_old_versions(
@@ -67,25 +82,44 @@ def vacuum(
         emit(asdict(done) | {"dry_run": dry_run})
         return
     word = "would remove" if dry_run else "removed"
-    stdout.print(f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}")
+    stdout.print(
+        f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}"
+    )
     if done.kept_for:
-        stdout.print(f"more could go, but job {done.kept_for} may read an older version, now or when it is retried")
+        stdout.print(
+            f"more could go, but job {done.kept_for} may read an older version, now or when it is retried"
+        )
     if done.kept:
-        stdout.print(f"{done.kept:,} files stay for now: a job that is open, or may be retried, may need them")
+        stdout.print(
+            f"{done.kept:,} files stay for now: a job that is open, or may be retried, may need them"
+        )
 
 
 def compact(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")],
-    target: Annotated[int, typer.Option("--target", metavar="MB", min=1, help="Size of the new files.")] = TARGET,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; say what would become of it.")] = False,
+    target: Annotated[
+        int, typer.Option("--target", metavar="MB", min=1, help="Size of the new files.")
+    ] = TARGET,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write nothing; say what would become of it.")
+    ] = False,
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
     """Write files below half of the target together, as a version of its own; the rows stay the same."""
     settings = settings_here()
-    with _opened(settings, warehouse) as (place, index), _shown(f"rewriting {name}", as_json) as progress:
+    with (
+        _opened(settings, warehouse) as (place, index),
+        _shown(f"rewriting {name}", as_json) as progress,
+    ):
         done = compact_dataset(
-            place, index, name, target=target, retention=settings.retention, dry_run=dry_run, progress=progress
+            place,
+            index,
+            name,
+            target=target,
+            retention=settings.retention,
+            dry_run=dry_run,
+            progress=progress,
         )
     if as_json:
         emit(asdict(done) | {"dataset": name, "dry_run": dry_run})
@@ -100,12 +134,16 @@ def compact(
     else:
         stdout.print(f"{name}: nothing to do in {done.before:,} files")
     if done.kept:
-        stdout.print(f"{done.kept:,} small files stay for now: a job that is open, or may be retried, may need them")
+        stdout.print(
+            f"{done.kept:,} small files stay for now: a job that is open, or may be retried, may need them"
+        )
 
 
 def restore(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")],
-    version: Annotated[int, typer.Option("--version", min=1, help="The version of the warehouse to go back to.")],
+    version: Annotated[
+        int, typer.Option("--version", min=1, help="The version of the warehouse to go back to.")
+    ],
     reason: Annotated[str, typer.Option("--reason", help="Why, for the history.")] = "",
     by: By = None,
     warehouse: OtherWarehouse = None,
@@ -117,7 +155,9 @@ def restore(
     """
     settings = settings_here()
     if warehouse is not None:
-        settings = settings.model_copy(update={"warehouse": Settings(warehouse=warehouse).warehouse})
+        settings = settings.model_copy(
+            update={"warehouse": Settings(warehouse=warehouse).warehouse}
+        )
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
         done = connection.client.restore(name, version, by=by, reason=reason)
@@ -127,7 +167,9 @@ def restore(
     if done.new:
         message = f"is published as it was at version {version}, with {done.rows:,} rows, as version {done.version}"
     else:
-        message = f"has nothing to restore: version {done.version} is as it was at version {version}"
+        message = (
+            f"has nothing to restore: version {done.version} is as it was at version {version}"
+        )
     stdout.print(f"{name} {message}", soft_wrap=True)
     if done.replaced is not None:
         stdout.print(f"Its partitions: {done.replaced.text()}", soft_wrap=True)
@@ -142,7 +184,9 @@ def restore(
 @contextmanager
 def _opened(settings: Settings, warehouse: str | None) -> Iterator[tuple[Warehouse, StagingIndex]]:
     """The warehouse that is meant, and what Redis knows of the staging of jobs."""
-    place = warehouse_at(settings.warehouse if warehouse is None else Settings(warehouse=warehouse).warehouse)
+    place = warehouse_at(
+        settings.warehouse if warehouse is None else Settings(warehouse=warehouse).warehouse
+    )
     with connected(settings) as connection:
         yield place, StagingIndex(connection.redis, Keys(settings.prefix))
 

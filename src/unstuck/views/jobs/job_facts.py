@@ -9,7 +9,13 @@ from typing import Any
 
 from unstuck.coordinator.commands.job_commands import Answer, Commanded
 from unstuck.coordinator.model.facts import facts_of
-from unstuck.coordinator.model.records import Alteration, AttemptRecord, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import (
+    Alteration,
+    AttemptRecord,
+    GroupRecord,
+    JobRecord,
+    Reason,
+)
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Failure
@@ -140,14 +146,22 @@ class GroupView:
         first, last = self.first_error, self.last_error
         if last is None:
             return {}
-        return {"error": last} if first is None or first == last else {"first error": first, "last error": last}
+        return (
+            {"error": last}
+            if first is None or first == last
+            else {"first error": first, "last error": last}
+        )
 
     @property
     def quality(self) -> dict[str, dict[str, Any]]:
         """Of each output with rules: its good ``rows``, the ``rejected`` ones, and these by rule (``rules``)."""
         rows = self.rows
         return {
-            name: {"rows": rows.get(name, 0), "rejected": rows.get(name + REJECTED, 0), "rules": rules}
+            name: {
+                "rows": rows.get(name, 0),
+                "rejected": rows.get(name + REJECTED, 0),
+                "rules": rules,
+            }
             for name, rules in self.rejected.items()
         }
 
@@ -159,7 +173,12 @@ class GroupView:
         attempt: AttemptRecord | None = None,
         value: ForkItem | dict[str, ForkItem] | None = None,
     ) -> GroupView:
-        known: dict[str, Any] = {"id": name, "value": value, "attempt": record.epoch, "folder": record.marked}
+        known: dict[str, Any] = {
+            "id": name,
+            "value": value,
+            "attempt": record.epoch,
+            "folder": record.marked,
+        }
         known |= {"claimed_at": 0.0, "progress": {}}
         if attempt is not None:
             known |= {"claimed_at": attempt.claimed_at, "progress": attempt.shown_progress}

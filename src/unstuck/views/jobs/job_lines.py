@@ -56,7 +56,9 @@ def lines_of(view: JobView, at: float) -> list[Line]:
         elif group.members:
             lines.append(_group_line(view, group.members[0], at))
         else:
-            lines.append(Line(group.name, GroupState.WAITING, one_line(view.why_line(group.name, at))))
+            lines.append(
+                Line(group.name, GroupState.WAITING, one_line(view.why_line(group.name, at)))
+            )
     return lines
 
 
@@ -64,7 +66,11 @@ def why(view: JobView, at: float) -> str:
     """How the job came to end so, or what it waits for; empty of one that has finished."""
     job = view.job
     if job.terminal:
-        return first_line(job.reason.text) if job.reason is not None and job.status is not Status.FINISHED else ""
+        return (
+            first_line(job.reason.text)
+            if job.reason is not None and job.status is not Status.FINISHED
+            else ""
+        )
     return one_line(view.why_line(job.id, at))
 
 
@@ -94,7 +100,10 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     counted = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
     # The members at work have lines of their own; the fork's says what the others wait for.
     idle = not any(counts.get(state) for state in _SHOWN)
-    detail = _joined(", ".join(counted), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
+    detail = _joined(
+        ", ".join(counted),
+        one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)),
+    )
     starts = [m.started_at for m in group.members if m.started_at]
     end = max((m.since for m in group.members), default=at) if over else at
     return Line(
@@ -138,7 +147,11 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
         reason = reason.replace(member.last_error.text, "").strip(" ()")
     reason = first_line(reason)
     waits = one_line(view.why_line(member.id, at)) or reason
-    again = f"attempt {member.attempt} after: {first_line(member.last_error.text)}" if member.last_error else ""
+    again = (
+        f"attempt {member.attempt} after: {first_line(member.last_error.text)}"
+        if member.last_error
+        else ""
+    )
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
@@ -148,7 +161,8 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
             member.id,
             state,
             # The worker has a column of its own; what a group waits for is shown only without progress.
-            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), stands, again) or waits,
+            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), stands, again)
+            or waits,
             progress.get("done") or 0,
             progress.get("total") or 0,
             elapsed_of(member, at),

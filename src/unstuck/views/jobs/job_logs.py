@@ -36,7 +36,11 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
         group: a group, a fork (all its members), or one member (``by_month[3]``).
     """
     records = {member.id: member for one in view.groups for member in one.members}
-    found = [log for log in _logs_in(files, view.job.id) if group in (None, log.group, split_member(log.group)[0])]
+    found = [
+        log
+        for log in _logs_in(files, view.job.id)
+        if group in (None, log.group, split_member(log.group)[0])
+    ]
     if not every_attempt:
         found = [*{log.group: log for log in found}.values()]
 
@@ -94,7 +98,9 @@ def tail_of(files: Files, path: str, most: int = TAIL) -> Tail:
 def shown_line(line: str, clock: Callable[[float, str], str]) -> str:
     """``line`` of a log with its time as ``clock`` tells it, and without what a terminal would obey."""
     if stamp := _STAMP.match(line):
-        with suppress(ValueError, OverflowError):  # what looks like a time may be data that a step printed
+        with suppress(
+            ValueError, OverflowError
+        ):  # what looks like a time may be data that a step printed
             at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
             line = clock(at, "milliseconds") + line[stamp.end() :]
     return printable(line)

@@ -47,7 +47,9 @@ def graph_of_plan(plan: Plan) -> Svg:
         count = plan.member_count(name, {})
         many = "of as many as it finds" if count is None else f"{count:,} members"
         over = f"{many} over {', '.join(spec.fork_params)}" if spec.for_each is not None else ""
-        groups.append(GraphGroup(name, spec.needs, "", bool(over), {}, str(spec.join), spec.is_join, over))
+        groups.append(
+            GraphGroup(name, spec.needs, "", bool(over), {}, str(spec.join), spec.is_join, over)
+        )
     return job_graph(groups, f"The graph of job {plan.name}, which was not submitted")
 
 
@@ -63,8 +65,20 @@ def timeline_of(view: JobView, events: Iterable[Mapping[str, Any]], href: Href =
     names = dict.fromkeys([*(group.name for group in view.groups), *members])
     rows = []
     for name in names:
-        its = [event for member in members.get(name, ()) for event in by_group[member] if event["kind"] == REFUSED]
-        refused = [Refusal(float(event["at"]), f"{event['group']}: {event.get('text', '')}") for event in its]
-        attempts = [one for member in members.get(name, ()) for one in attempts_of(by_group[member])]
+        its = [
+            event
+            for member in members.get(name, ())
+            for event in by_group[member]
+            if event["kind"] == REFUSED
+        ]
+        refused = [
+            Refusal(float(event["at"]), f"{event['group']}: {event.get('text', '')}")
+            for event in its
+        ]
+        attempts = [
+            one for member in members.get(name, ()) for one in attempts_of(by_group[member])
+        ]
         rows.append(Row(name, attempts, refused))
-    return timeline(rows, view.job.ended_at or view.at, f"The attempts of job {view.job.name} over time", href)
+    return timeline(
+        rows, view.job.ended_at or view.at, f"The attempts of job {view.job.name} over time", href
+    )

@@ -81,7 +81,11 @@ class JobView:
     def failed(self) -> list[GroupView]:
         """Groups and members that failed, or are recovering, with an error."""
         every = (member for group in self.groups for member in group.members)
-        return [one for one in every if one.last_error and (one.state is GroupState.FAILED or one.recovering)]
+        return [
+            one
+            for one in every
+            if one.last_error and (one.state is GroupState.FAILED or one.recovering)
+        ]
 
     @property
     def zones(self) -> list[str]:
@@ -94,9 +98,13 @@ class JobView:
         with suppress(Malformed, ValueError):
             name, ordinal = split_member(group)
             found = self.groups[names.index(name)]
-            if ordinal is None or (found.forked and not (found.expanded and ordinal >= found.total)):
+            if ordinal is None or (
+                found.forked and not (found.expanded and ordinal >= found.total)
+            ):
                 return found
-        raise NoSuchGroup(f"job {self.job.id} has no group {group}; it has: {listed(names)}{suggestion(group, names)}")
+        raise NoSuchGroup(
+            f"job {self.job.id} has no group {group}; it has: {listed(names)}{suggestion(group, names)}"
+        )
 
     def why_line(self, subject: str, at: float | None = None) -> str:
         """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""
@@ -105,7 +113,9 @@ class JobView:
 
     def why_fork(self, fork: ForkView, at: float | None = None) -> str:
         """The reason why a planned group waits, in one line; of a fork, the reason of its first member that waits."""
-        return self.why_line(fork.name, at) or next(filter(None, (self.why_line(m.id, at) for m in fork.members)), "")
+        return self.why_line(fork.name, at) or next(
+            filter(None, (self.why_line(m.id, at) for m in fork.members)), ""
+        )
 
 
 def folded(jobs: Sequence[ListedJob]) -> list[list[ListedJob]]:
@@ -119,7 +129,9 @@ def folded(jobs: Sequence[ListedJob]) -> list[list[ListedJob]]:
     for job in jobs:
         is_newest = bool(job.schedule) and not job.backfill and job.schedule not in known
         known |= {job.schedule} if is_newest else set()
-        folds_in = job.schedule and (job.backfill or (job.status is Status.FINISHED and not is_newest))
+        folds_in = job.schedule and (
+            job.backfill or (job.status is Status.FINISHED and not is_newest)
+        )
         line = folds.setdefault((job.schedule, job.backfill), []) if folds_in else []
         if not line:
             lines.append(line)
@@ -127,7 +139,9 @@ def folded(jobs: Sequence[ListedJob]) -> list[list[ListedJob]]:
     return lines
 
 
-def view_of(state: JobState, at: float, due: float | None, explained: Sequence[Explanation] = ()) -> JobView:
+def view_of(
+    state: JobState, at: float, due: float | None, explained: Sequence[Explanation] = ()
+) -> JobView:
     """A job as people see it, with what explains it."""
     # Without a state it only counts members that are not explained.
     why = {one.subject: one for one in explained if one.state}
@@ -155,7 +169,11 @@ def _fork_view(state: JobState, name: str) -> ForkView:
         count is not None or whole,
         total,
         census,
-        tuple(_group_view(state, name, member) for member in state.members(name) if member in state.groups),
+        tuple(
+            _group_view(state, name, member)
+            for member in state.members(name)
+            if member in state.groups
+        ),
         planned.spec.is_join,
     )
 

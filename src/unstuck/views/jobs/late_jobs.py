@@ -33,4 +33,6 @@ def late_jobs(store: ExpectedJobsStore) -> list[LateJob]:
             continue
         found += [LateJob(name, since, one.texts.get(key, key)) for key, since in one.late.items()]
     scheduled = store.are_schedules([one.name for one in found])
-    return sorted((one for one in found if one.name not in scheduled), key=lambda one: (one.since, one.name))
+    return sorted(
+        (one for one in found if one.name not in scheduled), key=lambda one: (one.since, one.name)
+    )

@@ -74,7 +74,9 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 async def _no_text(_: Request, error: Exception) -> Response:
-    said = "the request holds half of a surrogate pair, or bytes that are no text; nothing was changed"
+    said = (
+        "the request holds half of a surrogate pair, or bytes that are no text; nothing was changed"
+    )
     return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, said))
 
 
@@ -96,7 +98,11 @@ async def _not_served(_: Request, error: Exception) -> Response:
 def not_served(error: AnyHTTPException) -> Response:
     """The answer where there is no route, or none with this method, or where nothing may be done."""
     codes = {403: "READ_ONLY", 404: "NO_SUCH_ROUTE", 405: "NO_SUCH_ROUTE"}
-    said = error.detail if error.status_code == 403 else f"there is no such route; {PREFIX}/openapi.json has them all"
+    said = (
+        error.detail
+        if error.status_code == 403
+        else f"there is no such route; {PREFIX}/openapi.json has them all"
+    )
     document = ProblemDocument.of_code(
         codes.get(error.status_code, "REQUEST_INVALID"), INVALID, error.status_code, str(said)
     )

@@ -36,11 +36,19 @@ class Asked:
     request: Request
     client: Client
 
-    def answer(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    def answer(
+        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Response:
         """``value`` as JSON; 304 without it if the caller has the same already."""
         return self.sent(json_text(value), "application/json", status, headers)
 
-    def sent(self, text: str, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    def sent(
+        self,
+        text: str,
+        media_type: str,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
         body = text.encode(errors="replace")
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         more = {"ETag": tag, "Cache-Control": "private, no-cache", **(headers or {})}
@@ -74,7 +82,10 @@ Ask = Annotated[Asked, Depends(_asked)]
 
 
 def _job(
-    ask: Ask, job: Annotated[str, Path(description="An id, the beginning of one, or a name (of its newest job).")]
+    ask: Ask,
+    job: Annotated[
+        str, Path(description="An id, the beginning of one, or a name (of its newest job).")
+    ],
 ) -> str:
     """The id of the job that is named. Raises: NoSuchJob, BadRequest, Ambiguous."""
     return find_job(ask.client, job, by_key=ask.request.method != "POST")
@@ -112,7 +123,10 @@ SPEC_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "A job spec, as docs/spec.md describes it; `unstuck validate --schema` has its schema.",
-        "content": {kind: {"schema": {"type": "object"}} for kind in ("application/yaml", "application/json")},
+        "content": {
+            kind: {"schema": {"type": "object"}}
+            for kind in ("application/yaml", "application/json")
+        },
     }
 }
 
@@ -122,7 +136,9 @@ def with_places(spec: Written, act: Callable[[], T]) -> T:
     try:
         return act()
     except SpecError as error:
-        raise SpecError([one if one.line else spec.located(one) for one in error.problems]) from None
+        raise SpecError(
+            [one if one.line else spec.located(one) for one in error.problems]
+        ) from None
 
 
 def params_of(texts: Sequence[str]) -> dict[str, UnparsedText]:
@@ -159,7 +175,9 @@ NO_WHY = Why()
 
 def refused(text: str) -> Response:
     """The answer to a command that the state of its subject does not allow."""
-    document = ProblemDocument.of_code("REFUSED", "The state does not allow this command.", 409, text)
+    document = ProblemDocument.of_code(
+        "REFUSED", "The state does not allow this command.", 409, text
+    )
     return problem(document)
 
 

@@ -38,7 +38,9 @@ datasets = APIRouter(tags=["datasets"])
 
 EXAMINED_FOR = 5.0  # seconds for which an examination is answered again
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Version = Annotated[int | None, Query(ge=1, lt=2**53, description="As of this version of the warehouse.")]
+Version = Annotated[
+    int | None, Query(ge=1, lt=2**53, description="As of this version of the warehouse.")
+]
 
 
 @fleet.get("/fleet", response_model=FleetDocument)
@@ -66,27 +68,35 @@ class PoolBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    slots: int = Field(description="Attempts that may hold one at once; 0 lets nothing begin. What runs goes on.")
+    slots: int = Field(
+        description="Attempts that may hold one at once; 0 lets nothing begin. What runs goes on."
+    )
 
 
 @fleet.post("/pools/{pool}", response_model=PoolDocument)
 def set_pool(ask: Ask, pool: str, body: PoolBody) -> Response:
     """Make a pool, or change its size: as `unstuck pool set POOL SLOTS`."""
     ask.client.pools.set(pool, body.slots)
-    return ask.answer(next(PoolDocument.model_validate(one) for one in ask.client.pools.all() if one.name == pool))
+    return ask.answer(
+        next(PoolDocument.model_validate(one) for one in ask.client.pools.all() if one.name == pool)
+    )
 
 
 @fleet.get("/notices", response_model=NoticesDocument)
 def notices(ask: Ask, limit: Limit = 100) -> Response:
     """The notices that wait, and those that were sent: as `unstuck notify list --json`."""
     known = ask.client.notices
-    return ask.answer(NoticesDocument.model_validate({"waiting": known.waiting(limit), "sent": known.sent(limit)}))
+    return ask.answer(
+        NoticesDocument.model_validate({"waiting": known.waiting(limit), "sent": known.sent(limit)})
+    )
 
 
 @fleet.get("/dead", response_model=list[DeadLetterDocument])
 def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
     """Dead letters, the newest first: as `unstuck dead list --json`."""
-    return ask.answer([DeadLetterDocument.of_letter(one) for one in ask.client.dead_letters.newest(limit)])
+    return ask.answer(
+        [DeadLetterDocument.of_letter(one) for one in ask.client.dead_letters.newest(limit)]
+    )
 
 
 @fleet.get("/dead/{letter}", response_model=WholeDeadLetterDocument)
@@ -119,7 +129,10 @@ def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Res
     uri = ask.client.settings.warehouse
 
     def read(place: Warehouse) -> list[DatasetDocument]:
-        return [DatasetDocument.of_state(place, uri, *one, files) for one in sorted(place.state(version).items())]
+        return [
+            DatasetDocument.of_state(place, uri, *one, files)
+            for one in sorted(place.state(version).items())
+        ]
 
     return ask.answer(ask.in_warehouse(uri, "nothing can be shown of what is published", read))
 
@@ -143,7 +156,9 @@ def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
         found = versions_of(place, name, place.dataset(name).changed, limit).versions
         return [DatasetVersionDocument.of_entry(name, one.entry) for one in found]
 
-    return ask.answer(ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read))
+    return ask.answer(
+        ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read)
+    )
 
 
 class RestoreBody(Why):
@@ -170,7 +185,17 @@ def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> 
 
     def read(place: Warehouse) -> list[SourceDocument]:
         changed = place.dataset(name, version).changed
-        entries = place.history(name, limit, changed) if version is None else [place.existing_entry(version)]
-        return [SourceDocument.model_validate(one) for each in entries for one in sources_of(place, name, each)]
+        entries = (
+            place.history(name, limit, changed)
+            if version is None
+            else [place.existing_entry(version)]
+        )
+        return [
+            SourceDocument.model_validate(one)
+            for each in entries
+            for one in sources_of(place, name, each)
+        ]
 
-    return ask.answer(ask.in_warehouse(ask.client.settings.warehouse, f"sources of {name} cannot be shown", read))
+    return ask.answer(
+        ask.in_warehouse(ask.client.settings.warehouse, f"sources of {name} cannot be shown", read)
+    )

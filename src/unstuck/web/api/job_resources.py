@@ -56,22 +56,31 @@ jobs = APIRouter(tags=["jobs"])
 
 MOST_LOGS = 200  # attempts whose logs one answer has: those that began last
 MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one answer
-_ONE_PARSER = CapacityLimiter(1)  # a JVM, where there is Spark; who waits for it takes no thread of the others
+_ONE_PARSER = CapacityLimiter(
+    1
+)  # a JVM, where there is Spark; who waits for it takes no thread of the others
 
 Since = Annotated[
     float | None,
     BeforeValidator(since_time),
     WithJsonSchema({"type": "string", "examples": ["2h", "2026-01-02"]}),
 ]
-Entry = Annotated[str, Query(pattern=r"^(-|\d{1,15}-\d{1,15})$", description="The `entry` of the last event seen.")]
+Entry = Annotated[
+    str,
+    Query(pattern=r"^(-|\d{1,15}-\d{1,15})$", description="The `entry` of the last event seen."),
+]
 
 
 @jobs.get("/jobs", response_model=list[ListedJobDocument])
 def list_jobs(
     ask: Ask,
     status: Annotated[Sequence[Status], Query()] = (),
-    name: Annotated[Text | None, Query(description="A glob that the name of the job must match.")] = None,
-    since: Annotated[Since, Query(description="Only jobs submitted since then, or within so long.")] = None,
+    name: Annotated[
+        Text | None, Query(description="A glob that the name of the job must match.")
+    ] = None,
+    since: Annotated[
+        Since, Query(description="Only jobs submitted since then, or within so long.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
 ) -> Response:
     """Jobs, the newest first, with what each waits for: as `unstuck list --json`."""
@@ -91,16 +100,24 @@ def now(ask: Ask) -> Response:
     """The things that are not well, what goes on, and what ended in the last day: as `unstuck now --json`."""
     seen = Seen.of(ask.client)
     found = troubles(seen)
-    return ask.answer(NowDocument.of_seen(seen, found, ended_lately(seen), waits_now(ask.client, seen, found)))
+    return ask.answer(
+        NowDocument.of_seen(seen, found, ended_lately(seen), waits_now(ask.client, seen, found))
+    )
 
 
 @jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)
 def submit(
     ask: Ask,
     spec: Spec,
-    key: Annotated[str | None, Query(description="The same spec under the same key is the same job.")] = None,
-    param: Annotated[Sequence[Text], Query(description="NAME=VALUE, once for each parameter.")] = (),
-    retry: Annotated[bool, Query(description="If the last job of the key did not finish well, retry it.")] = False,
+    key: Annotated[
+        str | None, Query(description="The same spec under the same key is the same job.")
+    ] = None,
+    param: Annotated[
+        Sequence[Text], Query(description="NAME=VALUE, once for each parameter.")
+    ] = (),
+    retry: Annotated[
+        bool, Query(description="If the last job of the key did not finish well, retry it.")
+    ] = False,
     take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
     by: Annotated[By, Query()] = None,
 ) -> Response:
@@ -120,7 +137,9 @@ def submit(
 async def validate(
     ask: Ask,
     sent: SentSpec,
-    param: Annotated[Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")] = (),
+    param: Annotated[
+        Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")
+    ] = (),
 ) -> Response:
     """Check a spec and its SQL, and store nothing: as `unstuck validate --json`. It imports no code of steps."""
     values = params_of(param) if param else None
@@ -159,7 +178,9 @@ def why(ask: Ask, job: Job) -> Response:
 
 
 @jobs.get("/jobs/{job}/events", response_model=list[EventDocument])
-def events(ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
+def events(
+    ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+) -> Response:
     """The events of a job, the oldest first: as `unstuck events JOB --json`. The last `entry` is the next `after`."""
     ask.client.job(job)  # a job without events is not the same as no job
     found = islice(ask.client.events(job, after), limit)
@@ -170,8 +191,12 @@ def events(ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(g
 def logs(
     ask: Ask,
     job: Job,
-    tail: Annotated[int, Query(ge=1, le=10_000, description="The last lines of each attempt.")] = 500,
-    every: Annotated[bool, Query(alias="all", description="Every attempt, not the newest of each group.")] = False,
+    tail: Annotated[
+        int, Query(ge=1, le=10_000, description="The last lines of each attempt.")
+    ] = 500,
+    every: Annotated[
+        bool, Query(alias="all", description="Every attempt, not the newest of each group.")
+    ] = False,
 ) -> Response:
     """The last lines that the attempts of a job logged and printed, of 200 attempts: as `unstuck logs JOB --json`."""
     return _logs(ask, job, None, tail, every)
@@ -205,10 +230,16 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
             for line in tail_of(files, log.path, most).lines[-tail:]
         ]
 
-    return ask.answer(ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read))
+    return ask.answer(
+        ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read)
+    )
 
 
-@jobs.get("/jobs/{job}/graph.svg", response_class=Response, responses={200: {"content": {"image/svg+xml": {}}}})
+@jobs.get(
+    "/jobs/{job}/graph.svg",
+    response_class=Response,
+    responses={200: {"content": {"image/svg+xml": {}}}},
+)
 def graph(ask: Ask, job: Job) -> Response:
     """The graph of a job, as it stands."""
     return ask.sent(on_paper(graph_of_job(ask.client.show(job))), "image/svg+xml")
@@ -218,8 +249,12 @@ class RetryBody(Why):
     """The differences of the new job."""
 
     params: dict[str, Any] = Field({}, description="Values for parameters that are to change.")
-    rerun: list[Text] = Field([], description="Groups that run again in any case, with all that comes after them.")
-    adopt_all: bool = Field(False, description="Take over work also where the code of its steps has changed.")
+    rerun: list[Text] = Field(
+        [], description="Groups that run again in any case, with all that comes after them."
+    )
+    adopt_all: bool = Field(
+        False, description="Take over work also where the code of its steps has changed."
+    )
     take_over: bool = Field(False, description=TAKE_OVER)
 
 
@@ -279,4 +314,8 @@ def command(ask: Ask, job: Job, command: Command, body: Why = NO_WHY) -> Respons
 
 
 def _answer(ask: Asked, done: CommandResult) -> Response:
-    return refused(done.text) if done.answer is Answer.REFUSED else ask.answer(JobAnswerDocument.of_result(done))
+    return (
+        refused(done.text)
+        if done.answer is Answer.REFUSED
+        else ask.answer(JobAnswerDocument.of_result(done))
+    )

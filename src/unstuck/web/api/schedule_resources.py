@@ -64,13 +64,19 @@ def set_schedule(
 def show(
     ask: Ask,
     name: str,
-    count: Annotated[int, Query(alias="next", ge=0, le=1000, description="So many of its next ticks.")] = 3,
-    most: Annotated[int, Query(alias="events", ge=1, le=2000, description="So many of its last events.")] = 10,
+    count: Annotated[
+        int, Query(alias="next", ge=0, le=1000, description="So many of its next ticks.")
+    ] = 3,
+    most: Annotated[
+        int, Query(alias="events", ge=1, le=2000, description="So many of its last events.")
+    ] = 10,
 ) -> Response:
     """One schedule, its next ticks, its last runs and events: as `unstuck schedule show NAME --json`."""
     known = ask.client.schedules
     view = known.show(name)
-    return ask.answer(WholeScheduleDocument.of_all(view, count, known.runs(name, 10), known.events(name, most)))
+    return ask.answer(
+        WholeScheduleDocument.of_all(view, count, known.runs(name, 10), known.events(name, most))
+    )
 
 
 @schedules.get("/schedules/{name}/why", response_model=ScheduleExplanationDocument)
@@ -101,9 +107,14 @@ def ticks(
 class BackfillBody(Why):
     """The ticks that are run, ends included."""
 
-    first: Text = Field(alias="from", max_length=50, description="A time with its offset, or a date.")
+    first: Text = Field(
+        alias="from", max_length=50, description="A time with its offset, or a date."
+    )
     last: Text | None = Field(
-        None, alias="to", max_length=50, description="Likewise; included. Left out: the newest tick that has come."
+        None,
+        alias="to",
+        max_length=50,
+        description="Likewise; included. Left out: the newest tick that has come.",
     )
     parallel: int = Field(1, description="So many runs may go on at once.")
     redo: Redo = "none"
@@ -122,13 +133,19 @@ class SkipBody(Why):
 @schedules.post("/schedules/{name}/skip", response_model=ScheduleAnswerDocument)
 def skip(ask: Ask, name: str, body: SkipBody) -> Response:
     """Leave a tick out: it gets no run any more. As `unstuck schedule skip NAME TICK --json`."""
-    return _answer(ask, ask.client.schedules.skip(name, body.tick, reason=body.reason, by=ask.by(body.by)))
+    return _answer(
+        ask, ask.client.schedules.skip(name, body.tick, reason=body.reason, by=ask.by(body.by))
+    )
 
 
 @schedules.post("/schedules/{name}/backfill", response_model=ScheduleAnswerDocument)
 def backfill(ask: Ask, name: str, body: BackfillBody) -> Response:
     """Run the ticks of a time that is past, at low priority: as `unstuck schedule backfill NAME --json`."""
-    how: dict[str, Any] = {"parallel": body.parallel, "redo": body.redo, "backwards": body.backwards}
+    how: dict[str, Any] = {
+        "parallel": body.parallel,
+        "redo": body.redo,
+        "backwards": body.backwards,
+    }
     how["from_here"] = body.from_here
     more = {**how, "reason": body.reason, "by": ask.by(body.by)}
     return _answer(ask, ask.client.schedules.backfill(name, body.first, body.last, **more))
@@ -137,7 +154,9 @@ def backfill(ask: Ask, name: str, body: BackfillBody) -> Response:
 @schedules.post("/schedules/{name}/backfill/{command}", response_model=ScheduleAnswerDocument)
 def command_backfill(ask: Ask, name: str, command: BackfillCommand, body: Why = NO_WHY) -> Response:
     """Pause, resume or cancel the backfill of a schedule."""
-    done = ask.client.schedules.command_backfill(name, command, reason=body.reason, by=ask.by(body.by))
+    done = ask.client.schedules.command_backfill(
+        name, command, reason=body.reason, by=ask.by(body.by)
+    )
     return _answer(ask, done)
 
 
@@ -151,8 +170,14 @@ def remove(ask: Ask, name: str, body: Why = NO_WHY) -> Response:
 @schedules.post("/schedules/{name}/{command}", response_model=ScheduleAnswerDocument)
 def command(ask: Ask, name: str, command: ScheduleCommand, body: Why = NO_WHY) -> Response:
     """Pause, resume, run or stop a schedule: as `unstuck schedule COMMAND NAME --json`."""
-    return _answer(ask, ask.client.schedules.command(name, command, reason=body.reason, by=ask.by(body.by)))
+    return _answer(
+        ask, ask.client.schedules.command(name, command, reason=body.reason, by=ask.by(body.by))
+    )
 
 
 def _answer(ask: Asked, done: ScheduleResult) -> Response:
-    return refused(done.text) if done.answer is Answer.REFUSED else ask.answer(ScheduleAnswerDocument.of_result(done))
+    return (
+        refused(done.text)
+        if done.answer is Answer.REFUSED
+        else ask.answer(ScheduleAnswerDocument.of_result(done))
+    )

@@ -79,7 +79,9 @@ def dataset(request: Request) -> Response:
     if trouble:
         return page(request, "dataset_away.html", status=trouble.status, name=name, trouble=trouble)
     if name not in published.datasets:
-        raise DatasetNotFound(f"nothing is published under the name {name!r} in the warehouse {place.uri}")
+        raise DatasetNotFound(
+            f"nothing is published under the name {name!r} in the warehouse {place.uri}"
+        )
     state = published.datasets[name]
     newest = min(_number(request, "from") or state.changed, state.changed)
     versions, trouble = unreadable_as(None, partial(place.versions, name, newest, VERSIONS))
@@ -118,7 +120,13 @@ def version(request: Request) -> Response:
     number = _number(request, "version")
     found, trouble = unreadable_as(None, partial(place.version, name, number))
     if found is None or trouble:
-        return page(request, "dataset_away.html", status=trouble.status if trouble else 503, name=name, trouble=trouble)
+        return page(
+            request,
+            "dataset_away.html",
+            status=trouble.status if trouble else 503,
+            name=name,
+            trouble=trouble,
+        )
     one, sources = found
     return page(
         request,

@@ -50,7 +50,9 @@ class LetterRow:
 
 def fleet(request: Request) -> Response:
     client = client_of(request)
-    view = client.fleet(wanted=False)  # a look at each open job: the doctor finds the queues that nobody listens to
+    view = client.fleet(
+        wanted=False
+    )  # a look at each open job: the doctor finds the queues that nobody listens to
     part = part_of(runners_of(view), request.query_params, MOST, lambda row: row.name)
     return page(
         request,
@@ -76,7 +78,11 @@ def runners_of(view: FleetView) -> list[RunnerRow]:
         return kind, one.since or view.at, one.host, one.pid
 
     return [
-        RunnerRow(one, _does(one), " ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items())))
+        RunnerRow(
+            one,
+            _does(one),
+            " ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items())),
+        )
         for one in sorted(view.runners, key=rank)
     ]
 
@@ -93,7 +99,12 @@ def doctor(request: Request) -> Response:
     """The findings of the doctor, as this host sees the installation."""
     found: Doctor = request.app.state.doctor
     findings = in_order(found.examine(EXAMINED_FOR))
-    return page(request, "doctor.html", findings=findings, well=sum(one.level is Level.OK for one in findings))
+    return page(
+        request,
+        "doctor.html",
+        findings=findings,
+        well=sum(one.level is Level.OK for one in findings),
+    )
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
@@ -108,7 +119,9 @@ def dead_letters(request: Request) -> Response:
     rows = [letter_row(one) for one in found[:LETTERS]]
     older = rows[-1].one.id if len(found) > LETTERS else ""
     seen = ([row.one.id for row in rows], older)
-    return page(request, "dead_letters.html", seen=seen, rows=rows, total=letters.count(), older=older)
+    return page(
+        request, "dead_letters.html", seen=seen, rows=rows, total=letters.count(), older=older
+    )
 
 
 def letter_row(one: DeadLetter) -> LetterRow:

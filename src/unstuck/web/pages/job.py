@@ -41,14 +41,20 @@ MEMBERS = 8  # of each fork that are explained
 EVENTS = 100  # of one page
 ATTEMPTS_OF = 5_000  # events, the newest, of which the timeline is drawn
 SHOWN_SPEC = 200_000  # characters
-_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # without libyaml 5,000 groups take a second
+_DUMPER = getattr(
+    yaml, "CSafeDumper", yaml.SafeDumper
+)  # without libyaml 5,000 groups take a second
 
 
 def jobs(request: Request) -> Response:
     """The list of jobs; the query takes the filters of `unstuck list`."""
     asked = {name: request.query_params.get(name, "").strip() for name in FILTERS}
     client, unfold = client_of(request), asked["unfold"] != ""
-    limit = min(1000, max(1, int(asked["limit"]))) if asked["limit"].isdecimal() and len(asked["limit"]) < 6 else MOST
+    limit = (
+        min(1000, max(1, int(asked["limit"])))
+        if asked["limit"].isdecimal() and len(asked["limit"]) < 6
+        else MOST
+    )
     found = client.jobs(
         status=_statuses(asked["status"]),
         name=asked["name"] or None,
@@ -57,7 +63,13 @@ def jobs(request: Request) -> Response:
     )
     lines = [[job] for job in found] if unfold else folded(found)[:limit]
     waits = waits_of(client, [line[0] for line in lines], WAITS_WITHIN)
-    known: dict[str, Any] = {"lines": lines, "waits": waits, "asked": asked, "limit": limit, "every": list(Status)}
+    known: dict[str, Any] = {
+        "lines": lines,
+        "waits": waits,
+        "asked": asked,
+        "limit": limit,
+        "every": list(Status),
+    }
     return page(request, "jobs.html", seen=(lines, waits), **known)
 
 
@@ -87,13 +99,27 @@ def job(request: Request) -> Response:
     errors, more_errors = model.errors_of(view)
     outputs = model.outputs_of([member for group in view.groups for member in group.members])
     explained = view.why.get(view.job.id)
-    seen = (view.job, view.damage, view.done, view.total, groups, told_groups, errors, outputs, explained)
+    seen = (
+        view.job,
+        view.damage,
+        view.done,
+        view.total,
+        groups,
+        told_groups,
+        errors,
+        outputs,
+        explained,
+    )
     if same := unchanged(request, seen):
         return same
     there = {model.anchor(line.id or line.name) for line in groups.items}
 
     def href(name: str) -> str:
-        return f"#{model.anchor(name)}" if model.anchor(name) in there else model.job_href(view.job.id, "groups", name)
+        return (
+            f"#{model.anchor(name)}"
+            if model.anchor(name) in there
+            else model.job_href(view.job.id, "groups", name)
+        )
 
     return page(
         request,
@@ -121,12 +147,18 @@ def group(request: Request) -> Response:
     """One group or member of a fork with its log, or a fork with its members."""
     view, name = _view(request), request.path_params["group"]
     fork = view.planned(name)
-    member = next((one for one in fork.members if one.id == name), None)  # none: a whole fork, or no record yet
+    member = next(
+        (one for one in fork.members if one.id == name), None
+    )  # none: a whole fork, or no record yet
     whole = fork.forked and name == fork.name and member is None
     told_groups, more_told = model.told_of(view, name)
     errors, more_errors = model.errors_of(view, name)
     shown = list(fork.members) if whole else [] if member is None else [member]
-    states = [GroupState(state) for state in fork.census] if whole else [member.state if member else GroupState.WAITING]
+    states = (
+        [GroupState(state) for state in fork.census]
+        if whole
+        else [member.state if member else GroupState.WAITING]
+    )
     members = model.page_of_members(view, fork, request.query_params) if whole else None
     seen = (view.job.status, fork.census, fork.expanded, member, members, told_groups, errors)
     if same := unchanged(request, seen):
@@ -162,7 +194,16 @@ def log(request: Request) -> Response:
         raise NoSuchGroup(f"job {job.id} has no group {name!r}")
     known = _log(request, job, name)
     view = {"job": job}
-    return page(request, "log.html", seen=known, view=view, tab="group", name=name, job_href=model.job_href, **known)
+    return page(
+        request,
+        "log.html",
+        seen=known,
+        view=view,
+        tab="group",
+        name=name,
+        job_href=model.job_href,
+        **known,
+    )
 
 
 def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
@@ -177,7 +218,9 @@ def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
 
     trouble, logs, one, tail = "", list[LogFile](), None, Tail([], 0, 0)
     try:
-        logs, one, tail = log_breaker(request).call(job.warehouse, f"the log of {name} cannot be shown", read)
+        logs, one, tail = log_breaker(request).call(
+            job.warehouse, f"the log of {name} cannot be shown", read
+        )
     except (OSError, UnstuckError) as error:  # the rest of the screen does not come from there
         trouble = str(error)
     return {
@@ -192,7 +235,11 @@ def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
 
 
 def _clock(at: float, timespec: str) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone().isoformat(sep=" ", timespec=timespec)
+    return (
+        datetime.datetime.fromtimestamp(at, datetime.UTC)
+        .astimezone()
+        .isoformat(sep=" ", timespec=timespec)
+    )
 
 
 def attempts(request: Request) -> Response:
@@ -214,10 +261,15 @@ def attempts(request: Request) -> Response:
         seen=seen,
         view=view,
         tab="attempts",
-        timeline=timeline_of(view, events, lambda name: model.job_href(view.job.id, "groups", name)),
+        timeline=timeline_of(
+            view, events, lambda name: model.job_href(view.job.id, "groups", name)
+        ),
         cut=len(newest) == ATTEMPTS_OF,
         drawn=ATTEMPTS_OF,
-        events=[(event, *told(event)) for event in reversed(list(told_once(("", event) for event in shown)))],
+        events=[
+            (event, *told(event))
+            for event in reversed(list(told_once(("", event) for event in shown)))
+        ],
         older=found[EVENTS - 1][0] if len(found) > EVENTS else "",
         before=before,
         job_href=model.job_href,
@@ -234,7 +286,9 @@ def spec(request: Request) -> Response:
         return same
     text = trouble = ""
     try:
-        text = yaml.dump(client.written(view.job.id), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+        text = yaml.dump(
+            client.written(view.job.id), Dumper=_DUMPER, sort_keys=False, allow_unicode=True
+        )
     except Damaged as error:
         trouble = str(error)
     return page(
@@ -246,14 +300,19 @@ def spec(request: Request) -> Response:
         text=text[:SHOWN_SPEC],
         trouble=trouble,
         is_cut=len(text) > SHOWN_SPEC,
-        alterations=[_alteration(number, one) for number, one in enumerate(view.job.alterations, 1)],
+        alterations=[
+            _alteration(number, one) for number, one in enumerate(view.job.alterations, 1)
+        ],
         ran=[_ran(view, one) for one in ran],
         job_href=model.job_href,
     )
 
 
 def _alteration(number: int, one: Alteration) -> Mapping[str, Any]:
-    changes = [(each.path, in_words(each.path, each.old), in_words(each.path, each.new)) for each in one.changes]
+    changes = [
+        (each.path, in_words(each.path, each.old), in_words(each.path, each.new))
+        for each in one.changes
+    ]
     return {"number": number, "at": one.at, "by": one.by, "reason": one.reason, "changes": changes}
 
 
@@ -263,7 +322,9 @@ def _ran(view: JobView, one: GroupView) -> tuple[str, str, int, int]:
 
 
 def _view(request: Request) -> JobView:
-    return client_of(request).show(request.path_params["job"], why=True, members=MEMBERS, by_fleet=True)
+    return client_of(request).show(
+        request.path_params["job"], why=True, members=MEMBERS, by_fleet=True
+    )
 
 
 def _of_job(path: str, screen: Callable[[Request], Response]) -> Route:
@@ -274,7 +335,10 @@ def _of_job(path: str, screen: Callable[[Request], Response]) -> Route:
         whole = find_job(client_of(request), word, by_key=True)
         if whole == word:
             return screen(request)
-        values = {name: quote(value, safe="") for name, value in {**request.path_params, "job": whole}.items()}
+        values = {
+            name: quote(value, safe="")
+            for name, value in {**request.path_params, "job": whole}.items()
+        }
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(path.format(**values) + query, 302)
 

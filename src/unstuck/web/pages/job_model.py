@@ -19,7 +19,13 @@ from unstuck.web.paging import Part, part_of
 A_PAGE = 100  # groups, or members of a fork
 ERRORS = 5  # groups whose errors are written out
 EXPLAINED = 20  # explanations that are written out
-_TO_LOOK_AT = (GroupState.FAILED, GroupState.BACKOFF, GroupState.CANCELING, GroupState.RUNNING, GroupState.QUEUED)
+_TO_LOOK_AT = (
+    GroupState.FAILED,
+    GroupState.BACKOFF,
+    GroupState.CANCELING,
+    GroupState.RUNNING,
+    GroupState.QUEUED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,9 @@ def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:
         only: of this group, or of the members of this fork; empty: of all.
     """
     found = [
-        one for subject, one in view.why.items() if subject != view.job.id and only in ("", subject, _fork_of(subject))
+        one
+        for subject, one in view.why.items()
+        if subject != view.job.id and only in ("", subject, _fork_of(subject))
     ]
     told = []
     for _, run in groupby(found, _explained):
@@ -110,11 +118,16 @@ def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
     """The outputs of these groups, with their rows."""
     rows, rejected, rules = Counter[str](), Counter[str](), dict[str, Counter[str]]()
     for member in members:
-        rows.update({name: count for name, count in member.rows.items() if not _is_rejects(name, member)})
+        rows.update(
+            {name: count for name, count in member.rows.items() if not _is_rejects(name, member)}
+        )
         for name, one in member.quality.items():
             rejected[name] += one["rejected"]
             rules.setdefault(name, Counter()).update(one["rules"])
-    return [OutputRows(name, rows[name], rejected[name], tuple(rules.get(name, {}).items())) for name in rows]
+    return [
+        OutputRows(name, rows[name], rejected[name], tuple(rules.get(name, {}).items()))
+        for name in rows
+    ]
 
 
 def _is_rejects(name: str, member: GroupView) -> bool:

@@ -18,7 +18,11 @@ def now(request: Request) -> Response:
     seen = Seen.of(client)
     found, ended = troubles(seen), ended_lately(seen)
     # The sentences of a fleet hold durations; they are rendered anew with the ages.
-    known = ([replace(one, text="") if _href(one) == "/fleet" else one for one in found], seen.going_on, ended)
+    known = (
+        [replace(one, text="") if _href(one) == "/fleet" else one for one in found],
+        seen.going_on,
+        ended,
+    )
     if same := unchanged(request, known):
         return same
     waits = waits_now(client, seen, found)
@@ -40,7 +44,11 @@ def now(request: Request) -> Response:
 def _href(one: Trouble) -> str:
     """The screen that says more of it."""
     if one.kind == "job":
-        return f"/jobs?name={quote(one.name)}" if one.job is None else f"/jobs/{quote(one.job.id, safe='')}"
+        return (
+            f"/jobs?name={quote(one.name)}"
+            if one.job is None
+            else f"/jobs/{quote(one.job.id, safe='')}"
+        )
     return f"/schedules/{quote(one.name, safe='')}" if one.kind == "schedule" else "/fleet"
 
 

@@ -48,11 +48,25 @@ def schedules(request: Request) -> Response:
     views, damaged = client.all_and_unreadable()
     part = part_of(in_order(views), request.query_params, MOST, lambda view: view.schedule.name)
     runs = client.runs_of([view.schedule.name for view in part.items], STRIP)
-    seen = [[(view.schedule, view.backlog, view.waits) for view in part.items], runs, part.found, damaged]
-    return page(request, "schedules.html", seen=seen, part=part, rows=_rows(part.items, runs), damaged=damaged)
+    seen = [
+        [(view.schedule, view.backlog, view.waits) for view in part.items],
+        runs,
+        part.found,
+        damaged,
+    ]
+    return page(
+        request,
+        "schedules.html",
+        seen=seen,
+        part=part,
+        rows=_rows(part.items, runs),
+        damaged=damaged,
+    )
 
 
-def _rows(views: Sequence[ScheduleView], runs: Mapping[str, Sequence[ListedJob]]) -> Iterator[ScheduleRow]:
+def _rows(
+    views: Sequence[ScheduleView], runs: Mapping[str, Sequence[ListedJob]]
+) -> Iterator[ScheduleRow]:
     """The lines, drawn one by one: a page that has not changed is not drawn."""
     for view in views:
         yield row_of(view, runs[view.schedule.name], linked=False)
@@ -76,7 +90,9 @@ def row_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool = True
     """The line of a schedule with its ``runs``, the newest first; ``linked``: each bar leads to its job."""
     ticks = view.next_ticks(1)
     strip = strip_of(view, runs, linked=linked)
-    return ScheduleRow(view, backlog_text(view.backlog), strip, ticks[0].timestamp() if ticks else None)
+    return ScheduleRow(
+        view, backlog_text(view.backlog), strip, ticks[0].timestamp() if ticks else None
+    )
 
 
 def backlog_text(backlog: Backlog | None) -> str:
@@ -90,10 +106,18 @@ def backlog_text(backlog: Backlog | None) -> str:
 def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> Svg:
     """The picture of its last ``runs``, given the newest first."""
     drawn = [
-        StripRun(job.status, _told(job, view), f"/jobs/{quote(job.id, safe='')}" if linked else "", job.took)
+        StripRun(
+            job.status,
+            _told(job, view),
+            f"/jobs/{quote(job.id, safe='')}" if linked else "",
+            job.took,
+        )
         for job in runs
     ]
-    counts = {word: sum(job.status == word for job in runs) for word in dict.fromkeys(job.status for job in runs)}
+    counts = {
+        word: sum(job.status == word for job in runs)
+        for word in dict.fromkeys(job.status for job in runs)
+    }
     told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
     return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {told}")
 

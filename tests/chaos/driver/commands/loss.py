@@ -56,7 +56,9 @@ NOOP = {"python": "examples.noop:noop"}
 SPEC = {
     "name": "loss",
     "defaults": {"worker_losses": 1000},
-    "groups": [{"name": "w", "spark": False, "for_each": {"n": list(range(WIDTH))}, "steps": [NOOP]}],
+    "groups": [
+        {"name": "w", "spark": False, "for_each": {"n": list(range(WIDTH))}, "steps": [NOOP]}
+    ],
 }
 
 
@@ -116,7 +118,9 @@ class Route(Protocol):
 
 def _kill_again_and_again(path: Route, kills: int, rng: random.Random) -> Account:
     """Kill a consumer that is at work, ``kills`` times; then let one work off what is left, undisturbed."""
-    context = multiprocessing.get_context("forkserver")  # a consumer is there in milliseconds, with all it imports
+    context = multiprocessing.get_context(
+        "forkserver"
+    )  # a consumer is there in milliseconds, with all it imports
     context.set_forkserver_preload(["tests.chaos.driver.commands.loss"])
     fed = threading.Event()
 
@@ -208,7 +212,9 @@ class KombuQueue:
 
     def feed(self) -> None:
         for _ in range(AHEAD - int(self._redis.llen(QUEUE))):
-            self._producer.publish(self._sent, exchange="", routing_key=QUEUE, headers={"n": self._sent})
+            self._producer.publish(
+                self._sent, exchange="", routing_key=QUEUE, headers={"n": self._sent}
+            )
             self._sent += 1
 
     def worked_on(self) -> int:
@@ -223,7 +229,9 @@ class KombuQueue:
         unacked = {json.loads(text)[0]["headers"]["n"] for text in self._redis.hvals("unacked")}
         self._connection.release()
         lost = [f"message {n}" for n in range(self._sent) if n not in times and n not in unacked]
-        doubled = [f"message {n} was worked on {found} times" for n, found in times.items() if found > 1]
+        doubled = [
+            f"message {n} was worked on {found} times" for n, found in times.items() if found > 1
+        ]
         return Account(self._sent, lost, doubled)
 
 
@@ -231,7 +239,9 @@ def consume_reports(url: str, warehouse: str) -> None:
     """A process: the consumer of a coordinator, without wake-ups and without a beat."""
     end_with(os.getppid())  # the server of the forks, which ends with the driver
     os.setsid()
-    logging.disable(logging.WARNING)  # it says that nobody swept for a while, which is what is done to it
+    logging.disable(
+        logging.WARNING
+    )  # it says that nobody swept for a while, which is what is done to it
     settings = _settings(url, warehouse)
     client = connect(url)
     store = Store(settings, client)
@@ -255,7 +265,9 @@ def consume_queue(url: str) -> None:
         message.ack()
 
     with Connection(url) as connection:
-        consumer = connection.Consumer(Queue(QUEUE, Exchange(""), QUEUE), callbacks=[work], prefetch_count=4)
+        consumer = connection.Consumer(
+            Queue(QUEUE, Exchange(""), QUEUE), callbacks=[work], prefetch_count=4
+        )
         with consumer:
             while True:
                 connection.drain_events()
@@ -263,4 +275,6 @@ def consume_queue(url: str) -> None:
 
 def _settings(url: str, warehouse: str) -> Settings:
     """Short terms, so that a kill costs half a second and not five."""
-    return Settings(redis_url=url, warehouse=warehouse, lock_ttl=0.5, report_idle=0.5, sweep_every=0.2)
+    return Settings(
+        redis_url=url, warehouse=warehouse, lock_ttl=0.5, report_idle=0.5, sweep_every=0.2
+    )

@@ -83,9 +83,14 @@ def recovery(folder: Path, seed: int, times: int, *, as_json: bool = False) -> i
     return 0 if all(line["kept"] for line in told) else 1
 
 
-def _measure(folder: Path, seed: int, times: int, bounds: Bounds, screen: Screen) -> tuple[list[float], list[float]]:
+def _measure(
+    folder: Path, seed: int, times: int, bounds: Bounds, screen: Screen
+) -> tuple[list[float], list[float]]:
     rng = random.Random(seed)
-    with ChaosFleet(folder, bounds.settings, SIZE, screen.say) as fleet, Watch(fleet.eye, fleet.keys) as watch:
+    with (
+        ChaosFleet(folder, bounds.settings, SIZE, screen.say) as fleet,
+        Watch(fleet.eye, fleet.keys) as watch,
+    ):
         fleet.ready()
         screen.say("the fleet is ready")
         for _ in range(times):
@@ -113,7 +118,9 @@ def _kill_worker(fleet: ChaosFleet, watch: Watch, later: float) -> None:
 
     def running() -> RunnerStatus | None:
         runners = ProcessRegistry(fleet.eye, fleet.keys).runners()
-        return next((one for one in runners if one.job == job and record()["state"] == "RUNNING"), None)
+        return next(
+            (one for one in runners if one.job == job and record()["state"] == "RUNNING"), None
+        )
 
     runner = wait_until(running, GOES_ON_WITHIN, "the group to run")
     assert runner
@@ -137,7 +144,9 @@ def _kill_coordinator(fleet: ChaosFleet, watch: Watch, name: str) -> None:
     link, main = fleet.proxy.links[name], fleet.main(name)
     assert main is not None
     jobs = [fleet.client.submit(MANY).id]
-    wait_until(lambda: fleet.client.show(jobs[0]).done > 5, GOES_ON_WITHIN, "some groups to be done")
+    wait_until(
+        lambda: fleet.client.show(jobs[0]).done > 5, GOES_ON_WITHIN, "some groups to be done"
+    )
     limit = Limit(GOES_ON_WITHIN)
     while not _caught_with_reports(fleet, watch, link, main.pid):
         if not limit.kept:
@@ -174,11 +183,15 @@ def _awaited(watch: Watch, fault: str, victim: str, over: Callable[[], bool]) ->
     """Time it, and wait until it is over."""
     before = len(watch.done)
     watch.add(fault, victim, over)
-    wait_until(lambda: len(watch.done) > before, GOES_ON_WITHIN, f"{victim}'s work to go on after {fault}")
+    wait_until(
+        lambda: len(watch.done) > before, GOES_ON_WITHIN, f"{victim}'s work to go on after {fault}"
+    )
 
 
 def _ended(fleet: ChaosFleet, job: str) -> None:
-    wait_until(lambda: fleet.client.show(job).job.terminal, GOES_ON_WITHIN, f"job {job} to end", every=0.2)
+    wait_until(
+        lambda: fleet.client.show(job).job.terminal, GOES_ON_WITHIN, f"job {job} to end", every=0.2
+    )
     status = fleet.client.show(job).job.status
     if status is not Status.FINISHED:
         raise AssertionError(f"job {job} ended {status}")

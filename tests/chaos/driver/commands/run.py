@@ -55,10 +55,14 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             load.start()
             schedules = Schedules(fleet)
             schedules.start()
-            person = Person(fleet, random.Random(f"{seed} person"), max(1, round(seconds / SECONDS_A_TICK)))
+            person = Person(
+                fleet, random.Random(f"{seed} person"), max(1, round(seconds / SECONDS_A_TICK))
+            )
             person.start()
             injector = Injector(Faults(fleet, watch, random.Random(rng.random())))
-            dealt = _deal(seconds, random.Random(rng.random()), injector, screen, fleet, load, watch)
+            dealt = _deal(
+                seconds, random.Random(rng.random()), injector, screen, fleet, load, watch
+            )
             for injected in injector.undo_due(everything=True):
                 screen.undone(injected)
             screen.say("all faults are undone; the jobs that are open must end")
@@ -84,7 +88,9 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             ledger.settled, ledger.faults = settled, dict(dealt)
             ledger.recoveries, ledger.submits_repeated = list(watch.done), load.refused
             ledger.stuck += [f"after {hit.fault}, {hit.victim} never went on" for hit in watch.open]
-            ledger.stuck += [f"a slot of pool {pool.name} is never free again" for pool in _held(fleet)]
+            ledger.stuck += [
+                f"a slot of pool {pool.name} is never free again" for pool in _held(fleet)
+            ]
             if not ledger.kept:
                 for name in sorted({hit.victim for hit in watch.open} & set(fleet.names)):
                     screen.say(f"the end of the log of {name}:\n{fleet.child(name).log_tail()}")
@@ -95,7 +101,13 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
 
 
 def _deal(
-    seconds: float, rng: random.Random, injector: Injector, screen: Screen, fleet: ChaosFleet, load: Load, watch: Watch
+    seconds: float,
+    rng: random.Random,
+    injector: Injector,
+    screen: Screen,
+    fleet: ChaosFleet,
+    load: Load,
+    watch: Watch,
 ) -> Counter[str]:
     dealt: Counter[str] = Counter()
     end = time.monotonic() + seconds
@@ -113,7 +125,14 @@ def _deal(
     return dealt
 
 
-def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, schedules: Schedules, watch: Watch) -> None:
+def _settle(
+    deadline: float,
+    screen: Screen,
+    fleet: ChaosFleet,
+    load: Load,
+    schedules: Schedules,
+    watch: Watch,
+) -> None:
     """Wait until every job has ended, all slots are free and everything that was hit goes on, or until the deadline."""
     over = False
     while (left := deadline - time.monotonic()) > 0:

@@ -51,7 +51,9 @@ def term_of(settings: Settings) -> float:
     return settings.lock_term + 2 * settings.sweep_every
 
 
-def judge_lateness(one: FoundSchedule, acts: list[Act], uptime: Uptime, settings: Settings, submit: float) -> Lateness:
+def judge_lateness(
+    one: FoundSchedule, acts: list[Act], uptime: Uptime, settings: Settings, submit: float
+) -> Lateness:
     """The account of a schedule whose ``overlap`` is ``allow``: no tick waits for a run. Pure.
 
     Args:

@@ -90,7 +90,9 @@ class Ledger:
         """For ``--json``: numbers first, sentences after them."""
         whole = asdict(self)
         sentences = {name: whole.pop(name) for name in WORDS}
-        whole["recoveries"] = {name: round(one.took, 2) for name, one in stated(self.recoveries).items()}
+        whole["recoveries"] = {
+            name: round(one.took, 2) for name, one in stated(self.recoveries).items()
+        }
         counts = {name: len(found) for name, found in sentences.items()}
         return {**whole, **counts, "kept": self.kept, "sentences": sentences}
 
@@ -126,7 +128,8 @@ class Ledger:
             ("duplicates", f"{self.duplicates} reports that said nothing new, absorbed"),
             (
                 "faults",
-                f"{sum(self.faults.values())}: " + ", ".join(f"{n} {name}" for name, n in sorted(self.faults.items())),
+                f"{sum(self.faults.values())}: "
+                + ", ".join(f"{n} {name}" for name, n in sorted(self.faults.items())),
             ),
         ]
         told = [f"  {name:<11} {text}" for name, text in numbers]
@@ -134,7 +137,9 @@ class Ledger:
             told.append(
                 f"  {'slowest':<11} recovery {self.slowest.took:.1f} s: {self.slowest.fault}, {self.slowest.victim}"
             )
-            rest = ", ".join(f"{name} {one.took:.1f}" for name, one in stated(self.recoveries).items())
+            rest = ", ".join(
+                f"{name} {one.took:.1f}" for name, one in stated(self.recoveries).items()
+            )
             told.append(f"  {'per fault':<11} {rest} (seconds, the slowest of each)")
         for word in WORDS:
             sentences = getattr(self, word)
@@ -144,15 +149,21 @@ class Ledger:
 
 def judge(accepted: Mapping[str, Asked], found: Found) -> Ledger:
     """The account of these jobs. Pure."""
-    ledger = Ledger(submitted=len(accepted), published=sum(one.kind == "package" for one in found.entries))
+    ledger = Ledger(
+        submitted=len(accepted), published=sum(one.kind == "package" for one in found.entries)
+    )
     published = Counter(entry.job for entry in found.entries)
     for job, asked in accepted.items():
         if job not in found.jobs:
-            ledger.lost.append(f"{asked.name} ({job}): its submit was acknowledged, and it is not in the store")
+            ledger.lost.append(
+                f"{asked.name} ({job}): its submit was acknowledged, and it is not in the store"
+            )
             continue
         _, status = found.jobs[job]
         if not status.terminal:
-            ledger.stuck.append(f"{asked.name} ({job}) is {status}: {found.waits.get(job, 'for no known reason')}")
+            ledger.stuck.append(
+                f"{asked.name} ({job}) is {status}: {found.waits.get(job, 'for no known reason')}"
+            )
             continue
         if status is not Status.FINISHED:
             ledger.lost.append(f"{asked.name} ({job}) ended {status}")
@@ -160,15 +171,23 @@ def judge(accepted: Mapping[str, Asked], found: Found) -> Ledger:
         ledger.finished += 1
         if published[job] != 1:
             words = ledger.doubled if published[job] else ledger.lost
-            words.append(f"{asked.name} ({job}) is FINISHED with {published[job]} entries in the warehouse log")
+            words.append(
+                f"{asked.name} ({job}) is FINISHED with {published[job]} entries in the warehouse log"
+            )
         _judge_rows(ledger, asked, job, found.rows.get(asked.dataset, ()))
         _judge_groups(ledger, asked, job, found)
     names = Counter(name for name, _ in found.jobs.values())
-    ledger.doubled += [f"{n} jobs were made of one submit, {name}" for name, n in names.items() if n > 1]
+    ledger.doubled += [
+        f"{n} jobs were made of one submit, {name}" for name, n in names.items() if n > 1
+    ]
     strangers = {entry.job for entry in found.entries} - set(accepted)
-    ledger.doubled += [f"job {job} published, and nobody was told that it exists" for job in strangers]
+    ledger.doubled += [
+        f"job {job} published, and nobody was told that it exists" for job in strangers
+    ]
     begun = Counter(_attempt(line) for line in found.ran if line.startswith("begun "))
-    ledger.doubled += [f"attempt {attempt} began {n} times" for attempt, n in begun.items() if n > 1]
+    ledger.doubled += [
+        f"attempt {attempt} began {n} times" for attempt, n in begun.items() if n > 1
+    ]
     ledger.attempts = len(begun)
     events = [event for events in found.events.values() for event in events]
     back = [event for event in events if event["kind"] == GroupState.BACKOFF]
@@ -188,19 +207,29 @@ def _judge_rows(ledger: Ledger, asked: Asked, job: str, rows: Sequence[int]) -> 
             f"{asked.name} ({job}) published {asked.dataset} without {len(missing)} of {asked.rows} rows"
         )
     if extra:
-        ledger.doubled.append(f"{asked.name} ({job}) published {extra} rows more than it made in {asked.dataset}")
+        ledger.doubled.append(
+            f"{asked.name} ({job}) published {extra} rows more than it made in {asked.dataset}"
+        )
 
 
 def _judge_groups(ledger: Ledger, asked: Asked, job: str, found: Found) -> None:
     """Each group succeeded once, and somebody did its work."""
-    succeeded = Counter(event["group"] for event in found.events.get(job, ()) if event["kind"] == GroupState.SUCCEEDED)
+    succeeded = Counter(
+        event["group"]
+        for event in found.events.get(job, ())
+        if event["kind"] == GroupState.SUCCEEDED
+    )
     done = {_attempt(line).rsplit("/", 2)[0] for line in found.ran if line.startswith("done ")}
     for group in asked.groups:
         if succeeded[group] != 1:
             words = ledger.doubled if succeeded[group] else ledger.lost
-            words.append(f"{asked.name} ({job}): {group} has {succeeded[group]} SUCCEEDED in its event log")
+            words.append(
+                f"{asked.name} ({job}): {group} has {succeeded[group]} SUCCEEDED in its event log"
+            )
         if f"{job}/{group}" not in done:
-            ledger.lost.append(f"{asked.name} ({job}): {group} is SUCCEEDED, and no attempt did its work")
+            ledger.lost.append(
+                f"{asked.name} ({job}): {group} is SUCCEEDED, and no attempt did its work"
+            )
 
 
 def _attempt(line: str) -> str:
@@ -216,7 +245,9 @@ def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
     warehouse, queries = Warehouse(str(fleet.warehouse)), fleet.patient_queries
     jobs = queries.jobs(limit=None)
     runs = {job.id for job in jobs if job.schedule}
-    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
+    entries = [
+        entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None
+    ]
     return Found(
         {job.id: (job.name, job.status) for job in jobs if job.id not in runs},
         [entry for entry in entries if entry.job not in runs],
@@ -237,7 +268,11 @@ def _numbers(warehouse: Warehouse, dataset: str) -> list[int]:
         files = published_files(warehouse, dataset)
     except UnstuckError:
         return []  # it was not published, which is judged by the log
-    return [n for file in files for n in pyarrow.parquet.read_table(file, columns=["n"]).column("n").to_pylist()]
+    return [
+        n
+        for file in files
+        for n in pyarrow.parquet.read_table(file, columns=["n"]).column("n").to_pylist()
+    ]
 
 
 def write_json(ledger: Ledger, path: Path) -> None:

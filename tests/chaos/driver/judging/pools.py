@@ -34,7 +34,9 @@ class Use:
     over: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        fullest = ", ".join(f"{pool} {self.most[pool]} of {slots}" for pool, slots in sorted(self.slots.items()))
+        fullest = ", ".join(
+            f"{pool} {self.most[pool]} of {slots}" for pool, slots in sorted(self.slots.items())
+        )
         return f"{self.claims} attempts held a slot; at the fullest: {fullest}"
 
 
@@ -65,7 +67,9 @@ def use_of(written: Iterable[Transaction], keys: Keys, jobs: Iterable[str]) -> U
             holders = [f"{job}/{group}" for (job, group), (of, _) in held.items() if of == pool]
             use.most[pool] = max(use.most[pool], len(holders))
             if len(holders) > use.slots.get(pool, 1):
-                use.over.append(f"pool {pool} has {use.slots.get(pool, 1)} slots, and {', '.join(holders)} held one")
+                use.over.append(
+                    f"pool {pool} has {use.slots.get(pool, 1)} slots, and {', '.join(holders)} held one"
+                )
     return use
 
 

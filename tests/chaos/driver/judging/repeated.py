@@ -17,7 +17,16 @@ from typing import Any
 import pyarrow.parquet
 
 from tests.chaos.driver.fleet import ChaosFleet
-from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, HELD, NAMES, PAST, TICKS, Schedules, explained
+from tests.chaos.driver.schedules import (
+    ARRIVES,
+    FOLLOWS,
+    HELD,
+    NAMES,
+    PAST,
+    TICKS,
+    Schedules,
+    explained,
+)
 from unstuck import Status, UnstuckError, published_files
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
@@ -88,10 +97,14 @@ def judge_schedules(
     by_name = {one.name: one for one in found}
     for one in found:
         if one.record is None:
-            account.lost.append(f"schedule {one.name}: its set was acknowledged, and it is not in the store")
+            account.lost.append(
+                f"schedule {one.name}: its set was acknowledged, and it is not in the store"
+            )
             continue
         if not one.record.status.terminal or one.record.going_on:
-            account.stuck.append(f"schedule {one.name} is {one.record.status}: {one.waits or 'nobody knows why'}")
+            account.stuck.append(
+                f"schedule {one.name} is {one.record.status}: {one.waits or 'nobody knows why'}"
+            )
         _judge_runs(account, one)
         if policy_of(one.record.policy).every:
             _judge_ticks(account, one, one.record)
@@ -99,7 +112,9 @@ def judge_schedules(
         _judge_tick_rows(account, by_name[name])
     last = max((row["seen"] for row in by_name[FOLLOWS].rows), default=0)
     if last < len(by_name[TICKS].rows):
-        account.lost.append(f"{FOLLOWS} has seen {last} of {len(by_name[TICKS].rows)} rows of {TICKS}")
+        account.lost.append(
+            f"{FOLLOWS} has seen {last} of {len(by_name[TICKS].rows)} rows of {TICKS}"
+        )
     _judge_files(account, by_name[ARRIVES].rows, fed, aside)
     return account
 
@@ -107,20 +122,28 @@ def judge_schedules(
 def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
     """Each run has ended, is in the event log once, has its package, and none began before another was over."""
     account.runs += len(one.runs)
-    submitted = Counter(str(event["job"]) for event in one.events if event["kind"] == "RUN_SUBMITTED")
+    submitted = Counter(
+        str(event["job"]) for event in one.events if event["kind"] == "RUN_SUBMITTED"
+    )
     stands = {run.id for run in one.runs}
     account.lost += [
-        f"{one.name}: job {job} was submitted, and is not in the store" for job in submitted if job not in stands
+        f"{one.name}: job {job} was submitted, and is not in the store"
+        for job in submitted
+        if job not in stands
     ]
     ticks_run = Counter(run.tick for run in one.runs if run.status is Status.FINISHED)
-    account.doubled += [f"{one.name}: {n} runs of {tick} are FINISHED" for tick, n in ticks_run.items() if n > 1]
+    account.doubled += [
+        f"{one.name}: {n} runs of {tick} are FINISHED" for tick, n in ticks_run.items() if n > 1
+    ]
     for run in one.runs:
         named = f"{run.key} ({run.id})"
         if not run.status.terminal:
             account.stuck.append(f"{named} is {run.status}")
             continue
         kind = f"{'BACKFILL_' if run.backfill else ''}RUN_{run.status}"
-        ends = [event for event in one.events if event["kind"] == kind and event.get("job") == run.id]
+        ends = [
+            event for event in one.events if event["kind"] == kind and event.get("job") == run.id
+        ]
         for told, times in (("RUN_SUBMITTED", submitted[run.id]), (kind, len(ends))):
             if times != 1:
                 words = account.doubled if times else account.lost
@@ -132,7 +155,9 @@ def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
             words.append(f"{named} is FINISHED with {packages} entries in the warehouse log")
     if one.record is not None and policy_of(one.record.policy).overlap == "allow":
         return
-    in_order = sorted((run for run in one.runs if not run.backfill), key=lambda run: run.submitted_at)
+    in_order = sorted(
+        (run for run in one.runs if not run.backfill), key=lambda run: run.submitted_at
+    )
     for before, run in pairwise(in_order):
         if before.ended_at == 0 or run.submitted_at < before.ended_at:
             account.doubled.append(f"{run.key} began while {before.key} went on")
@@ -158,7 +183,9 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
         if mine and not well:
             last = max(mine, key=lambda run: run.submitted_at)
             if last.status.terminal and not (last.reason and last.reason.text):
-                account.lost.append(f"{one.name}: the run of {name} ended {last.status}, and nobody says why")
+                account.lost.append(
+                    f"{one.name}: the run of {name} ended {last.status}, and nobody says why"
+                )
         in_quiet = any(first <= at <= last for first, last in quiet)
         let_go = at in one.let_go or (stopped and at == record.cursor)
         if not mine and not of_skip and not in_quiet and not let_go:
@@ -168,24 +195,34 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
 def _judge_tick_rows(account: Repeated, one: FoundSchedule) -> None:
     """A row for each run that ended well."""
     well = {run.tick for run in one.runs if run.status is Status.FINISHED}
-    rows = Counter(tick_text(datetime.datetime.fromisoformat(row["tick"]).timestamp()) for row in one.rows)
+    rows = Counter(
+        tick_text(datetime.datetime.fromisoformat(row["tick"]).timestamp()) for row in one.rows
+    )
     account.lost += [
-        f"{one.name}: {tick} is FINISHED, and its row is not published" for tick in sorted(well - set(rows))
+        f"{one.name}: {tick} is FINISHED, and its row is not published"
+        for tick in sorted(well - set(rows))
     ]
-    account.doubled += [f"{one.name}: the tick {tick} is published {n} times" for tick, n in rows.items() if n > 1]
     account.doubled += [
-        f"{one.name}: {tick} is published, and no run of it is FINISHED" for tick in sorted(set(rows) - well)
+        f"{one.name}: the tick {tick} is published {n} times" for tick, n in rows.items() if n > 1
+    ]
+    account.doubled += [
+        f"{one.name}: {tick} is published, and no run of it is FINISHED"
+        for tick in sorted(set(rows) - well)
     ]
 
 
-def _judge_files(account: Repeated, rows: Rows, fed: Mapping[str, Collection[int]], aside: Sequence[str]) -> None:
+def _judge_files(
+    account: Repeated, rows: Rows, fed: Mapping[str, Collection[int]], aside: Sequence[str]
+) -> None:
     """Each file was read once or, if it is broken, put aside once."""
     read, put = Counter(row["id"] for row in rows), Counter(aside)
     for path, ids in fed.items():
         times = [read.pop(one, 0) for one in ids] if ids else [put.pop(path, 0)]
         word = "read" if ids else "put aside"
         if min(times) == 0:
-            account.lost.append(f"file {path} was fed, and of its rows {times.count(0)} were not {word}")
+            account.lost.append(
+                f"file {path} was fed, and of its rows {times.count(0)} were not {word}"
+            )
         if max(times) > 1:
             account.doubled.append(f"file {path} was {word} {max(times)} times")
     account.doubled += [f"{ARRIVES} has the row {one}, which nobody fed" for one in read]
@@ -203,17 +240,24 @@ def _spans(events: Sequence[Mapping[str, Any]], kind: str) -> Iterator[Span]:
     for event in events:
         if event["kind"] == kind and (span := _SPAN.search(str(event.get("text", "")))):
             first, last = span[1], span[2] or span[1]
-            yield datetime.datetime.fromisoformat(first).timestamp(), datetime.datetime.fromisoformat(last).timestamp()
+            yield (
+                datetime.datetime.fromisoformat(first).timestamp(),
+                datetime.datetime.fromisoformat(last).timestamp(),
+            )
 
 
 def _at(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
-def gather_schedules(fleet: ChaosFleet, schedules: Schedules) -> tuple[list[FoundSchedule], list[str]]:
+def gather_schedules(
+    fleet: ChaosFleet, schedules: Schedules
+) -> tuple[list[FoundSchedule], list[str]]:
     """Read what there is to judge; also the path of each file that was put aside. Raises: redis.RedisError."""
     warehouse, jobs = Warehouse(str(fleet.warehouse)), fleet.patient_queries.jobs(limit=None)
-    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
+    entries = [
+        entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None
+    ]
     packages = Counter(entry.job for entry in entries if entry.kind == "package")
     store = ScheduleStore(fleet.patient, fleet.keys)
     found = [

@@ -23,7 +23,10 @@ Transaction = list[Command]
 
 WORKED = frozenset(str(word) for word in Applied)  # any other word means that it was set aside
 _OTHERS = (b"ATTEMPT_", b"NOTICE_")  # counters that count something else than reports
-EVENT = {ReportKind.CLAIMED: GroupState.RUNNING, ReportKind.SUCCEEDED: GroupState.SUCCEEDED}  # what it leads to
+EVENT = {
+    ReportKind.CLAIMED: GroupState.RUNNING,
+    ReportKind.SUCCEEDED: GroupState.SUCCEEDED,
+}  # what it leads to
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,7 +56,10 @@ class Account:
 
     def to_dict(self) -> dict[str, int]:
         """The numbers."""
-        return {"sent": self.sent, **{name: len(getattr(self, name)) for name in ("lost", "doubled", "aside")}}
+        return {
+            "sent": self.sent,
+            **{name: len(getattr(self, name)) for name in ("lost", "doubled", "aside")},
+        }
 
 
 def judge(sent: Set[Sent], written: Iterable[Transaction], keys: Keys) -> Account:
@@ -89,9 +95,13 @@ def judge(sent: Set[Sent], written: Iterable[Transaction], keys: Keys) -> Accoun
         named = ", ".join(map(str, acked[:3]))
         # An ack that has no effect is not written down.
         if counted > len(acked):
-            account.doubled.append(f"{counted - len(acked)} more were counted than acked, beside: {named or 'nothing'}")
+            account.doubled.append(
+                f"{counted - len(acked)} more were counted than acked, beside: {named or 'nothing'}"
+            )
         elif 0 < counted < len(acked):
-            account.lost.append(f"{len(acked) - counted} more were acked than counted, of: {named} …")
+            account.lost.append(
+                f"{len(acked) - counted} more were acked than counted, of: {named} …"
+            )
     strangers = (set(arrived.values()) | set(worked)) - sent
     account.doubled += [f"{one} came, and nobody sent it" for one in sorted(strangers)]
     for one in sorted(sent):
@@ -106,7 +116,9 @@ def judge(sent: Set[Sent], written: Iterable[Transaction], keys: Keys) -> Accoun
 def _arrived(rest: Command) -> dict[bytes, Sent]:
     """An entry of the report stream by its id; nothing for a wake-up, which is no report."""
     entry, *pairs = rest
-    fields = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+    fields = {
+        name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)
+    }
     if "token" not in fields:
         return {}
     token = Token.parse(fields["token"])

@@ -28,10 +28,14 @@ def make_offer(store: redis.Redis, folder: Path, step: str = "my_pid", job: str 
 def rewritten(store: redis.Redis, offer: Offer, **fields: Any) -> None:
     """The plan of the offer's group as another release might have stored it."""
     plans = fleet.KEYS.of(offer.job).plans
-    store.hset(plans, offer.group, json.dumps({**json.loads(store.hget(plans, offer.group)), **fields}))
+    store.hset(
+        plans, offer.group, json.dumps({**json.loads(store.hget(plans, offer.group)), **fields})
+    )
 
 
-def ended(store: redis.Redis, server: RedisServer, folder: Path, *offers: Offer, prepared: str = "") -> list[Outcome]:
+def ended(
+    store: redis.Redis, server: RedisServer, folder: Path, *offers: Offer, prepared: str = ""
+) -> list[Outcome]:
     """The outcomes that one runner put on the record, while it lived."""
     with single_runner(server.url, folder, *offers, prepared=prepared) as runner:
         said = runner.said()
@@ -43,12 +47,15 @@ def test_a_worker_whose_folder_is_gone_works_and_says_so_of_a_step_that_it_canno
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offers = [
-        make_offer(client, tmp_path, step, job) for step, job in [("my_pid", "a"), ("not_there", "b"), ("boom", "c")]
+        make_offer(client, tmp_path, step, job)
+        for step, job in [("my_pid", "a"), ("not_there", "b"), ("boom", "c")]
     ]
     done, failed, raised = ended(client, redis_server, tmp_path, *offers, prepared=GONE)
     assert done.kind is OutcomeKind.SUCCEEDED, done.failure
     assert failed.failure is not None
-    assert (failed.failure.code, failed.failure.recoverable) == ("WORKER_FOLDER_GONE", True), "another may have it"
+    assert (failed.failure.code, failed.failure.recoverable) == ("WORKER_FOLDER_GONE", True), (
+        "another may have it"
+    )
     assert "fleet_steps:not_there" in failed.failure.text
     assert raised.failure is not None
     assert raised.failure.code == "STEP_FAILED"
@@ -70,9 +77,10 @@ def test_an_order_with_fields_of_another_release_is_carried_out_if_they_ask_for_
     assert done.kind is OutcomeKind.SUCCEEDED, done.failure
     for outcome, names in zip(refused, ["reruns", "warehouse", "group.steps.0.pool"], strict=True):
         assert outcome.failure is not None
-        assert (outcome.failure.code, outcome.failure.recoverable) == ("WORK_ORDER_UNREADABLE", True), (
-            "another may read it"
-        )
+        assert (outcome.failure.code, outcome.failure.recoverable) == (
+            "WORK_ORDER_UNREADABLE",
+            True,
+        ), "another may read it"
         assert f"({names}: " in outcome.failure.text
 
 
@@ -150,7 +158,10 @@ runner.replace = lambda: print("replaced")
 def test_an_attempt_that_was_taken_with_an_outcome_is_handed_back_by_a_runner_that_must_end(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    first, second = make_offer(client, tmp_path, job="first"), make_offer(client, tmp_path, job="second")
+    first, second = (
+        make_offer(client, tmp_path, job="first"),
+        make_offer(client, tmp_path, job="second"),
+    )
     fleet.stand(client, second, "light")
     with single_runner(redis_server.url, tmp_path, first, prepared=ENDS_BADLY) as runner:
         assert runner.process.wait() != 0
@@ -175,9 +186,14 @@ SESSION_IS_UP = "type(runner.driver).unused = False"
 def test_a_runner_that_may_run_spark_asks_no_jvm_before_an_outcome_is_recorded(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, session: str, round_trips: bool
 ) -> None:
-    first, second = make_offer(client, tmp_path, job="first"), make_offer(client, tmp_path, job="second")
+    first, second = (
+        make_offer(client, tmp_path, job="first"),
+        make_offer(client, tmp_path, job="second"),
+    )
     fleet.stand(client, second, "light")
-    with single_runner(redis_server.url, tmp_path, first, prepared=MAY_RUN_SPARK + session) as runner:
+    with single_runner(
+        redis_server.url, tmp_path, first, prepared=MAY_RUN_SPARK + session
+    ) as runner:
         said = runner.said()
     assert "asked False" in said, "between two attempts"
     assert "asked True" not in said

@@ -27,7 +27,12 @@ def may_take(asked=runner.may_take):
 runner.may_take = may_take
 """
 PUT_BACK = {"environment", "variable", "path", "zone", "zone_alone", "folder"}
-IN_A_NEW_PROCESS = {"decimals", "traps", "garbage", "importers"}  # what is not, or not wholly, put back in the old one
+IN_A_NEW_PROCESS = {
+    "decimals",
+    "traps",
+    "garbage",
+    "importers",
+}  # what is not, or not wholly, put back in the old one
 NOT_FOR_AN_OUTCOME = {"socket", "tempfile", "random", "modules"}
 INNOCENT = 12
 
@@ -42,7 +47,11 @@ def make_offer(
     output: str | None = None,
     **params: Any,
 ) -> Offer:
-    spec = {"name": "g", "spark": False, "steps": [{"python": step, "params": params, "output": output}]}
+    spec = {
+        "name": "g",
+        "spark": False,
+        "steps": [{"python": step, "params": params, "output": output}],
+    }
     return fleet.make_offer(store, folder / "warehouse", job, spec, send=send)
 
 
@@ -53,7 +62,12 @@ def make_offer(
     ids=["succeeds", "fails", "succeeds-soon-after-another"],
 )
 def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put_back(
-    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, then: str, prepared: str, but: set[str]
+    client: redis.Redis,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    then: str,
+    prepared: str,
+    but: set[str],
 ) -> None:
     whats = [what for what in (*bad_steps.STATE, *bad_steps.CODE) if what not in but]
     offers = [make_offer(client, tmp_path, "first", "bad_steps:found")]
@@ -103,7 +117,10 @@ def test_a_step_that_fails_by_what_another_has_replaced_is_charged_to_the_runner
     failure = fleet.outcome(client, offers[1], 0).failure
     assert failure is not None
     assert (failure.code, failure.recoverable) == ("RUNNER_FAILED", True)
-    assert "maybe of another attempt, had changed random.random: ZeroDivisionError: patched by a step" in failure.text
+    assert (
+        "maybe of another attempt, had changed random.random: ZeroDivisionError: patched by a step"
+        in failure.text
+    )
 
 
 @pytest.mark.variant
@@ -114,7 +131,9 @@ def test_a_wave_of_jobs_with_bad_steps_among_them_fails_no_innocent_one(
     offers: dict[str, Offer] = {}
     with fleet.worker(redis_server.url, tmp_path, concurrency=2) as worker:
         for n in range(INNOCENT):
-            offers[f"good{n}"] = make_offer(client, tmp_path, f"good{n}", "fleet_steps:table", send=True, output="rows")
+            offers[f"good{n}"] = make_offer(
+                client, tmp_path, f"good{n}", "fleet_steps:table", send=True, output="rows"
+            )
             if n < len(bad):
                 then = "mine" if n % 2 else ""
                 offers[bad[n]] = make_offer(
@@ -147,10 +166,17 @@ def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_rep
     with single_runner(redis_server.url, tmp_path, *offers, prepared=REPLACED) as runner:
         done = "succeeded APPLIED"
         assert runner.said() == [done, done, "replaced", done, done]
-    assert [fleet.outcome(client, offer, 0).results["added"] for offer in offers[:2]] == [["1", True]] * 2
+    assert [fleet.outcome(client, offer, 0).results["added"] for offer in offers[:2]] == [
+        ["1", True]
+    ] * 2
 
 
-IMPORTED = [("a", "at_import.adds"), ("b", "at_import.adds"), ("c", "at_import.sets"), ("d", "at_import.sets")]
+IMPORTED = [
+    ("a", "at_import.adds"),
+    ("b", "at_import.adds"),
+    ("c", "at_import.sets"),
+    ("d", "at_import.sets"),
+]
 
 
 def test_a_step_that_imports_in_its_function_and_sets_a_variable_gets_its_runner_replaced(
@@ -159,19 +185,30 @@ def test_a_step_that_imports_in_its_function_and_sets_a_variable_gets_its_runner
     (tmp_path / "imported_late.py").write_text("value = 1\n")
     offers = [
         make_offer(client, tmp_path, "plain", "bad_steps:leave", what="variable"),
-        make_offer(client, tmp_path, "job", "bad_steps:import_and_leave", module="imported_late", what="variable"),
+        make_offer(
+            client,
+            tmp_path,
+            "job",
+            "bad_steps:import_and_leave",
+            module="imported_late",
+            what="variable",
+        ),
         make_offer(client, tmp_path, "next", "bad_steps:found"),
     ]
     with single_runner(redis_server.url, tmp_path, *offers, prepared=REPLACED) as runner:
         done = "succeeded APPLIED"
         assert runner.said() == [done, "replaced", done, done]
-    assert "LEFT_BY_A_STEP" not in fleet.outcome(client, offers[-1], 0).results["found"]["environment"]
+    assert (
+        "LEFT_BY_A_STEP" not in fleet.outcome(client, offers[-1], 0).results["found"]["environment"]
+    )
 
 
 def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    steps = [{"python": "bad_steps:leave", "params": {"what": what}} for what in ("variable", "json")]
+    steps = [
+        {"python": "bad_steps:leave", "params": {"what": what}} for what in ("variable", "json")
+    ]
     spec = {"name": "g", "spark": False, "steps": [*steps, {"python": "bad_steps:found"}]}
     offers = [fleet.make_offer(client, tmp_path / "warehouse", "job", spec, send=False)]
     offers.append(make_offer(client, tmp_path, "next", "bad_steps:found"))

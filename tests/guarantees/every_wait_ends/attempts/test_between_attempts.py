@@ -23,7 +23,11 @@ SOON = {"UNSTUCK_DISPATCH_TIMEOUT": "1s", "UNSTUCK_SESSION_TIMEOUT": "2s"}
 
 @pytest.mark.parametrize(
     ("place", "arguments"),
-    [("worker_process_init", []), ("task_postrun", []), ("worker_process_shutdown", ["--max-tasks-per-child", "1"])],
+    [
+        ("worker_process_init", []),
+        ("task_postrun", []),
+        ("worker_process_shutdown", ["--max-tasks-per-child", "1"]),
+    ],
     ids=["in its start", "after an attempt", "in its end"],
 )
 def test_a_child_that_hangs_where_it_holds_nothing_is_ended_and_another_takes_its_place(
@@ -32,7 +36,9 @@ def test_a_child_that_hangs_where_it_holds_nothing_is_ended_and_another_takes_it
     hung = tmp_path / "hung"
     environ = {**SOON, hanging.AT: place, hanging.ONCE: str(hung)}
     arguments = ["-I", "hanging", *arguments]
-    with fleet.worker(redis_server.url, tmp_path, environ=environ, arguments=arguments, program="hanging") as worker:
+    with fleet.worker(
+        redis_server.url, tmp_path, environ=environ, arguments=arguments, program="hanging"
+    ) as worker:
         # Given: its only child hangs, and no attempt is held.
         offers = [fleet.make_offer(client, tmp_path / "w", "first", GROUP)]
         child = int(wait_until(lambda: hung.exists() and hung.read_text(), 60, "the child to hang"))
@@ -49,7 +55,9 @@ def _done(client: redis.Redis, offers: list[Offer]) -> bool:
     left = [offer for offer in offers if "outcome" not in fleet.attempt(client, offer)]
     for offer in left:
         fleet.send_wake_up(client, offer, "light")
-    return not left and all(fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED for offer in offers)
+    return not left and all(
+        fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED for offer in offers
+    )
 
 
 def test_a_child_that_takes_its_time_to_wait_or_to_work_is_let_be(

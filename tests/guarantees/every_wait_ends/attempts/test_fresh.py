@@ -16,8 +16,15 @@ from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 
 
-def make_offer(store: redis.Redis, folder: Path, job: str, step: str, *, fresh: bool, **params: Any) -> Offer:
-    spec = {"name": "g", "spark": False, "fresh": fresh, "steps": [{"python": f"fleet_steps:{step}", "params": params}]}
+def make_offer(
+    store: redis.Redis, folder: Path, job: str, step: str, *, fresh: bool, **params: Any
+) -> Offer:
+    spec = {
+        "name": "g",
+        "spark": False,
+        "fresh": fresh,
+        "steps": [{"python": f"fleet_steps:{step}", "params": params}],
+    }
     return fleet.make_offer(store, folder / "warehouse", job, spec)
 
 
@@ -37,7 +44,9 @@ def test_each_attempt_of_a_fresh_group_has_a_process_of_its_own_and_others_share
         for job in jobs:
             offer = make_offer(client, tmp_path, job, "my_pid", fresh=job.startswith("fresh"))
             pids[job] = pid(client, offer)
-        assert [pids[job] == runner.pid for job in jobs] == [True, False, True, False, True], worker.story()
+        assert [pids[job] == runner.pid for job in jobs] == [True, False, True, False, True], (
+            worker.story()
+        )
         assert pids["fresh-b"] != pids["fresh-d"]
         wait_until(lambda: fleet.gone(pids["fresh-d"]), 20, "the last fresh runner to be gone")
 
@@ -62,10 +71,16 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
         (runner,) = worker.runners
         offer = make_offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
         fleet.begun(client, offer, started)
-        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh_process" in " ".join(one.cmdline())]
+        (fresh,) = [
+            one
+            for one in runner.children()
+            if "unstuck.tasks.runner.fresh_process" in " ".join(one.cmdline())
+        ]
         fresh.send_signal(signal.SIGKILL)
         assert fleet.outcome(client, offer, 20).kind is OutcomeKind.LOST
-        assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
+        assert (
+            pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
+        )
 
 
 @pytest.mark.variant
@@ -81,13 +96,21 @@ def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_die
         fleet.begun(client, offer, started)
         for _ in range(4):  # by then the watchdog above knows the one below, which looks as often
             fleet.renewed(client, offer)
-        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh_process" in " ".join(one.cmdline())]
+        (fresh,) = [
+            one
+            for one in runner.children()
+            if "unstuck.tasks.runner.fresh_process" in " ".join(one.cmdline())
+        ]
         (watchdog,) = [one for one in fresh.children() if is_watchdog(one.pid)]
         above = worker.watchdog()
         watchdog.suspend()
         for one in (fresh, runner):
             one.kill()
-        wait_until(lambda: fleet.gone(above.pid), 20, "the watchdog above to have ended what its runner left")
+        wait_until(
+            lambda: fleet.gone(above.pid),
+            20,
+            "the watchdog above to have ended what its runner left",
+        )
         watchdog.resume()
         assert fleet.outcome(client, offer, 20).kind is OutcomeKind.LOST
 
@@ -99,21 +122,29 @@ def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_
     environ = {"UNSTUCK_LEASE_TTL": "60s", "UNSTUCK_LEASE_RENEW": "100ms"}
     with fleet.worker(redis_server.url, tmp_path, environ=environ) as worker:
         (runner,) = worker.runners
-        assert pid(client, make_offer(client, tmp_path, "first", "my_pid", fresh=False)) == runner.pid
+        assert (
+            pid(client, make_offer(client, tmp_path, "first", "my_pid", fresh=False)) == runner.pid
+        )
         offer = make_offer(client, tmp_path, "job", "die_at_once", fresh=True)
         assert fleet.outcome(client, offer, 30).kind is OutcomeKind.LOST
-        assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
+        assert (
+            pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
+        ), worker.story()
 
 
 @pytest.mark.variant
 def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes_on(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    with fleet.worker(redis_server.url, tmp_path, environ={"UNSTUCK_SESSION_TIMEOUT": "2s"}) as worker:
+    with fleet.worker(
+        redis_server.url, tmp_path, environ={"UNSTUCK_SESSION_TIMEOUT": "2s"}
+    ) as worker:
         (runner,) = worker.runners
         offer = make_offer(client, tmp_path, "job", "a_log_that_cannot_be_closed", fresh=True)
         assert fleet.outcome(client, offer, 30).kind is OutcomeKind.SUCCEEDED
-        assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
+        assert (
+            pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
+        ), worker.story()
 
 
 def test_a_fresh_runner_that_cannot_be_started_is_charged_to_nobody_else(

@@ -60,7 +60,11 @@ CANNOT_BE_LEFT = DRIVER.replace("{leave}", "time.sleep(600)")
 
 
 def make_offer(store: redis.Redis, folder: Path, step: str = "my_pid", **more: Any) -> Offer:
-    spec = {"name": "g", "spark": False, "steps": [{"python": f"fleet_steps:{step}", "params": more.pop("given", {})}]}
+    spec = {
+        "name": "g",
+        "spark": False,
+        "steps": [{"python": f"fleet_steps:{step}", "params": more.pop("given", {})}],
+    }
     return fleet.make_offer(store, folder / "warehouse", "job", spec, send=False, **more)
 
 
@@ -93,14 +97,18 @@ def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
     offer = make_offer(client, tmp_path, inputs={"a": ["_staging/job/a/1-n-c"]})
     (tmp_path / "warehouse" / "_staging/job/a/1-n-c").mkdir(parents=True)
     hang(tmp_path / "warehouse" / "_staging/job/a/1-n-c/_marker.json")
-    assert hung(client, redis_server, tmp_path, offer).text.startswith("reading what the group needs")
+    assert hung(client, redis_server, tmp_path, offer).text.startswith(
+        "reading what the group needs"
+    )
 
 
 @pytest.mark.variant
 def test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_though_its_log_hangs_too(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    offer = make_offer(client, tmp_path, "warehouse_hangs", given={"warehouse": str(tmp_path / "warehouse")})
+    offer = make_offer(
+        client, tmp_path, "warehouse_hangs", given={"warehouse": str(tmp_path / "warehouse")}
+    )
     assert hung(client, redis_server, tmp_path, offer).text.startswith("writing the marker")
 
 
@@ -111,14 +119,18 @@ def test_a_warehouse_that_hangs_after_a_failure_ends_the_attempt(
     given = {"warehouse": str(tmp_path / "warehouse"), "then": "fail"}
     offer = make_offer(client, tmp_path, "warehouse_hangs", given=given)
     said = hung(client, redis_server, tmp_path, offer).text
-    assert said.startswith("looking, after it failed with UNRECOVERABLE (no use trying again), for the warehouse ")
+    assert said.startswith(
+        "looking, after it failed with UNRECOVERABLE (no use trying again), for the warehouse "
+    )
 
 
 def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_failure(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     offer = make_offer(client, tmp_path, "boom")
-    with single_runner(redis_server.url, tmp_path, offer, prepared=LOG_THAT_HANGS, environ=SOON) as runner:
+    with single_runner(
+        redis_server.url, tmp_path, offer, prepared=LOG_THAT_HANGS, environ=SOON
+    ) as runner:
         failure = fleet.outcome(client, offer, 60).failure
         assert runner.said() == ["replaced", "failed APPLIED"]
     assert failure is not None
@@ -141,7 +153,9 @@ def test_a_warehouse_that_is_slow_and_answers_is_no_hang(
     for number in itertools.count(1):
         timeout, answers = 2**number, tmp_path / f"answers{number}"
         answers.touch()
-        offer = make_offer(client, tmp_path, inputs={"a": folders}, epoch=number, nonce=f"n{number}")
+        offer = make_offer(
+            client, tmp_path, inputs={"a": folders}, epoch=number, nonce=f"n{number}"
+        )
         slow = f"""
 import time
 from unstuck.tasks.warehouse import files
@@ -154,15 +168,21 @@ def slowly(path):
 files._read_local = slowly
 """
         environ = {"UNSTUCK_WAREHOUSE_TIMEOUT": f"{timeout}s"}
-        with single_runner(redis_server.url, tmp_path, offer, prepared=slow, environ=environ) as runner:
+        with single_runner(
+            redis_server.url, tmp_path, offer, prepared=slow, environ=environ
+        ) as runner:
             killed = runner.process.wait() < 0
             times = [*map(float, answers.read_text().split()), time.monotonic()]
             if not killed:
                 assert runner.said() == ["succeeded APPLIED"]
                 assert times[-2] - times[0] > timeout, "longer together than one answer may take"
                 return
-        longest = max((after - before for before, after in itertools.pairwise(times)), default=math.inf)
-        assert longest > timeout / 2, f"killed for {timeout} s without an answer; there were none for {longest:.1f} s"
+        longest = max(
+            (after - before for before, after in itertools.pairwise(times)), default=math.inf
+        )
+        assert longest > timeout / 2, (
+            f"killed for {timeout} s without an answer; there were none for {longest:.1f} s"
+        )
 
 
 def with_session(store: redis.Redis, folder: Path, step: str) -> Offer:
@@ -176,19 +196,25 @@ def log_of(folder: Path) -> str:
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize(("step", "said"), [("my_pid", []), ("never", ["UNRECOVERABLE", "no use trying again"])])
+@pytest.mark.parametrize(
+    ("step", "said"), [("my_pid", []), ("never", ["UNRECOVERABLE", "no use trying again"])]
+)
 def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_and_ends_its_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, step: str, said: Sequence[str]
 ) -> None:
     offer = with_session(client, tmp_path, step)
     environ = {"UNSTUCK_SESSION_TIMEOUT": TIMEOUT}
-    with single_runner(redis_server.url, tmp_path, offer, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
+    with single_runner(
+        redis_server.url, tmp_path, offer, prepared=CANNOT_BE_LEFT, environ=environ
+    ) as runner:
         outcome = fleet.outcome(client, offer, 60)
         assert runner.process.wait() < 0, "it was killed"
     assert outcome.kind is (OutcomeKind.FAILED if said else OutcomeKind.SUCCEEDED)
     failure = outcome.failure
     assert ([] if failure is None else [failure.code, failure.text]) == said
-    assert [one["kind"] for one in fleet.reports(client)] == ["claimed", outcome.kind], "its watchdog says no more"
+    assert [one["kind"] for one in fleet.reports(client)] == ["claimed", outcome.kind], (
+        "its watchdog says no more"
+    )
     log = log_of(tmp_path)
     assert "was killed: leaving the Spark session on " in log
     assert ("in never" in log) == (step == "never"), "the step's own traceback is for people to see"

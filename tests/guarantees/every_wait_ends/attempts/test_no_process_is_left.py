@@ -19,7 +19,9 @@ from unstuck.tasks.protocol.token import Offer
 
 
 @pytest.fixture(scope="module")
-def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[fleet.FleetWorker]:
+def worker(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[fleet.FleetWorker]:
     folder = tmp_path_factory.mktemp("worker")
     with fleet.worker(redis_server.url, folder, queues="leaving", concurrency=2) as running:
         yield running
@@ -75,7 +77,8 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     offers = {}
     for together in (*batched(ways, 4), (child_steps.LATER,)):
         steps = [
-            {"python": "child_steps:leave", "params": {"way": way, "folder": str(folders[way])}} for way in together
+            {"python": "child_steps:leave", "params": {"way": way, "folder": str(folders[way])}}
+            for way in together
         ]
         if together == (child_steps.LATER,):
             for one in offers.values():
@@ -83,7 +86,9 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
         offers[together] = make_offer(store, tmp_path, *steps)
     for together, offer in offers.items():
         found = fleet.outcome(store, offer)
-        assert found.kind is OutcomeKind.SUCCEEDED, f"{together}: {found}"  # it counts, whatever it left
+        assert found.kind is OutcomeKind.SUCCEEDED, (
+            f"{together}: {found}"
+        )  # it counts, whatever it left
     # Then: each has started a process, and none lives on.
     for way, folder in folders.items():
         wait_until(lambda folder=folder: [*folder.iterdir()], 20, f"a process of {way}")  # type: ignore[misc]
@@ -95,11 +100,15 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
         wait_until(lambda: not left(), 30, "all that was left to be gone")
     except AssertionError as error:
         raise AssertionError(f"{len(left())} of {len(folders)} live on: {left()}") from error
-    wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
+    wait_until(
+        lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else"
+    )
     # And: each attempt was one, with one word on how it ended.
     said = [(report["token"].rpartition("/")[0], report["kind"]) for report in fleet.reports(store)]
     for together, offer in offers.items():
-        assert [kind for token, kind in said if token == str(offer)] == ["claimed", "succeeded"], together
+        assert [kind for token, kind in said if token == str(offer)] == ["claimed", "succeeded"], (
+            together
+        )
     assert sorted((tmp_path / "ends").read_text().split()) == sorted(map(str, offers.values()))
     assert "WorkerLostError" not in worker.text()
 
@@ -110,11 +119,15 @@ def test_what_a_killed_runner_had_just_started_is_ended_as_well(
 ) -> None:
     started = tmp_path / "started"
     started.mkdir()
-    offer = make_offer(store, tmp_path, {"python": "child_steps:start_and_die", "params": {"folder": str(started)}})
+    offer = make_offer(
+        store, tmp_path, {"python": "child_steps:start_and_die", "params": {"folder": str(started)}}
+    )
     assert ended(store, offer, 30).kind is OutcomeKind.LOST
     assert len([*started.iterdir()]) == 2
     wait_until(lambda: not living(started), 30, "both to be gone")
-    wait_until(lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else")
+    wait_until(
+        lambda: all_are_ours(worker), 30, "two runners with their watchdogs, and nothing else"
+    )
 
 
 def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
@@ -124,7 +137,9 @@ def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
     folder = tmp_path / "started"
     folder.mkdir()
     steps = [{"python": "child_steps:leave", "params": {"way": "a daemon", "folder": str(folder)}}]
-    offer = fleet.make_offer(store, tmp_path / "w", "alone", {"name": "g", "spark": False, "steps": steps}, send=False)
+    offer = fleet.make_offer(
+        store, tmp_path / "w", "alone", {"name": "g", "spark": False, "steps": steps}, send=False
+    )
     with single_runner(redis_server.url, tmp_path, offer) as runner:
         assert runner.said() == ["succeeded APPLIED"]
     (daemon,) = folder.iterdir()
@@ -159,7 +174,9 @@ def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
 def test_a_fork_that_comes_back_from_its_step_ends_with_the_code_of_a_program(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
-    offer = make_offer(store, tmp_path, {"python": "child_steps:codes", "params": {"folder": str(tmp_path)}})
+    offer = make_offer(
+        store, tmp_path, {"python": "child_steps:codes", "params": {"folder": str(tmp_path)}}
+    )
     found = ended(store, offer)
     assert found.kind is OutcomeKind.SUCCEEDED, found
     assert found.results == {"returns": 0, "raises": 1, "exits": 3}

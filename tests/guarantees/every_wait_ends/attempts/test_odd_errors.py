@@ -23,7 +23,9 @@ SOON = (
 REPLACED = SOON + "runner.replace = lambda: print('replaced')\n"
 
 
-def make_offer(store: redis.Redis, folder: Path, step: str, job: str = "job", **params: Any) -> Offer:
+def make_offer(
+    store: redis.Redis, folder: Path, step: str, job: str = "job", **params: Any
+) -> Offer:
     step_of = {"python": f"odd_errors:{step}", "params": params}
     spec = {"name": "g", "spark": False, "timeout": "60s", "steps": [step_of]}
     return fleet.make_offer(store, folder / "warehouse", job, spec, send=False)
@@ -59,7 +61,16 @@ def test_an_error_whose_text_lets_nobody_else_speak_ends_its_attempt_under_its_n
 
 
 ASKED = (
-    *("__str__", "__name__", "__module__", "__traceback__", "__cause__", "__context__", "__notes__", "__class__"),
+    *(
+        "__str__",
+        "__name__",
+        "__module__",
+        "__traceback__",
+        "__cause__",
+        "__context__",
+        "__notes__",
+        "__class__",
+    ),
     *("__getattribute__", "__setattr__", "__eq__", "__hash__"),
 )
 
@@ -68,12 +79,19 @@ ASKED = (
 def test_an_error_that_raises_where_it_is_asked_something_ends_its_attempt_under_its_name(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, kind: str
 ) -> None:
-    offers = [make_offer(client, tmp_path, "raises_where", job=name.strip("_"), name=name, kind=kind) for name in ASKED]
+    offers = [
+        make_offer(client, tmp_path, "raises_where", job=name.strip("_"), name=name, kind=kind)
+        for name in ASKED
+    ]
     with single_runner(redis_server.url, tmp_path, *offers) as runner:
         assert runner.said() == ["failed APPLIED"] * len(ASKED)
     for offer in offers:
         failure = failure_of(client, offer)
-        text = f"(it has no text: asking for it raised {kind})" if offer.job == "str" else "the true error"
+        text = (
+            f"(it has no text: asking for it raised {kind})"
+            if offer.job == "str"
+            else "the true error"
+        )
         assert failure.text == f"Odd: {text}"
         assert "in raises_where" in failure.traceback
         (log,) = (tmp_path / "warehouse").glob(f"_staging/{offer.job}/job.logs/g.*.log")

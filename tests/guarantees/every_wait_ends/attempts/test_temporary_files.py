@@ -24,12 +24,16 @@ def temporary(tmp_path: Path) -> Path:
     return folder
 
 
-def filling(client: redis.Redis, tmp_path: Path, name: str, **rest: object) -> tuple[Offer, list[Path]]:
+def filling(
+    client: redis.Redis, tmp_path: Path, name: str, **rest: object
+) -> tuple[Offer, list[Path]]:
     """An attempt that has filled its temporary folders and waits for the file ``gate``; and what it made."""
     started = tmp_path / f"{name}-started"
     params = {"started": str(started), "gate": str(tmp_path / "gate")}
     step = {"python": "fleet_steps:fills_temporary_folders", "params": params}
-    offer = fleet.make_offer(client, tmp_path / "w", name, {"name": "g", "spark": False, "steps": [step], **rest})
+    offer = fleet.make_offer(
+        client, tmp_path / "w", name, {"name": "g", "spark": False, "steps": [step], **rest}
+    )
     fleet.begun(client, offer, started)
     return offer, [Path(place) for place in json.loads(started.read_text())]
 

@@ -28,8 +28,14 @@ def test_a_worker_whose_log_blocks_ends_itself_when_it_takes_nothing_any_more(
         fleet.worker(redis_server.url, tmp_path, environ=ENVIRON, program="piped") as worker,
         log_stands_still(worker.process.pid),
     ):
-        for name in ("a", "b", "c"):  # Celery writes a line for each, before it hands it to a runner
-            fleet.make_offer(client, tmp_path / "w", name, {**GROUP, "steps": [{"python": "fleet_steps:my_pid"}]})
+        for name in (
+            "a",
+            "b",
+            "c",
+        ):  # Celery writes a line for each, before it hands it to a runner
+            fleet.make_offer(
+                client, tmp_path / "w", name, {**GROUP, "steps": [{"python": "fleet_steps:my_pid"}]}
+            )
         assert worker.process.wait() in (os.EX_SOFTWARE, -signal.SIGALRM)
 
 

@@ -28,10 +28,14 @@ from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.views.jobs.job_facts import GroupView
 
-LONG = {"UNSTUCK_DRAIN_GRACE": "150s"}  # what ends well before that has not ended because the grace was over
+LONG = {
+    "UNSTUCK_DRAIN_GRACE": "150s"
+}  # what ends well before that has not ended because the grace was over
 SLACK = 5.0  # seconds for what the processes do beside the graces
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # nothing lapses here, whatever the machine is at
-LOAD = 200  # members of half a second, two or three at a time: they last for more than half a minute
+LOAD = (
+    200  # members of half a second, two or three at a time: they last for more than half a minute
+)
 
 
 @pytest.fixture
@@ -78,7 +82,9 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet
 @pytest.fixture
 def client(coordinator: LocalFleet) -> Iterator[Client]:
     with Client(
-        Settings(redis_url=coordinator.redis_url, warehouse=str(coordinator.home.path / "warehouse"))
+        Settings(
+            redis_url=coordinator.redis_url, warehouse=str(coordinator.home.path / "warehouse")
+        )
     ) as client:
         yield client
 
@@ -86,8 +92,17 @@ def client(coordinator: LocalFleet) -> Iterator[Client]:
 def counted(tmp_path: Path, **more: Any) -> dict[str, Any]:
     """A group that counts what it does in files of ``tmp_path / "effects"``."""
     (tmp_path / "effects").mkdir()
-    params = {"folder": str(tmp_path / "effects"), "gate": str(tmp_path / "gate"), **more.pop("params", {})}
-    return {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:counted", "params": params}], **more}
+    params = {
+        "folder": str(tmp_path / "effects"),
+        "gate": str(tmp_path / "gate"),
+        **more.pop("params", {}),
+    }
+    return {
+        "name": "g",
+        "spark": False,
+        "steps": [{"python": "fleet_steps:counted", "params": params}],
+        **more,
+    }
 
 
 def effects(tmp_path: Path) -> dict[str, list[str]]:
@@ -158,7 +173,9 @@ def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_bac
         stopped.process.send_signal(signal.SIGTERM)
         assert fleet.outcome(store, offer).kind is OutcomeKind.RELEASED
         assert limit.kept, limit
-        wait_until(lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone")
+        wait_until(
+            lambda: fleet.gone(int(started.read_text())), 5, "the step's own child to be gone"
+        )
         left(stopped)
 
 
@@ -181,7 +198,9 @@ def test_a_shutdown_over_the_broker_hands_back_too(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
     name = f"{tmp_path.name}@here"
-    with fleet.worker(redis_server.url, tmp_path, queues=tmp_path.name, arguments=["-n", name]) as stopped:
+    with fleet.worker(
+        redis_server.url, tmp_path, queues=tmp_path.name, arguments=["-n", name]
+    ) as stopped:
         offer = make_offer("wait_for_cancel")
         with app_of_strangers(redis_server.url) as app:
             app.control.shutdown(destination=[name])
@@ -205,12 +224,29 @@ def test_a_worker_killed_by_an_impatient_supervisor_has_handed_its_attempt_back(
 
 
 @pytest.fixture
-def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalFleet]:
+def supervised(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LocalFleet]:
     """One worker under the supervision of ``unstuck up``."""
-    for name, value in {"UNSTUCK_DRAIN_GRACE": "1s", "UNSTUCK_CANCEL_GRACE": "1s", "PYTHONPATH": PYTHONPATH}.items():
+    for name, value in {
+        "UNSTUCK_DRAIN_GRACE": "1s",
+        "UNSTUCK_CANCEL_GRACE": "1s",
+        "PYTHONPATH": PYTHONPATH,
+    }.items():
         monkeypatch.setenv(name, value)
     name = f"{tmp_path.name}@here"
-    celery = (sys.executable, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", tmp_path.name, "-n", name)
+    celery = (
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "unstuck.tasks",
+        "worker",
+        "-Q",
+        tmp_path.name,
+        "-n",
+        name,
+    )
     program = Program("hangs", celery, {"UNSTUCK_REDIS_URL": redis_server.url}, name)
     with LocalFleet(home=tmp_path / "home", redis_url=redis_server.url, programs=[program]) as up:
         up.wait_ready()
@@ -218,7 +254,9 @@ def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.variant
-def test_a_local_fleet_that_is_stopped_hands_back(supervised: LocalFleet, store: redis.Redis, make_offer: Any) -> None:
+def test_a_local_fleet_that_is_stopped_hands_back(
+    supervised: LocalFleet, store: redis.Redis, make_offer: Any
+) -> None:
     offer = make_offer("sleep_on")
     supervised.stop()
     assert fleet.outcome(store, offer, SLACK).kind is OutcomeKind.RELEASED
@@ -234,12 +272,16 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
     below = psutil.Process(child.pid).children(recursive=True)
     assert len(below) > 1
     os.kill(child.pid, signal.SIGTERM)
-    wait_until(lambda: "was told to stop" in child.log.read_text(), 10, "the worker to take the order")
+    wait_until(
+        lambda: "was told to stop" in child.log.read_text(), 10, "the worker to take the order"
+    )
     os.kill(child.pid, signal.SIGSTOP)
     assert fleet.outcome(store, offer, 1.0 + SLACK).kind is OutcomeKind.RELEASED
     supervised.grace = 0.5
     supervised.stop()
-    wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "all of them to be gone")
+    wait_until(
+        lambda: all(fleet.gone(process.pid) for process in below), 10, "all of them to be gone"
+    )
 
 
 @pytest.mark.variant
@@ -254,10 +296,20 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
         "worker.stop(ShutdownLevel.STOP)\n"
         "re.match(r'(a+)+$', 'a' * 60 + 'b')\n"  # for ever, and no other Python code runs meanwhile
     )
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "UNSTUCK_DRAIN_GRACE": "100ms", "UNSTUCK_CANCEL_GRACE": "100ms"}
-    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    env = {
+        **os.environ,
+        "PYTHONPATH": PYTHONPATH,
+        "UNSTUCK_DRAIN_GRACE": "100ms",
+        "UNSTUCK_CANCEL_GRACE": "100ms",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == -signal.SIGALRM
-    assert "spark@here was told to stop and takes no new work. What runs has 0.1s to end" in ended.stderr
+    assert (
+        "spark@here was told to stop and takes no new work. What runs has 0.1s to end"
+        in ended.stderr
+    )
 
 
 @pytest.mark.variant
@@ -270,20 +322,29 @@ def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     The members of the load are well within the grace: one that is handed back in its last line has done what it does,
     and does it again. There are more of them than two restarts see. What is left of them ends with the gate.
     """
-    long = counted(tmp_path, queue="long", for_each={"n": [0, 1]}, params={"seconds": 0.5, "gated": 2})
+    long = counted(
+        tmp_path, queue="long", for_each={"n": [0, 1]}, params={"seconds": 0.5, "gated": 2}
+    )
     load = {**long, "name": "load", "queue": "light", "for_each": {"n": list(range(2, LOAD + 2))}}
     handed_back = 0
     with ExitStack() as stack:
 
         def start() -> fleet.FleetWorker:
             grace = {"UNSTUCK_DRAIN_GRACE": "2s", **UNHURRIED}
-            up = fleet.worker(coordinator.redis_url, tmp_path, queues="light,long", concurrency=2, environ=grace)
+            up = fleet.worker(
+                coordinator.redis_url, tmp_path, queues="light,long", concurrency=2, environ=grace
+            )
             return stack.enter_context(up)
 
         def holds(one: fleet.FleetWorker) -> int:
             """How many of the long ones it runs."""
-            records = [record for state, record in members(client, job, "g") if state is GroupState.RUNNING]
-            return len({record.worker.rpartition(":")[2] for record in records} & {str(r.pid) for r in one.runners})
+            records = [
+                record for state, record in members(client, job, "g") if state is GroupState.RUNNING
+            ]
+            return len(
+                {record.worker.rpartition(":")[2] for record in records}
+                & {str(r.pid) for r in one.runners}
+            )
 
         def open_load() -> int:
             return sum(not state.terminal for state, _ in members(client, job, "load"))
@@ -308,7 +369,9 @@ def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     assert sum(record.releases for _, record in members(client, job, "g")) == handed_back
     assert handed_back >= 2  # a worker that held none left both to the next
     # A run that was not done was handed back, and the other way round: nothing ran that nobody knows of.
-    assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(r.releases for r in records)
+    assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(
+        r.releases for r in records
+    )
 
 
 @pytest.mark.variant
@@ -320,11 +383,18 @@ def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
         started = tmp_path / "started"
         steps = [{"python": "fleet_steps:slow_stage", "params": {"started": str(started)}}]
         offer = fleet.make_offer(
-            store, tmp_path / "w", "drain-spark", {"name": "g", "queue": tmp_path.name, "steps": steps}
+            store,
+            tmp_path / "w",
+            "drain-spark",
+            {"name": "g", "queue": tmp_path.name, "steps": steps},
         )
         fleet.begun(store, offer, started)
         below = psutil.Process(stopped.process.pid).children(recursive=True)
         stopped.process.send_signal(signal.SIGTERM)
         assert fleet.outcome(store, offer, 60.0).kind is OutcomeKind.RELEASED
         left(stopped)
-        wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "the JVM and all others to be gone")
+        wait_until(
+            lambda: all(fleet.gone(process.pid) for process in below),
+            10,
+            "the JVM and all others to be gone",
+        )

@@ -21,7 +21,10 @@ from unstuck.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.keys import Keys
 
 STALLED_AFTER = 1.0
-SPEC = {"name": "foreign", "groups": [{"name": "g", "spark": False, "steps": [{"python": "examples.noop:noop"}]}]}
+SPEC = {
+    "name": "foreign",
+    "groups": [{"name": "g", "spark": False, "steps": [{"python": "examples.noop:noop"}]}],
+}
 
 
 # As after some of the faults that kombu has had: connected, and asking for nothing, from when the file is there.
@@ -73,11 +76,17 @@ def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w"))
     with coordinator(redis_server.url, tmp_path) as (process, log), Client(settings) as people:
         # Given: one that hears, and that is left in peace for more than twice the time.
-        wait_until(lambda: " ready." in log.read_text() or process.poll() is not None, 60, "it to be ready")
+        wait_until(
+            lambda: " ready." in log.read_text() or process.poll() is not None, 60, "it to be ready"
+        )
         submit("first")
-        wait_until(lambda: people.jobs() or process.poll() is not None, 60, "the submit to be heard")
+        wait_until(
+            lambda: people.jobs() or process.poll() is not None, 60, "the submit to be heard"
+        )
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.2 * STALLED_AFTER or process.poll() is not None, 30)
+        wait_until(
+            lambda: time.monotonic() - began > 2.2 * STALLED_AFTER or process.poll() is not None, 30
+        )
         assert process.poll() is None, log.read_text()[-2000:]
 
         # When: Celery listens no more.
@@ -87,9 +96,13 @@ def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
 
         # Then: it ends as a failure, so that its supervisor starts another, which hears what waits.
         assert process.wait() == os.EX_SOFTWARE, log.read_text()[-2000:]
-        assert re.search(r"has stalled: for \ds it has received nothing from control", log.read_text())
+        assert re.search(
+            r"has stalled: for \ds it has received nothing from control", log.read_text()
+        )
         assert client.llen(Keys().queue("control")) >= 1
         view = people.fleet()
     app.close()
     assert [one.worker.rpartition(":")[2] for one in view.stalled] == [str(process.pid)]
-    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [Level.WARNING]
+    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [
+        Level.WARNING
+    ]

@@ -45,7 +45,10 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     def make_offer(name: str, step: str, **params: Any) -> Offer:
         steps = [{"python": f"fleet_steps:{step}", "params": params}]
         return fleet.make_offer(
-            client, tmp_path / "w", name, {"name": "g", "spark": False, "queue": QUEUE, "steps": steps}
+            client,
+            tmp_path / "w",
+            name,
+            {"name": "g", "spark": False, "queue": QUEUE, "steps": steps},
         )
 
     environ = {"UNSTUCK_STALLED_AFTER": f"{STALLED_AFTER}s", "UNSTUCK_DRAIN_GRACE": "500ms"}
@@ -57,17 +60,28 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
             fleet.claimed(client, offer)
         waits = make_offer("waits", "my_pid")
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None, 30)
+        wait_until(
+            lambda: (
+                time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None
+            ),
+            30,
+        )
         assert worker.process.poll() is None, worker.text()[-2000:]
         assert client.llen(fleet.KEYS.queue(QUEUE)) == 1
         (tmp_path / "gate").touch()
         assert fleet.outcome(client, waits).kind is OutcomeKind.SUCCEEDED
-        wait_until(lambda: worker.text().count("] succeeded in ") == 2, 20, "that runner to take nothing by itself")
+        wait_until(
+            lambda: worker.text().count("] succeeded in ") == 2,
+            20,
+            "that runner to take nothing by itself",
+        )
 
         # When: one runner is idle, and what Celery listens on is dead without having been closed.
         assert proxy.mute(b"BRPOP") >= 1
         lost = make_offer("lost", "my_pid")
-        fleet.send_wake_up(client, lost, QUEUE)  # as a sweep does: the dead connection may have popped the first one
+        fleet.send_wake_up(
+            client, lost, QUEUE
+        )  # as a sweep does: the dead connection may have popped the first one
 
         # Then: the worker ends, so that its supervisor sees that it has to start another, and nothing is lost.
         code = worker.process.wait()
@@ -76,13 +90,17 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         text = worker.text()
         assert re.search(rf"has stalled: for \ds it has received nothing from {QUEUE}", text)
         assert fleet.outcome(client, held).kind is OutcomeKind.RELEASED
-        assert client.llen(fleet.KEYS.queue(QUEUE)) >= 1, "what it did not hear waits for the next worker"
+        assert client.llen(fleet.KEYS.queue(QUEUE)) >= 1, (
+            "what it did not hear waits for the next worker"
+        )
         assert "claimant" not in fleet.attempt(client, lost)
 
     with Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w"))) as people:
         view = people.fleet()
     assert [one.worker.rpartition(":")[2] for one in view.stalled] == [str(worker.process.pid)]
-    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [Level.WARNING]
+    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [
+        Level.WARNING
+    ]
 
 
 @pytest.mark.variant
@@ -94,7 +112,9 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
     gate = {"python": "fleet_steps:until", "params": {"path": str(tmp_path / "gate")}}
     environ = {"UNSTUCK_STALLED_AFTER": f"{STALLED_AFTER}s"}
     app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
-    with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ, arguments=["-I", "hanging"]) as worker:
+    with fleet.worker(
+        redis_server.url, tmp_path, queues=QUEUE, environ=environ, arguments=["-I", "hanging"]
+    ) as worker:
         # Given: a runner at work, and a main process that hangs.
         works = fleet.make_offer(client, tmp_path / "w", "works", {**group, "steps": [gate]})
         fleet.claimed(client, works)
@@ -102,9 +122,16 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
         waits = fleet.make_offer(
             client, tmp_path / "w", "waits", {**group, "steps": [{"python": "fleet_steps:my_pid"}]}
         )
-        fleet.send_wake_up(client, waits, QUEUE)  # what it was asking for may have got the first wake-up
+        fleet.send_wake_up(
+            client, waits, QUEUE
+        )  # what it was asking for may have got the first wake-up
         began = time.monotonic()
-        wait_until(lambda: time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None, 30)
+        wait_until(
+            lambda: (
+                time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None
+            ),
+            30,
+        )
         assert worker.process.poll() is None, "what runs is not given up"
         # When: the work is done.
         (tmp_path / "gate").touch()
@@ -122,21 +149,35 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
 
     def queues(stalled_after: str) -> dict[str, Any]:
         coordinator.heartbeat.note(None, 0.0)
-        done = Cli(redis_server.url, tmp_path)("doctor", "--json", UNSTUCK_STALLED_AFTER=stalled_after)
+        done = Cli(redis_server.url, tmp_path)(
+            "doctor", "--json", UNSTUCK_STALLED_AFTER=stalled_after
+        )
         (found,) = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "QUEUES"]
         return dict(found)
 
     def listen(word: str) -> None:
-        assert app.control.broadcast(word, arguments={"queue": QUEUE}, reply=True, timeout=None, limit=1)
+        assert app.control.broadcast(
+            word, arguments={"queue": QUEUE}, reply=True, timeout=None, limit=1
+        )
 
     app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE) as worker:
         wait_until(lambda: coordinator.client.fleet().runners, 10, "the runner to be shown")
         listen("cancel_consumer")
-        group = {"name": "g", "spark": False, "queue": QUEUE, "steps": [{"python": "fleet_steps:my_pid"}]}
-        offers = [fleet.make_offer(coordinator.redis, tmp_path / "w", name, group) for name in ("a", "b", "c")]
+        group = {
+            "name": "g",
+            "spark": False,
+            "queue": QUEUE,
+            "steps": [{"python": "fleet_steps:my_pid"}],
+        }
+        offers = [
+            fleet.make_offer(coordinator.redis, tmp_path / "w", name, group)
+            for name in ("a", "b", "c")
+        ]
         assert queues("1m")["level"] == "ok", "they came just now"
-        found = wait_until(lambda: (now := queues("1s"))["level"] == "problem" and now, 20, "the doctor to see it")
+        found = wait_until(
+            lambda: (now := queues("1s"))["level"] == "problem" and now, 20, "the doctor to see it"
+        )
         assert f"on queue {QUEUE}, the oldest for" in found["text"]
         assert f":{worker.process.pid}" in found["text"]
         assert "restart that worker" in found["cure"]

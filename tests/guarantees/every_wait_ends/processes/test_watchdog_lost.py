@@ -32,12 +32,19 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_t
     with fleet.worker(redis_server.url, tmp_path, queues="light", python=python) as worker:
 
         def make_offer(job: str, step: str) -> fleet.Offer:
-            group = {"name": "g", "spark": False, "queue": "light", "steps": [{"python": f"fleet_steps:{step}"}]}
+            group = {
+                "name": "g",
+                "spark": False,
+                "queue": "light",
+                "steps": [{"python": f"fleet_steps:{step}"}],
+            }
             return fleet.make_offer(client, tmp_path / "w", job, group)
 
         runner = fleet.runner_of(client, make_offer("first", "wait_for_cancel"))
         logs = (tmp_path / "w").glob
-        (log,) = wait_until(lambda: list(logs("_staging/first/job.logs/g.*.log")), 20, "the log of the attempt")
+        (log,) = wait_until(
+            lambda: list(logs("_staging/first/job.logs/g.*.log")), 20, "the log of the attempt"
+        )
         watchdog = worker.watchdog()
         python.rename(python.with_name("away"))
         watchdog.kill()

@@ -31,7 +31,12 @@ def landing(tmp_path: Path) -> Path:
 
 def stream_of(landing: Path) -> dict[str, Any]:
     columns = "id BIGINT, name STRING"
-    return {"stream": str(landing), "format": "csv", "schema": columns, "options": {"header": "true"}}
+    return {
+        "stream": str(landing),
+        "format": "csv",
+        "schema": columns,
+        "options": {"header": "true"},
+    }
 
 
 @pytest.fixture
@@ -40,8 +45,16 @@ def load(landing: Path, tmp_path: Path) -> Iterator[Callable[..., Ended]]:
 
         def run(**more: Any) -> Ended:
             step = {"python": "tests.support.steps.small_steps:passes_on", "output": "loads"}
-            group = {"name": "load", "spark": False, "inputs": {"events": stream_of(landing)}, "steps": [step], **more}
-            return here.run({"name": "loads", "groups": [group], "outputs": {"loads": {"mode": "append"}}})
+            group = {
+                "name": "load",
+                "spark": False,
+                "inputs": {"events": stream_of(landing)},
+                "steps": [step],
+                **more,
+            }
+            return here.run(
+                {"name": "loads", "groups": [group], "outputs": {"loads": {"mode": "append"}}}
+            )
 
         yield run
 
@@ -65,12 +78,17 @@ def test_a_bad_file_of_the_very_first_load_can_be_skipped(
     done = skip_file(warehouse, "loads", bad, by="anna", reason="cut short")
     assert (done.path, done.version, done.new) == (bad, 0, True)
     assert not skip_file(warehouse, "loads", bad, by="anna").new, "asked again"
-    look = Looks().look(StreamInput.model_validate(stream_of(landing)), {"loads": None}, warehouse.storage)
-    assert look == Look(2, bytes=28, oldest=look.oldest, looked=3), "what a schedule and a backlog see"
+    look = Looks().look(
+        StreamInput.model_validate(stream_of(landing)), {"loads": None}, warehouse.storage
+    )
+    assert look == Look(2, bytes=28, oldest=look.oldest, looked=3), (
+        "what a schedule and a backlog see"
+    )
     assert load().finished
     assert ids(warehouse) == [1, 3]
     sources = {
-        Path(one.source).name: one.put_aside for one in sources_of(warehouse, "loads", warehouse.existing_entry(1))
+        Path(one.source).name: one.put_aside
+        for one in sources_of(warehouse, "loads", warehouse.existing_entry(1))
     }
     assert sources == {"a.csv": "", "bad.csv": "skipped by anna: cut short", "c.csv": ""}
     (landing / "d.csv").write_text("id,name\n4,dan\n")
@@ -93,7 +111,11 @@ def test_each_member_of_a_fork_passes_over_its_own_skipped_files(
     bad = str(landing / "bad.csv")
     skip_file(warehouse, "loads", bad, by="anna")
     # One member has no other file, and one may have none.
-    (name,) = [f"{n}.csv" for n in range(99) if crc32(f"{landing}/{n}.csv".encode()) % 3 != crc32(bad.encode()) % 3][:1]
+    (name,) = [
+        f"{n}.csv"
+        for n in range(99)
+        if crc32(f"{landing}/{n}.csv".encode()) % 3 != crc32(bad.encode()) % 3
+    ][:1]
     (landing / "a.csv").rename(landing / name)
     (landing / "c.csv").unlink()
     parts = {"part": [0, 1, 2]}
@@ -103,7 +125,9 @@ def test_each_member_of_a_fork_passes_over_its_own_skipped_files(
     assert ids(warehouse) == [1, 4]
 
 
-def test_what_cannot_be_the_file_of_a_first_load_is_refused(landing: Path, warehouse: Warehouse) -> None:
+def test_what_cannot_be_the_file_of_a_first_load_is_refused(
+    landing: Path, warehouse: Warehouse
+) -> None:
     for dataset, file, why in (
         ("loads", "bad.csv", "give the whole path"),
         ("loads", str(landing / "gone.csv"), "there is no file"),

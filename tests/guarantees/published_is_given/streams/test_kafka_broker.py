@@ -32,10 +32,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 
 
 def source(server: KafkaServer, topic: str, **change: Any) -> KafkaInput:
-    return KafkaInput.model_validate({"stream": f"kafka://{server.address}/{topic}", "format": "raw", **change})
+    return KafkaInput.model_validate(
+        {"stream": f"kafka://{server.address}/{topic}", "format": "raw", **change}
+    )
 
 
-def read(server: KafkaServer, topic: str, position: KafkaPosition | None = None, **change: Any) -> ReadMessages:
+def read(
+    server: KafkaServer, topic: str, position: KafkaPosition | None = None, **change: Any
+) -> ReadMessages:
     stream = source(server, topic, **change)
     return read_messages(READER, stream, stream.options, position)
 
@@ -45,7 +49,9 @@ def values(found: ReadMessages) -> list[Any]:
 
 
 def transactional(server: KafkaServer, name: str) -> Producer:
-    producer = Producer({"bootstrap.servers": server.address, "transactional.id": name, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": server.address, "transactional.id": name, "log_level": 0}
+    )
     producer.init_transactions(60)
     return producer
 
@@ -57,7 +63,9 @@ def written(producer: Producer, topic: str, *values: bytes) -> None:
     producer.flush(60)
 
 
-def test_of_transactions_only_those_that_were_committed_are_read_and_none_is_skipped(server: KafkaServer) -> None:
+def test_of_transactions_only_those_that_were_committed_are_read_and_none_is_skipped(
+    server: KafkaServer,
+) -> None:
     server.make("txn", 1)
     one, other = transactional(server, "one"), transactional(server, "other")
     written(one, "txn", b"aborted")
@@ -71,18 +79,24 @@ def test_of_transactions_only_those_that_were_committed_are_read_and_none_is_ski
     written(one, "txn", b"later")
     one.commit_transaction()
     second = read(server, "txn", first.position)
-    assert (values(second), second.position.next) == ([], {0: 4}), "no further than the open transaction"
+    assert (values(second), second.position.next) == ([], {0: 4}), (
+        "no further than the open transaction"
+    )
     other.commit_transaction()
     third = read(server, "txn", second.position)
     assert values(third) == [b"later", b"open"]
     written(one, "txn", b"aborted again")
     one.abort_transaction()
     fourth = read(server, "txn", third.position)
-    assert (values(fourth), fourth.position.next) == ([], {0: third.position.next[0] + 2}), "marks alone"
+    assert (values(fourth), fourth.position.next) == ([], {0: third.position.next[0] + 2}), (
+        "marks alone"
+    )
 
 
 def test_a_read_of_a_compacted_topic_ends_and_has_what_is_left_of_it(server: KafkaServer) -> None:
-    server.make("compacted", 1, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01")
+    server.make(
+        "compacted", 1, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01"
+    )
     broker = server.broker()
     for round_ in range(20):
         broker.produce("compacted", b"%d" % round_, key=b"a")
@@ -105,7 +119,9 @@ def test_a_read_of_a_compacted_topic_ends_and_has_what_is_left_of_it(server: Kaf
     assert middle.position.next == {0: 8}, "from and to offsets that hold no message any more"
 
 
-def test_removed_messages_are_out_of_range_unless_they_may_be_passed_over(server: KafkaServer) -> None:
+def test_removed_messages_are_out_of_range_unless_they_may_be_passed_over(
+    server: KafkaServer,
+) -> None:
     server.make("short", 2)
     broker = server.broker()
     broker.produce("short", *(b"%d" % n for n in range(10)))
@@ -114,7 +130,9 @@ def test_removed_messages_are_out_of_range_unless_they_may_be_passed_over(server
     admin = server.admin()
     for done in admin.delete_records([TopicPartition("short", 0, 7)]).values():
         done.result(30)
-    with pytest.raises(OffsetsOutOfRange, match="partition 0 goes on at offset 4, and has the offsets 7 to 10"):
+    with pytest.raises(
+        OffsetsOutOfRange, match="partition 0 goes on at offset 4, and has the offsets 7 to 10"
+    ):
         read(server, "short", first.position)
     second = read(server, "short", first.position, on_lost="skip")
     assert (values(second), second.position.lost) == ([b"7", b"8", b"9"], {0: (4, 7)})
@@ -135,7 +153,9 @@ def test_a_partition_that_is_added_is_read_from_its_first_message(server: KafkaS
     assert second.position.next == {0: 1, 1: 0, 2: 2}
 
 
-def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_generation(server: KafkaServer) -> None:
+def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_generation(
+    server: KafkaServer,
+) -> None:
     server.make("again", 1)
     server.broker().produce("again", b"1", b"2")
     first = read(server, "again")
@@ -152,11 +172,19 @@ def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_gen
     assert len(values(read(server, "again"))) == 9
 
 
-def test_a_topic_is_read_by_a_user_with_the_right_password_and_no_other(server: KafkaServer) -> None:
+def test_a_topic_is_read_by_a_user_with_the_right_password_and_no_other(
+    server: KafkaServer,
+) -> None:
     server.make("private", 1)
     server.broker().produce("private", b"1")
-    stream = KafkaInput.model_validate({"stream": f"kafka://{server.sasl}/private", "format": "raw"})
-    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
+    stream = KafkaInput.model_validate(
+        {"stream": f"kafka://{server.sasl}/private", "format": "raw"}
+    )
+    options = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader",
+    }
     options |= {"socket.timeout.ms": "5000", "sasl.password": KafkaServer.WORD}
     assert values(read_messages(READER, stream, options, None)) == [b"1"]
     with pytest.raises(SourceUnavailable, match="Authentication failed") as told:
@@ -170,8 +198,12 @@ def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
     server.make("killed", 3)
     broker = server.broker(**{"delivery.timeout.ms": 120_000})
     for partition in range(3):
-        broker.produce("killed", *(b"%d-%06d" % (partition, n) for n in range(20_000)), partition=partition)
-    stream = source(server, "killed", options={"fetch.max.bytes": "1000000", "queued.min.messages": "100"})
+        broker.produce(
+            "killed", *(b"%d-%06d" % (partition, n) for n in range(20_000)), partition=partition
+        )
+    stream = source(
+        server, "killed", options={"fetch.max.bytes": "1000000", "queued.min.messages": "100"}
+    )
     messages, killed = TopicClient.messages, False
 
     def kill(client: TopicClient, *given: Any) -> Iterator[list[Any]]:
@@ -186,10 +218,14 @@ def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
     monkeypatch.setattr(TopicClient, "messages", kill)
     found = read_messages(READER, stream, stream.options, None)
     assert killed
-    assert values(found) == sorted(b"%d-%06d" % (partition, n) for partition in range(3) for n in range(20_000))
+    assert values(found) == sorted(
+        b"%d-%06d" % (partition, n) for partition in range(3) for n in range(20_000)
+    )
 
 
-def test_a_broker_that_stays_away_ends_the_read_and_the_next_one_has_all(server: KafkaServer) -> None:
+def test_a_broker_that_stays_away_ends_the_read_and_the_next_one_has_all(
+    server: KafkaServer,
+) -> None:
     server.make("away", 1)
     server.broker().produce("away", *(b"%d" % n for n in range(1_000)))
     server.kill()

@@ -44,8 +44,15 @@ class Topic:
     def arrive(self, *ids: Any, partition: int = 0) -> None:
         self.broker.produce(self.name, *({"id": one} for one in ids), partition=partition)
 
-    def spec(self, outputs: dict[str, Any] | None = None, retries: int = 0, **events: Any) -> dict[str, Any]:
-        stream = {"stream": self.broker.stream(self.name), "format": "json", "schema": "id BIGINT", **events}
+    def spec(
+        self, outputs: dict[str, Any] | None = None, retries: int = 0, **events: Any
+    ) -> dict[str, Any]:
+        stream = {
+            "stream": self.broker.stream(self.name),
+            "format": "json",
+            "schema": "id BIGINT",
+            **events,
+        }
         group = {
             "name": "load",
             "spark": False,
@@ -81,14 +88,20 @@ def running(
         stream_fleet(redis_server, home, {"kafka_steps": STEPS}, **s3_server.environ) as running,
     ):
         yield running, broker
-        assert "is replaced" not in running.workers[0].text(), "the client of Kafka leaves nothing behind"
+        assert "is replaced" not in running.workers[0].text(), (
+            "the client of Kafka leaves nothing behind"
+        )
 
 
 @pytest.fixture
-def topic(running: tuple[StreamFleet, Broker], tmp_path: Path, request: pytest.FixtureRequest) -> Topic:
+def topic(
+    running: tuple[StreamFleet, Broker], tmp_path: Path, request: pytest.FixtureRequest
+) -> Topic:
     started, broker = running
     warehouse = str(tmp_path / "warehouse")
-    return Topic(f"t{abs(hash(request.node.name))}", warehouse, started, broker, started.client(warehouse))
+    return Topic(
+        f"t{abs(hash(request.node.name))}", warehouse, started, broker, started.client(warehouse)
+    )
 
 
 def finished(view: JobView) -> JobView:
@@ -112,12 +125,18 @@ def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(top
     view = finished(topic.load())
     assert view.groups[0].members[0].results == {"events": {"messages": 1}}
     assert topic.ids() == [1, 2, 3, 4]
-    environ = {"UNSTUCK_REDIS_URL": topic.fleet.server.url, "UNSTUCK_WAREHOUSE": topic.warehouse, "COLUMNS": "200"}
+    environ = {
+        "UNSTUCK_REDIS_URL": topic.fleet.server.url,
+        "UNSTUCK_WAREHOUSE": topic.warehouse,
+        "COLUMNS": "200",
+    }
     told = CliRunner().invoke(app, ["datasets", "loads", "--sources"], env=environ).stdout
     assert f"/{topic.name}, partition 1, offsets 0 to 0" in told
     version = topic.version
     finished(topic.load())
-    assert (topic.ids(), topic.version) == ([1, 2, 3, 4], version), "a run for which nothing came makes no version"
+    assert (topic.ids(), topic.version) == ([1, 2, 3, 4], version), (
+        "a run for which nothing came makes no version"
+    )
     topic.arrive(5, 6, 7)
     finished(topic.load(max_offsets_per_run=2))
     assert len(topic.ids()) == 6
@@ -137,7 +156,9 @@ def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topi
     topic.arrive(3, partition=2)
     topic.arrive(4, partition=3)
     results = [one.results for one in forked().groups[0].members]
-    assert [one and one["events"]["messages"] for one in results] == [3, 0, 1], "partitions 0 and 3, 1, and 2"
+    assert [one and one["events"]["messages"] for one in results] == [3, 0, 1], (
+        "partitions 0 and 3, 1, and 2"
+    )
     topic.arrive(5, partition=1)
     forked()
     finished(topic.load())
@@ -160,7 +181,9 @@ def test_a_runner_that_dies_on_either_side_of_its_marker_publishes_each_message_
     assert topic.ids() == [1, 2, 3, 4]
 
 
-def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_says_who_did(topic: Topic) -> None:
+def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_says_who_did(
+    topic: Topic,
+) -> None:
     topic.arrive(1)
     finished(topic.load())
     topic.arrive(2)
@@ -176,13 +199,17 @@ def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_say
     assert topic.ids() == [1, 2]
 
 
-def test_a_message_that_is_no_row_fails_the_group_with_its_place_and_publishes_nothing(topic: Topic) -> None:
+def test_a_message_that_is_no_row_fails_the_group_with_its_place_and_publishes_nothing(
+    topic: Topic,
+) -> None:
     topic.arrive(1, "x", 3)
     code, text = failed(topic.load())
     assert (code, "offset 1 of partition 0" in text, topic.version) == ("BAD_RECORD", True, 0)
 
 
-def test_messages_that_are_no_rows_are_put_aside_with_their_places_if_the_spec_says_so(topic: Topic) -> None:
+def test_messages_that_are_no_rows_are_put_aside_with_their_places_if_the_spec_says_so(
+    topic: Topic,
+) -> None:
     skip = {"on_bad_record": "skip"}
     topic.arrive("x", 2)
     finished(topic.load(**skip))
@@ -209,7 +236,9 @@ def test_a_schedule_runs_when_something_has_arrived_in_a_topic(topic: Topic) -> 
 
     def quiet(*ids: int) -> bool:
         found = topic.client.schedules.show("load").schedule.quiet
-        return topic.version > 0 and topic.ids() == [*ids] and found is not None and found.count >= 1
+        return (
+            topic.version > 0 and topic.ids() == [*ids] and found is not None and found.count >= 1
+        )
 
     try:
         wait_until(lambda: quiet(1), 60, "a run, and a tick with nothing new")
@@ -238,7 +267,11 @@ def test_a_schedule_tries_again_what_may_mend_and_halts_at_what_does_not(
     name = status.lower()
     topic.client.schedules.set({**topic.spec(**events), "name": name, "schedule": {"every": "1s"}})
     try:
-        wait_until(lambda: topic.client.schedules.show(name).schedule.status == status, 60, "a run to have failed")
+        wait_until(
+            lambda: topic.client.schedules.show(name).schedule.status == status,
+            60,
+            "a run to have failed",
+        )
         error = topic.client.schedules.show(name).schedule.last_error
         assert error is not None
         assert error.code == code
@@ -250,11 +283,18 @@ def test_a_schedule_tries_again_what_may_mend_and_halts_at_what_does_not(
 def test_a_broker_that_is_away_is_told_and_the_group_may_run_again(topic: Topic) -> None:
     options = {"socket.timeout.ms": "1000"}
     code, text = failed(topic.load(stream="kafka://127.0.0.1:1/events", options=options))
-    assert (code, "kafka://127.0.0.1:1/events cannot be read" in text) == ("SOURCE_UNAVAILABLE", True)
+    assert (code, "kafka://127.0.0.1:1/events cannot be read" in text) == (
+        "SOURCE_UNAVAILABLE",
+        True,
+    )
 
 
 def test_a_secret_that_a_worker_lacks_is_named(topic: Topic) -> None:
-    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": "${secret:NOT_THERE}"}
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.password": "${secret:NOT_THERE}",
+    }
     code, text = failed(topic.load(options=options))
     assert (code, "NOT_THERE" in text) == ("UNRECOVERABLE", True)
 
@@ -276,13 +316,19 @@ def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(
         def produce() -> None:
             nonlocal produced
             while not over.is_set():
-                broker.produce("events", *({"id": produced + n} for n in range(500)), partition=produced % 3)
+                broker.produce(
+                    "events", *({"id": produced + n} for n in range(500)), partition=produced % 3
+                )
                 produced += 500
                 over.wait(0.2)
 
         producing = threading.Thread(target=produce)
         producing.start()
-        stream = {"stream": broker.stream("events"), "options": {"socket.timeout.ms": "10000"}, "retries": 20}
+        stream = {
+            "stream": broker.stream("events"),
+            "options": {"socket.timeout.ms": "10000"},
+            "retries": 20,
+        }
         rng = random.Random(7)
         deeds = [*OF_A_RUNNER, "broker", "coordinator", "broker", "coordinator", "both", "none"]
         rng.shuffle(deeds)

@@ -63,7 +63,9 @@ class Load:
     def files(self, files: dict[str, bytes | str]) -> None:
         (landing := self.home / "in").mkdir(exist_ok=True)
         for name, content in files.items():
-            (landing / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+            (landing / name).write_bytes(
+                content if isinstance(content, bytes) else content.encode()
+            )
 
     def run(self, output: dict[str, Any] | None = None, **events: Any) -> JobView:
         return self.client.wait(self.client.submit(self.spec(output, **events)).id)
@@ -77,7 +79,12 @@ class Load:
             **events,
         }
         step: dict[str, Any] = {"python": "file_steps:load"}
-        group: dict[str, Any] = {"name": "load", "spark": False, "inputs": {"events": stream}, "steps": [step]}
+        group: dict[str, Any] = {
+            "name": "load",
+            "spark": False,
+            "inputs": {"events": stream},
+            "steps": [step],
+        }
         if self.spark:
             group |= {"spark": True, "steps": [{"sql": "SELECT * FROM events", "output": "loads"}]}
         return {
@@ -106,19 +113,27 @@ class Load:
         return record.reason.code, record.reason.text
 
     def rows(self, dataset: str = "loads") -> list[dict[str, Any]]:
-        found = [row for path in published_files(self.warehouse, dataset) for row in pq.read_table(path).to_pylist()]
+        found = [
+            row
+            for path in published_files(self.warehouse, dataset)
+            for row in pq.read_table(path).to_pylist()
+        ]
         return sorted(found, key=lambda row: str(row.get("id")))
 
 
 @pytest.fixture(scope="module")
-def server(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def server(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RedisServer]:
     home = tmp_path_factory.mktemp("fleet")
     (home / "file_steps.py").write_text(STEPS)
     environ = {
         "UNSTUCK_REDIS_URL": redis_server.url,
         "UNSTUCK_SWEEP_EVERY": "500ms",
         "UNSTUCK_SPARK_MASTER": "local[1]",
-        "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}),
+        "UNSTUCK_SPARK_CONF": json.dumps(
+            {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
+        ),
     }
     with (
         fleet.worker(redis_server.url, home, queues="light,spark", environ=environ),
@@ -138,7 +153,17 @@ def load(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 @pytest.mark.variant
 def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(load: Load) -> None:
-    names = ["a[1].csv", "a{1,2}.csv", "a*.csv", "a?.csv", "a\\b.csv", "a:b.csv", "ü b%20.csv", "a1.csv", "ab.csv"]
+    names = [
+        "a[1].csv",
+        "a{1,2}.csv",
+        "a*.csv",
+        "a?.csv",
+        "a\\b.csv",
+        "a:b.csv",
+        "ü b%20.csv",
+        "a1.csv",
+        "ab.csv",
+    ]
     load.files({name: f"name,id\nn{at},{at}\n" for at, name in enumerate(names)})
     assert load.load()["files"] == len(names)
     assert load.rows() == [{"id": at, "name": f"n{at}"} for at, _ in enumerate(names)]
@@ -148,22 +173,34 @@ def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(l
     assert not [path for path in load.home.rglob("*.arrived") if path.is_dir()]
 
 
-def test_a_bad_file_is_refused_with_its_place_by_one_attempt_and_nothing_is_published(load: Load) -> None:
+def test_a_bad_file_is_refused_with_its_place_by_one_attempt_and_nothing_is_published(
+    load: Load,
+) -> None:
     load.arrive(good__csv="id,name\n1,ann\n", bad__csv="id,name\n2,ben\nx,dan\n")
     code, text = load.refused()
     assert code == "BAD_FILE"
-    assert f"{load.home}/in/bad.csv, line 3: the column id is to be bigint, and holds the text x" in text
+    assert (
+        f"{load.home}/in/bad.csv, line 3: the column id is to be bigint, and holds the text x"
+        in text
+    )
     load.arrive(bad__csv="id,nom\n2,ben\n")
     code, text = load.refused()
     assert code == "BAD_FILE"
-    assert "bad.csv: the file has the columns id, nom, and the schema has id, name: it lacks name and has nom" in text
+    assert (
+        "bad.csv: the file has the columns id, nom, and the schema has id, name: it lacks name and has nom"
+        in text
+    )
     assert load.load(on_other_columns="allow")["files"] == 2
     assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": None}]
 
 
-def test_a_bad_file_that_is_put_aside_is_published_with_its_error_and_line_and_not_tried_again(load: Load) -> None:
+def test_a_bad_file_that_is_put_aside_is_published_with_its_error_and_line_and_not_tried_again(
+    load: Load,
+) -> None:
     whole = gzip.compress(b"id,name\n" + b"7,x\n" * 999)
-    load.arrive(good__csv="id,name\n1,ann\n", bad__csv="id,name\n2,ben\nx,dan\n", cut__csv__gz=whole[:-20])
+    load.arrive(
+        good__csv="id,name\n1,ann\n", bad__csv="id,name\n2,ben\nx,dan\n", cut__csv__gz=whole[:-20]
+    )
     counts = load.load(on_bad_file="skip")
     assert (counts["files"], counts["put_aside"]) == (1, 2)
     assert load.rows() == [{"id": 1, "name": "ann"}]
@@ -172,8 +209,15 @@ def test_a_bad_file_that_is_put_aside_is_published_with_its_error_and_line_and_n
     assert (bad["_line"], "holds the text x" in bad["_error"]) == (3, True)
     assert (cut["_line"], "cut short" in cut["_error"]) == (None, True)
     (entry,) = load.warehouse.history("loads", 1)
-    sources = {Path(one.source).name: (one.rows, one.put_aside) for one in sources_of(load.warehouse, "loads", entry)}
-    assert sources == {"good.csv": (1, ""), "bad.csv": (None, bad["_error"]), "cut.csv.gz": (None, cut["_error"])}
+    sources = {
+        Path(one.source).name: (one.rows, one.put_aside)
+        for one in sources_of(load.warehouse, "loads", entry)
+    }
+    assert sources == {
+        "good.csv": (1, ""),
+        "bad.csv": (None, bad["_error"]),
+        "cut.csv.gz": (None, cut["_error"]),
+    }
     load.arrive(more__csv="id,name\n3,cid\n")
     assert load.load(on_bad_file="skip")["files"] == 1
     assert [row["id"] for row in load.rows()] == [1, 3]
@@ -193,13 +237,18 @@ def test_a_bad_file_that_a_person_skips_holds_up_no_other(load: Load) -> None:
 
 @pytest.mark.variant
 def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(load: Load) -> None:
-    rules = {"quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 1}, "partition_by": ["name"]}
+    rules = {
+        "quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 1},
+        "partition_by": ["name"],
+    }
     load.arrive(a__csv="id,name\n1,ann\n-1,ann\n")
     load.load(rules, on_bad_file="skip")
     load.arrive(b__csv="id,name\n2,ben\n-2,ben\n", bad__csv="id\n3\n")
     load.load(rules, on_bad_file="skip")
     assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": "ben"}]
-    found = [(row["_rejected_by"], row["id"], row.get("_file")) for row in load.rows("loads__rejected")]
+    found = [
+        (row["_rejected_by"], row["id"], row.get("_file")) for row in load.rows("loads__rejected")
+    ]
     assert found == [
         (["positive"], -1, None),
         (["positive"], -2, None),
@@ -210,8 +259,12 @@ def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(loa
 
 
 @pytest.mark.variant
-def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything_is_published(load: Load) -> None:
-    budget = {"quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 0.3, "over": "3 runs"}}
+def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything_is_published(
+    load: Load,
+) -> None:
+    budget = {
+        "quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 0.3, "over": "3 runs"}
+    }
     load.arrive(a__csv="id,name\n1,ann\n2,ben\n")
     load.load(budget, on_bad_file="skip")
     load.arrive(b__csv="id,name\n3,cid\n-4,dan\n")
@@ -219,16 +272,23 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
     load.arrive(c__csv="id,name\n5,eva\n", bad__csv="id,name\nx,fay\n")
     schedules, spec = load.client.schedules, load.spec(budget, on_bad_file="skip")
     name = schedules.set(spec | {"schedule": {"every": "2s"}}).schedule.name
-    wait_until(lambda: schedules.show(name).schedule.status is ScheduleStatus.HALTED, 60, "the halt")
+    wait_until(
+        lambda: schedules.show(name).schedule.status is ScheduleStatus.HALTED, 60, "the halt"
+    )
     error = schedules.show(name).schedule.last_error
     assert error is not None
     assert error.code == "TOO_MANY_REJECTED_ROWS"
-    assert "2 of 6 rows of loads were rejected in 3 runs, this one included (33.33%; max_rejected_ratio" in error.text
+    assert (
+        "2 of 6 rows of loads were rejected in 3 runs, this one included (33.33%; max_rejected_ratio"
+        in error.text
+    )
     assert (load.warehouse.head(), len(load.rows())) == (2, 3)
 
     load.arrive(bad__csv="id,name\n6,fay\n")
     schedules.resume(name)
-    wait_until(lambda: schedules.show(name).schedule.last_success, 60, "the run after the file was mended")
+    wait_until(
+        lambda: schedules.show(name).schedule.last_success, 60, "the run after the file was mended"
+    )
     assert [row["id"] for row in load.rows()] == [1, 2, 3, 5, 6]
 
 
@@ -247,7 +307,9 @@ def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again
     schedules, spec = load.client.schedules, load.spec()
     spec["schedule"] = {"every": "2s", "retry": {"backoff": "1s"}}
     name = spec["name"]
-    spec["groups"][0]["steps"] = [{"python": "file_steps:held", "params": {"gate": str(gate), "seen": str(seen)}}]
+    spec["groups"][0]["steps"] = [
+        {"python": "file_steps:held", "params": {"gate": str(gate), "seen": str(seen)}}
+    ]
     schedules.set(spec)
     (run,) = wait_until(lambda: schedules.runs(name), 60, "the run")
     wait_until(lambda: "written" in seen.read_text(), 60, "what the attempt has read")
@@ -255,7 +317,9 @@ def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again
     gate.unlink()
     done = wait_until(lambda: schedules.show(name).schedule.last_success, 60, "the next try")
     assert done.job != run.id
-    assert [event["code"] for event in schedules.events(name) if event["kind"] == "RUN_FAILED"] == ["STREAM_MOVED"]
+    assert [event["code"] for event in schedules.events(name) if event["kind"] == "RUN_FAILED"] == [
+        "STREAM_MOVED"
+    ]
     assert [row["id"] for row in load.rows()] == [1, 2]
 
 
@@ -268,9 +332,13 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
     spec["schedule"] = {"every": "1d", "only_if": "arrived"}
     name = schedules.set(spec).schedule.name
     schedules.run(name)
-    wait_until(lambda: load.warehouse.head() == 3, 60, "three versions, of which a person asked for one")
+    wait_until(
+        lambda: load.warehouse.head() == 3, 60, "three versions, of which a person asked for one"
+    )
     assert [row["id"] for row in load.rows()] == [*range(5)]
-    versions = [sources_of(load.warehouse, "loads", entry) for entry in load.warehouse.history("loads", 3)]
+    versions = [
+        sources_of(load.warehouse, "loads", entry) for entry in load.warehouse.history("loads", 3)
+    ]
     assert [[Path(one.source).name for one in read] for read in versions] == [
         ["5.csv"],
         ["6.csv", "7.csv"],
@@ -280,7 +348,9 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
 
 
 @pytest.mark.variant
-def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goes_on(load: Load) -> None:
+def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goes_on(
+    load: Load,
+) -> None:
     def forked(**more: Any) -> JobView:
         spec = load.spec(**more)
         spec["groups"][0]["for_each"] = {"part": [*range(3)]}
@@ -302,7 +372,10 @@ def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goe
     assert load.load(on_bad_file="skip")["files"] == 0, "nor for a group without a fork"
     assert sorted(row["id"] for row in load.rows()) == [*range(14)]
     (entry,) = load.warehouse.history("loads", 1)
-    assert sorted(Path(one.source).name for one in sources_of(load.warehouse, "loads", entry)) == ["12.csv", "13.csv"]
+    assert sorted(Path(one.source).name for one in sources_of(load.warehouse, "loads", entry)) == [
+        "12.csv",
+        "13.csv",
+    ]
 
 
 def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:
@@ -315,7 +388,10 @@ def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:
 
 
 def test_a_parquet_file_whose_column_was_renamed_is_refused_and_nothing_is_null(load: Load) -> None:
-    for name, table in {"a": {"name": ["cid"], "id": [3]}, "b": {"ident": [4], "name": ["dan"]}}.items():
+    for name, table in {
+        "a": {"name": ["cid"], "id": [3]},
+        "b": {"ident": [4], "name": ["dan"]},
+    }.items():
         pq.write_table(pa.table(table), sink := pa.BufferOutputStream())
         load.files({f"{name}.parquet": sink.getvalue().to_pybytes()})
     code, text = load.refused(format="parquet", options={})

@@ -58,12 +58,19 @@ class Feed:
         while self.fed < files and not self.over.is_set():
             ids = range(self.fed * ROWS, (self.fed + 1) * ROWS)
             # Names come in no order, so that a position that is one name would lose some.
-            self.arrive(f"{(self.fed * 7919) % 1000:03d}.json", BEGIN + datetime.timedelta(seconds=self.fed), *ids)
+            self.arrive(
+                f"{(self.fed * 7919) % 1000:03d}.json",
+                BEGIN + datetime.timedelta(seconds=self.fed),
+                *ids,
+            )
             self.fed += 1
             self.over.wait(EVERY)
 
     def arrive(self, name: str, at: datetime.datetime, *ids: int) -> None:
-        self.put(name, "".join(f"{json.dumps({'id': n, 'at': f'{at.isoformat()}Z'})}\n" for n in ids).encode())
+        self.put(
+            name,
+            "".join(f"{json.dumps({'id': n, 'at': f'{at.isoformat()}Z'})}\n" for n in ids).encode(),
+        )
 
     def submit(self) -> str:
         events = {"stream": self.stream, "format": "json", "schema": "id BIGINT, at TIMESTAMP"}
@@ -73,11 +80,15 @@ class Feed:
             "spark": state,
             "retry": {"max": 20, "backoff": "1s"},
             "inputs": {"events": {**events, "state": state}},
-            "steps": [{"python": f"kill_steps:{'windows' if state else 'load'}", "output": "loads"}],
+            "steps": [
+                {"python": f"kill_steps:{'windows' if state else 'load'}", "output": "loads"}
+            ],
         }
         if self.reader == "fork":
             group["for_each"] = {"part": [0, 1, 2]}
-        return self.client.submit({"name": "load", "groups": [group], "outputs": {"loads": {"mode": "append"}}}).id
+        return self.client.submit(
+            {"name": "load", "groups": [group], "outputs": {"loads": {"mode": "append"}}}
+        ).id
 
     def ended(self, *jobs: str) -> None:
         """One of the jobs has loaded what was new; others may have found that it did."""
@@ -104,7 +115,11 @@ class Feed:
 
 @pytest.fixture
 def feed(
-    redis_server: RedisServer, s3_server: S3Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
+    redis_server: RedisServer,
+    s3_server: S3Server,
+    bucket: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Feed]:
     place, reader = request.param
     environ = {**s3_server.environ, **(with_spark(place) if reader == "state" else {})}
@@ -115,14 +130,23 @@ def feed(
         (landing / f"{name}.part").rename(landing / name)
 
     def put(name: str, data: bytes) -> None:
-        s3_server.client("s3").put_object(Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=data)
+        s3_server.client("s3").put_object(
+            Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=data
+        )
 
     on_disk = place == "disk"
     warehouse = str(tmp_path / "warehouse") if on_disk else f"{bucket}/warehouse"
     stream = str(landing) if on_disk else f"{bucket}/in"
     queues = "spark" if reader == "state" else "light"
     with stream_fleet(redis_server, tmp_path, {"kill_steps": STEPS}, queues, **environ) as running:
-        yield Feed(stream, reader, Warehouse(warehouse), write if on_disk else put, running.client(warehouse), running)
+        yield Feed(
+            stream,
+            reader,
+            Warehouse(warehouse),
+            write if on_disk else put,
+            running.client(warehouse),
+            running,
+        )
 
 
 def with_spark(place: str) -> dict[str, str]:
@@ -140,7 +164,15 @@ def with_spark(place: str) -> dict[str, str]:
     ids="-".join,
 )
 def test_what_is_published_is_what_arrived_whoever_is_killed_meanwhile(feed: Feed) -> None:
-    deeds: list[Any] = [*OF_A_RUNNER, "coordinator", "twins", "worker", "coordinator", "twins", "worker"]
+    deeds: list[Any] = [
+        *OF_A_RUNNER,
+        "coordinator",
+        "twins",
+        "worker",
+        "coordinator",
+        "twins",
+        "worker",
+    ]
     played(feed, deeds * (1 if feed.reader == "state" else 2), FILES)
 
 

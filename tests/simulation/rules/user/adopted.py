@@ -18,7 +18,9 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.work_order import WorkOrder
 
 RETRIED = (Status.FAILED, Status.CANCELED, Status.STOPPED)  # how a job ended that may be retried
-_Work = tuple[str, str, str]  # the fingerprint of a work order, its parameters with the fork value, and what it reads
+_Work = tuple[
+    str, str, str
+]  # the fingerprint of a work order, its parameters with the fork value, and what it reads
 
 
 def kin(core: ModelStore, job: str) -> tuple[str, ...]:
@@ -35,7 +37,9 @@ class Adopted:
 
     def __init__(self, core: ModelStore, depot: Depot) -> None:
         self._core, self._depot = core, depot
-        self._retries: dict[tuple[str, str], str] = {}  # a job, and a spec that it was retried with → the new job
+        self._retries: dict[
+            tuple[str, str], str
+        ] = {}  # a job, and a spec that it was retried with → the new job
         self._handed_out: defaultdict[Token, set[_Work]] = defaultdict(set)
 
     def submitted(self, record: JobRecord) -> str:
@@ -55,8 +59,15 @@ class Adopted:
             return f"{where}, and adopts from {record.adopts}, not {kin(self._core, old.id)}"
         if record.reruns != old.reruns:
             return f"{where}, of which was run again {old.reruns}, and it says {record.reruns}"
-        specs = [JobSpec.model_validate_json(one.spec).model_dump(exclude={"params"}) for one in (old, record)]
-        return f"{where}, with another spec: {specs[1]}, not {specs[0]}" if specs[0] != specs[1] else ""
+        specs = [
+            JobSpec.model_validate_json(one.spec).model_dump(exclude={"params"})
+            for one in (old, record)
+        ]
+        return (
+            f"{where}, with another spec: {specs[1]}, not {specs[0]}"
+            if specs[0] != specs[1]
+            else ""
+        )
 
     def handed_out(self, token: Token, work_order: WorkOrder) -> None:
         """A runner has heard what to do; again, and perhaps something else, if its first reply was lost."""

@@ -26,7 +26,9 @@ from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.work_order import FrozenInputs
 
 S = GroupState
-DONE_WITHIN = 15.0  # seconds without trouble within which what was asked must have been brought about
+DONE_WITHIN = (
+    15.0  # seconds without trouble within which what was asked must have been brought about
+)
 SKIPPED, RERUN, ALTERED = "USER_SKIPPED", "USER_RERUN", "ALTERED"
 _MOVES = {(str(S.SKIPPED), SKIPPED), (str(S.WAITING), RERUN), (str(S.BACKOFF), ALTERED)}
 
@@ -40,13 +42,19 @@ class Asked:
         self._core, self._depot = core, depot
         self._asked_at: dict[str, float] = {}
         self._claimed_at: dict[Token, float] = {}
-        self._skips: set[Key] = set()  # what was asked to be skipped, by the name that was asked for
-        self._to_skip: set[Key] = set()  # each group and member that is to be SKIPPED by it, and is not yet
+        self._skips: set[Key] = (
+            set()
+        )  # what was asked to be skipped, by the name that was asked for
+        self._to_skip: set[Key] = (
+            set()
+        )  # each group and member that is to be SKIPPED by it, and is not yet
         self._rerun_at: dict[Key, float] = {}
         self._reruns: Counter[Key] = Counter()
         self._told: Counter[Key] = Counter()
         self._recovering: set[Key] = set()  # when their job was last altered
-        self._stale: dict[Key, tuple[int, str]] = {}  # attempts that run with what was altered since
+        self._stale: dict[
+            Key, tuple[int, str]
+        ] = {}  # attempts that run with what was altered since
 
     # ---- the user's writes ---------------------------------------------------------------------------
 
@@ -75,7 +83,9 @@ class Asked:
         if after.revision != before.revision + 1 or len(after.alterations) != after.revision:
             return f"{where}: revision {before.revision} became {after.revision}"
         spec = JobSpec.model_validate_json(after.spec).model_dump(by_alias=True)
-        wrong = {path: found for path, value in values.items() if (found := _at(spec, path)) != value}
+        wrong = {
+            path: found for path, value in values.items() if (found := _at(spec, path)) != value
+        }
         if wrong:
             return f"{where}, and it says {wrong}"
         if _shape(before) != _shape(after):
@@ -89,7 +99,12 @@ class Asked:
         self._recovering |= {(before.id, group) for group in recovering}
         for group in recovering:
             attempt = job.attempts.get(group)
-            if split_member(group)[0] in changed and attempt and attempt.claimant and not attempt.outcome:
+            if (
+                split_member(group)[0] in changed
+                and attempt
+                and attempt.claimant
+                and not attempt.outcome
+            ):
                 self._stale[before.id, group] = (attempt.epoch, attempt.nonce)
         return self._handed_out(job)
 
@@ -99,9 +114,7 @@ class Asked:
         plans = record.group_plans(plan)
         if job.plans != plans or job.params != plan.params:
             wrong = [name for name in plans if plans[name] != job.plans.get(name)]
-            return (
-                f"{record.id}: runners get plans of {wrong} and parameters {job.params}, which are not those on record"
-            )
+            return f"{record.id}: runners get plans of {wrong} and parameters {job.params}, which are not those on record"
         return ""
 
     # ---- the worker's writes -------------------------------------------------------------------------
@@ -136,7 +149,11 @@ class Asked:
         self._to_skip = {key for key in self._to_skip if key[0] != job}
         for key in [key for key in self._stale if key[0] == job]:
             attempt = after.attempts.get(key[1])
-            if attempt and (attempt.epoch, attempt.nonce) == self._stale.pop(key) and not attempt.outcome:
+            if (
+                attempt
+                and (attempt.epoch, attempt.nonce) == self._stale.pop(key)
+                and not attempt.outcome
+            ):
                 return f"{job}/{key[1]} recovers, and its attempt {attempt.epoch} goes on without what was altered"
         return ""
 
@@ -144,8 +161,16 @@ class Asked:
         """While there is more of what was asked, nothing else is decided."""
         if not after.record.requests:
             return ""
-        other = [e for e in decision.events if "group" in e and not asked_for(e) and e["kind"] != S.RUNNING]
-        return f"{before.record.id}: {after.record.requests} are asked, and first came {other}" if other else ""
+        other = [
+            e
+            for e in decision.events
+            if "group" in e and not asked_for(e) and e["kind"] != S.RUNNING
+        ]
+        return (
+            f"{before.record.id}: {after.record.requests} are asked, and first came {other}"
+            if other
+            else ""
+        )
 
     def _forgotten(self, before: StoredJob, decision: Decision) -> str:
         for group in decision.forgotten:
@@ -181,7 +206,12 @@ class Asked:
         self._told[key] += 1
         if self._told[key] > self._reruns[key]:
             return f"{key} was made to run again {self._told[key]} times, and asked {self._reruns[key]} times"
-        left = [g for kept in (after.groups, after.attempts, after.frozen) for g in kept if split_member(g)[0] == name]
+        left = [
+            g
+            for kept in (after.groups, after.attempts, after.frozen)
+            for g in kept
+            if split_member(g)[0] == name
+        ]
         return f"{key} is to run again, and there is still something of {left}" if left else ""
 
     def counts(self, job: str, staging: str) -> str:
@@ -191,10 +221,14 @@ class Asked:
         """
         token = self._depot.markers[staging].token
         names = (token.group, split_member(token.group)[0])
-        asked = max(self._rerun_at.get((one, name), 0.0) for one in kin(self._core, job) for name in names)
+        asked = max(
+            self._rerun_at.get((one, name), 0.0) for one in kin(self._core, job) for name in names
+        )
         if self._claimed_at.get(token, 0.0) >= asked:
             return ""
-        return f"{job}: the output of {token} counts, and its group was asked to run again after that"
+        return (
+            f"{job}: the output of {token} counts, and its group was asked to run again after that"
+        )
 
     def reads(self, job: StoredJob, group: str) -> str:
         """What a group read may count: nothing of what was to run again."""
@@ -234,14 +268,18 @@ def _open(state: JobState, group: str) -> Iterator[str]:
     """What a skip of ``group`` is about: all of it that has not ended."""
     name, ordinal = split_member(group)
     begun = any(split_member(each)[0] == name for each in state.groups)
-    members: Iterable[str] = [group] if ordinal is not None else state.members(name) if begun else [name]
+    members: Iterable[str] = (
+        [group] if ordinal is not None else state.members(name) if begun else [name]
+    )
     return (each for each in members if not state.record(each).state.terminal)
 
 
 def _after(plan: Plan, group: str) -> list[str]:
     """What a rerun of ``group`` is about: itself, and every group that needs it, or that needs one of those."""
     found = {split_member(group)[0]}
-    while more := {n for n, planned in plan.groups.items() if found & set(planned.spec.needs)} - found:
+    while (
+        more := {n for n, planned in plan.groups.items() if found & set(planned.spec.needs)} - found
+    ):
         found |= more
     return [group, *(found - {split_member(group)[0]})]
 
@@ -259,9 +297,17 @@ def _at(spec: Any, path: str) -> Any:
 
 def _shape(job: JobRecord) -> list[tuple[Any, ...]]:
     groups: list[GroupSpec] = [planned.spec for planned in plan_of(job.spec).groups.values()]
-    return sorted((g.name, g.needs, str(g.join), str(g.for_each), g.optional, len(g.steps)) for g in groups)
+    return sorted(
+        (g.name, g.needs, str(g.join), str(g.for_each), g.optional, len(g.steps)) for g in groups
+    )
 
 
 def _work(plan: Plan, name: str) -> Any:
     spec = plan.groups[name].spec
-    return [step.model_dump(exclude={"timeout"}) for step in spec.steps], spec.conf, spec.params, spec.when, plan.params
+    return (
+        [step.model_dump(exclude={"timeout"}) for step in spec.steps],
+        spec.conf,
+        spec.params,
+        spec.when,
+        plan.params,
+    )

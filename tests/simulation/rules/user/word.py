@@ -15,7 +15,18 @@ from unstuck.coordinator.model.status import GroupState, Intent, Status
 S = GroupState
 RESUMED = f"USER_{Command.RESUME.name}"
 # What a command may write on the record of a job.
-ASKED = frozenset({"commit", "intent", "intent_at", "intent_by", "intent_why", "pause_now", "reset_budgets", "halted"})
+ASKED = frozenset(
+    {
+        "commit",
+        "intent",
+        "intent_at",
+        "intent_by",
+        "intent_why",
+        "pause_now",
+        "reset_budgets",
+        "halted",
+    }
+)
 # And one that is about groups.
 ASKED_OF_GROUPS = {
     "USER_ALTER": frozenset({"commit", "spec", "revision", "alterations", "priority", "requests"}),
@@ -33,12 +44,18 @@ ENDS = {
 ENDED_BY_USER = (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
 STRENGTH = list(Intent)
 ENDED_WITHIN = 15.0  # seconds without trouble within which a job must have ended after its deadline
-PUBLISHED_WITHIN = 100.0  # the same when the warehouse log has to be asked: a lost publisher's term, and a wait
+PUBLISHED_WITHIN = (
+    100.0  # the same when the warehouse log has to be asked: a lost publisher's term, and a wait
+)
 
 
 def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
     """A command writes what the user asked for and nothing else; only a resume makes the intent weaker."""
-    wrote = {item.name for item in fields(JobRecord) if getattr(before, item.name) != getattr(after, item.name)}
+    wrote = {
+        item.name
+        for item in fields(JobRecord)
+        if getattr(before, item.name) != getattr(after, item.name)
+    }
     asked = ASKED_OF_GROUPS.get(kind, ASKED)
     if not wrote <= asked:
         return f"{kind} of {before.id} wrote {sorted(wrote - asked)}"
@@ -76,13 +93,25 @@ def wrongly_canceled(
     held = attempt is not None and attempt.claimant and attempt.outcome is None
     # A lease that reads as longer than a term was given before the clock was set back.
     held = held and attempt is not None and now <= attempt.lease <= now + lease_ttl + 1.0
-    come = now >= job.intent_at + deadline - 0.001 or job.intent_at > now + deadline  # the clock was set back since
+    come = (
+        now >= job.intent_at + deadline - 0.001 or job.intent_at > now + deadline
+    )  # the clock was set back since
     over = job.intent is Intent.CANCEL and come
-    return f"was canceled under {job.intent} while {attempt} ran, before the deadline" if held and not over else ""
+    return (
+        f"was canceled under {job.intent} while {attempt} ran, before the deadline"
+        if held and not over
+        else ""
+    )
 
 
 def overdue(
-    job: StoredJob, now: float, deadline: float, fault_free_since: float, asked_at: float, *, set_back: bool
+    job: StoredJob,
+    now: float,
+    deadline: float,
+    fault_free_since: float,
+    asked_at: float,
+    *,
+    set_back: bool,
 ) -> str:
     """Without trouble, a job that was canceled has ended soon after its deadline; one that was forced, at once.
 
@@ -98,6 +127,4 @@ def overdue(
     if late <= (PUBLISHED_WITHIN if record.phase else ENDED_WITHIN):
         return ""
     states = {group: str(r.state) for group, r in job.groups.items() if not r.state.terminal}
-    return (
-        f"{record.id} is {record.status} {now - due:.1f}s after it was to have ended by its {record.intent}: {states}"
-    )
+    return f"{record.id} is {record.status} {now - due:.1f}s after it was to have ended by its {record.intent}: {states}"

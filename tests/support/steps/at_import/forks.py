@@ -17,5 +17,7 @@ for leaves in (False, True):
 
 def done(spark: Any, ctx: Any) -> None:
     for child in children:
-        os.waitpid(child, 0)  # a child that still lives when its step has ended is a leak, and its runner is replaced
+        os.waitpid(
+            child, 0
+        )  # a child that still lives when its step has ended is a leak, and its runner is replaced
     ctx.result("pid", os.getpid())

@@ -27,4 +27,10 @@ def total(spark: None, ctx: Any, name: str, column: str) -> Any:
     """The rows of an input, and the sum of a column of it."""
     table = ctx.input(name)
     values = table[column].to_pylist() if column in table.column_names else []
-    return pa.table({"rows": [len(table)], "sum": [sum(v for v in values if v is not None)], "n": [len(table.columns)]})
+    return pa.table(
+        {
+            "rows": [len(table)],
+            "sum": [sum(v for v in values if v is not None)],
+            "n": [len(table.columns)],
+        }
+    )

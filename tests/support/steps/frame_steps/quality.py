@@ -11,7 +11,9 @@ import pyarrow as pa
 from unstuck import Unrecoverable
 
 
-def flights(spark: None, ctx: Any, rows: int = 100, bad: int = 0, name: str = "", columns: str = "") -> Any:
+def flights(
+    spark: None, ctx: Any, rows: int = 100, bad: int = 0, name: str = "", columns: str = ""
+) -> Any:
     """``rows`` flights of today, the last ``bad`` of which have no distance, and every second of these no carrier."""
     bad_ones = range(rows - bad, rows)
     table = {
@@ -37,4 +39,6 @@ def three(spark: None, ctx: Any, bad: int, caught: bool) -> None:
 
 def count(spark: None, ctx: Any) -> Any:
     """The rows of a group, by its name, and its rejected rows."""
-    return pa.table({"good": [len(ctx.input("load"))], "bad": [len(ctx.input("flights__rejected"))]})
+    return pa.table(
+        {"good": [len(ctx.input("load"))], "bad": [len(ctx.input("flights__rejected"))]}
+    )

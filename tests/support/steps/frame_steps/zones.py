@@ -20,17 +20,27 @@ def in_spark(spark: Any, ctx: Any) -> Any:
     def plain(at: datetime) -> datetime:
         return datetime(at.year, at.month, at.day, at.hour)
 
-    series = f.pandas_udf(lambda at: pd.to_datetime(at.dt.strftime("%Y-%m-%d %H:%M:%S")), "timestamp")
+    series = f.pandas_udf(
+        lambda at: pd.to_datetime(at.dt.strftime("%Y-%m-%d %H:%M:%S")), "timestamp"
+    )
     made = {
         "datetime": spark.createDataFrame([(NOON,)], "at timestamp"),
         "pandas": spark.createDataFrame(pd.DataFrame({"at": [pd.Timestamp(NOON)]})),
         "literal": spark.sql("SELECT TIMESTAMP '2024-07-01 12:00:00' AS at"),
         "text": spark.sql("SELECT CAST('2024-07-01 12:00:00' AS TIMESTAMP) AS at"),
-        "ntz": spark.createDataFrame([(NOON,)], "at timestamp_ntz").select(f.col("at").cast("timestamp")),
-        "date": spark.createDataFrame([(date(2024, 7, 1),)], "day date").selectExpr("day + INTERVAL 12 HOURS AS at"),
+        "ntz": spark.createDataFrame([(NOON,)], "at timestamp_ntz").select(
+            f.col("at").cast("timestamp")
+        ),
+        "date": spark.createDataFrame([(date(2024, 7, 1),)], "day date").selectExpr(
+            "day + INTERVAL 12 HOURS AS at"
+        ),
         "parameter": spark.sql("SELECT :noon AS at", args={"noon": NOON}),
-        "collected": spark.createDataFrame([spark.sql("SELECT TIMESTAMP '2024-07-01 12:00:00' AS at").first()]),
-        "to_pandas": spark.createDataFrame(spark.sql("SELECT TIMESTAMP '2024-07-01 12:00:00' AS at").toPandas()),
+        "collected": spark.createDataFrame(
+            [spark.sql("SELECT TIMESTAMP '2024-07-01 12:00:00' AS at").first()]
+        ),
+        "to_pandas": spark.createDataFrame(
+            spark.sql("SELECT TIMESTAMP '2024-07-01 12:00:00' AS at").toPandas()
+        ),
     }
     if hasattr(spark.range(1), "toArrow"):  # since Spark 4.0
         made["arrow"] = spark.createDataFrame(pa.table({"at": pa.array([NOON])}))
@@ -57,8 +67,13 @@ def clocks(spark: Any, ctx: Any) -> None:
     ctx.result("process", f"{os.environ.get('TZ')} {datetime.fromtimestamp(0)}")
     ctx.result("session", spark.conf.get("spark.sql.session.timeZone"))
     ctx.result("java", spark._jvm.java.util.TimeZone.getDefault().getID())
-    ctx.result("shown", spark.sql("SELECT CAST(TIMESTAMP '2024-07-01 12:00:00Z' AS STRING)").first()[0])
-    ctx.result("day", spark.sql("SELECT CAST(to_date(TIMESTAMP '2026-03-01 23:30:00Z') AS STRING)").first()[0])
+    ctx.result(
+        "shown", spark.sql("SELECT CAST(TIMESTAMP '2024-07-01 12:00:00Z' AS STRING)").first()[0]
+    )
+    ctx.result(
+        "day",
+        spark.sql("SELECT CAST(to_date(TIMESTAMP '2026-03-01 23:30:00Z') AS STRING)").first()[0],
+    )
 
 
 def without_spark(spark: Any, ctx: Any) -> Any:
@@ -67,7 +82,10 @@ def without_spark(spark: Any, ctx: Any) -> Any:
 
     ctx.result("process", f"{os.environ.get('TZ')} {time.strftime('%H:%M', time.localtime(0))}")
     seconds = NOON.timestamp()
-    aware = {"aware": pd.Timestamp(NOON).tz_localize("UTC"), "by_process": pd.to_datetime(seconds, unit="s", utc=True)}
+    aware = {
+        "aware": pd.Timestamp(NOON).tz_localize("UTC"),
+        "by_process": pd.to_datetime(seconds, unit="s", utc=True),
+    }
     return pd.DataFrame([{"naive": NOON, **aware}])
 
 
@@ -76,4 +94,6 @@ def goes_abroad(spark: Any, ctx: Any) -> None:
     os.environ["TZ"] = "Asia/Tokyo"
     time.tzset()
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    spark._jvm.java.util.TimeZone.setDefault(spark._jvm.java.util.TimeZone.getTimeZone("Asia/Tokyo"))
+    spark._jvm.java.util.TimeZone.setDefault(
+        spark._jvm.java.util.TimeZone.getTimeZone("Asia/Tokyo")
+    )

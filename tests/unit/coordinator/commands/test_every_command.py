@@ -10,12 +10,29 @@ import pytest
 from tests.support.jobs.state_space import LOOK, SmallWorld, Step
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, RETRY_LEGAL, Command, Commanded, command
+from unstuck.coordinator.commands.job_commands import (
+    GROUPS_LEGAL,
+    LEGAL,
+    RETRY_LEGAL,
+    Command,
+    Commanded,
+    command,
+)
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 
-COLUMNS = ("pause", "resume", "stop", "cancel", "force-stop", "skip", "rerun", "alter of policy", "alter of code")
+COLUMNS = (
+    "pause",
+    "resume",
+    "stop",
+    "cancel",
+    "force-stop",
+    "skip",
+    "rerun",
+    "alter of policy",
+    "alter of code",
+)
 # D: done, A: already so or asked for before, -: refused. In the order of COLUMNS; and the intent that the status has.
 TABLE = """
     PENDING    run         D A D D D - - D -

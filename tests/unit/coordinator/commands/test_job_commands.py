@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.commands.job_commands import LEGAL, Answer, Command, command, status_has_followed
+from unstuck.coordinator.commands.job_commands import (
+    LEGAL,
+    Answer,
+    Command,
+    command,
+    status_has_followed,
+)
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Intent, Status
 
@@ -38,10 +44,14 @@ REACHED = {
 def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
     given: Command, intent: Intent, status: Status
 ) -> None:
-    job = replace(JOB, intent=intent, status=status, halted=HALTED.halted if status is Status.HALTED else None)
+    job = replace(
+        JOB, intent=intent, status=status, halted=HALTED.halted if status is Status.HALTED else None
+    )
     result = command(job, given)
     if status not in LEGAL[given]:
-        assert result.answer is (Answer.ALREADY if status in REACHED.get(given, ()) else Answer.REFUSED)
+        assert result.answer is (
+            Answer.ALREADY if status in REACHED.get(given, ()) else Answer.REFUSED
+        )
     if result.answer is Answer.REFUSED:
         assert result.job == job, "nothing changed"
         assert job.id in result.text
@@ -60,17 +70,29 @@ def test_a_terminal_job_takes_no_command() -> None:
 def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
     result = command(HALTED, Command.RESUME)
     assert result.answer is Answer.DONE
-    assert (result.job.halted, result.job.reset_budgets, result.job.intent) == (None, True, Intent.RUN)
-    assert not status_has_followed(result.job), "it is shown as HALTED until a coordinator has looked"
+    assert (result.job.halted, result.job.reset_budgets, result.job.intent) == (
+        None,
+        True,
+        Intent.RUN,
+    )
+    assert not status_has_followed(result.job), (
+        "it is shown as HALTED until a coordinator has looked"
+    )
     again = command(result.job, Command.RESUME)
     assert (again.answer, "had been asked for before" in again.text) == (Answer.ALREADY, True)
     assert command(result.job, Command.PAUSE).answer is Answer.DONE
 
 
 @pytest.mark.parametrize("intent", [Intent.RUN, Intent.PAUSE])
-def test_a_halted_job_is_not_paused_so_that_it_never_looks_as_if_a_person_held_it(intent: Intent) -> None:
+def test_a_halted_job_is_not_paused_so_that_it_never_looks_as_if_a_person_held_it(
+    intent: Intent,
+) -> None:
     refused = command(replace(HALTED, intent=intent), Command.PAUSE)
-    assert (refused.answer, "is HALTED" in refused.text, "unstuck why" in refused.text) == (Answer.REFUSED, True, True)
+    assert (refused.answer, "is HALTED" in refused.text, "unstuck why" in refused.text) == (
+        Answer.REFUSED,
+        True,
+        True,
+    )
     assert refused.job == replace(HALTED, intent=intent)
 
 
@@ -84,7 +106,10 @@ def test_a_job_that_cannot_be_decided_after_a_cancel_says_what_ends_it() -> None
 def test_a_command_that_comes_too_late_names_what_was_asked_before_as_it_is_typed() -> None:
     forced = command(JOB, Command.FORCE_STOP).job
     assert "a force-stop cannot be taken back" in command(forced, Command.RESUME).text
-    assert "force-stop was asked for, which cancel does not override" in command(forced, Command.CANCEL).text
+    assert (
+        "force-stop was asked for, which cancel does not override"
+        in command(forced, Command.CANCEL).text
+    )
 
 
 def test_pause_now_after_a_pause_is_another_wish() -> None:

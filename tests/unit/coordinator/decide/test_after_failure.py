@@ -19,7 +19,9 @@ ONCE = {"max": 0}
 AFTER = ["all_done", "any_failed", "all_failed"]
 
 
-def failed(rule: str = "all_done", *others: dict[str, Any], timeout: str | None = None, **more: Any) -> Job:
+def failed(
+    rule: str = "all_done", *others: dict[str, Any], timeout: str | None = None, **more: Any
+) -> Job:
     """``load`` has failed; ``clean`` needs it and what comes after it. ``more``: of ``clean``."""
     clean = group("clean", "load", "use", join=rule, **more)
     job = Job(group("load", retry=ONCE), group("use", "load"), clean, *others, timeout=timeout)
@@ -31,7 +33,12 @@ def failed(rule: str = "all_done", *others: dict[str, Any], timeout: str | None 
 @pytest.mark.parametrize("rule", AFTER)
 def test_what_runs_after_a_failure_runs_although_the_job_fails_fast(rule: str) -> None:
     job = failed(rule, group("other"))
-    assert job.states() == {"load": "FAILED", "use": "CANCELED", "other": "CANCELED", "clean": "QUEUED"}
+    assert job.states() == {
+        "load": "FAILED",
+        "use": "CANCELED",
+        "other": "CANCELED",
+        "clean": "QUEUED",
+    }
     assert job.reason("use").code == "SIBLING_FAILED"
     assert not job.status().terminal
     job.run("clean")
@@ -52,7 +59,12 @@ def test_a_job_that_does_not_fail_skips_what_waits_for_a_failure_and_is_publishe
     assert job.reason("undo").text == "all_failed: 1 of the 2 groups it needs did not fail"
     assert "waits for b" in job.why()["tell"].what
     job.run("b")
-    assert job.states() == {"a": "SUCCEEDED", "b": "SUCCEEDED", "tell": "SKIPPED", "undo": "SKIPPED"}
+    assert job.states() == {
+        "a": "SUCCEEDED",
+        "b": "SUCCEEDED",
+        "tell": "SKIPPED",
+        "undo": "SKIPPED",
+    }
     assert job.reason("tell").text == "any_failed: none of the 2 groups it needs failed"
     assert job.state.job.phase == "publishing"
     assert {name: job.why()[name].what for name in ("tell", "undo")} == {
@@ -66,14 +78,21 @@ def test_what_is_published_by_default_is_the_same_with_a_group_that_waits_for_a_
     assert Job(*groups, group("c", "b", join="any_failed")).plan.default_publish == {"b", "c"}
 
 
-def test_an_output_may_say_how_it_is_published_where_a_group_waits_for_the_failure_of_its_maker() -> None:
+def test_an_output_may_say_how_it_is_published_where_a_group_waits_for_the_failure_of_its_maker() -> (
+    None
+):
     made = {**group("a"), "spark": True, "steps": [{"sql": "SELECT 1 AS one", "output": "ones"}]}
     job = Job(made, group("tell", "a", join="any_failed"), outputs={"ones": {"mode": "append"}})
     assert "a" in job.plan.default_publish
 
 
 def test_any_failed_waits_until_all_that_it_needs_has_ended() -> None:
-    job = Job(group("a", retry=ONCE), group("b"), group("c", "a", "b", join="any_failed"), on_failure="finish_others")
+    job = Job(
+        group("a", retry=ONCE),
+        group("b"),
+        group("c", "a", "b", join="any_failed"),
+        on_failure="finish_others",
+    )
     job.decide()
     job.run("a", failure())
     assert job.record("c").state is S.WAITING
@@ -131,11 +150,17 @@ def test_a_cleanup_is_tried_again_and_if_it_fails_the_job_still_names_the_first_
     job.decide()
     assert job.record("clean").state is S.QUEUED
     job.now += 5
-    job.state.fatal = {"clean": None, **job.state.fatal}  # as after a load: the store lists groups in its own order
+    job.state.fatal = {
+        "clean": None,
+        **job.state.fatal,
+    }  # as after a load: the store lists groups in its own order
     job.run("clean", failure("CLEAN"))
     assert job.status() is Status.FAILED
     assert job.state.job.reason is not None
-    assert job.state.job.reason.text == "group load failed: BOOM: it went wrong (and 1 more group failed)"
+    assert (
+        job.state.job.reason.text
+        == "group load failed: BOOM: it went wrong (and 1 more group failed)"
+    )
 
 
 def test_a_cleanup_after_a_cleanup_runs_too_and_what_only_follows_it_does_not() -> None:
@@ -167,7 +192,11 @@ def test_a_cleanup_of_what_another_failure_canceled_runs() -> None:
 def test_a_cleanup_that_runs_already_goes_on_and_one_whose_needs_run_waits_for_them() -> None:
     job = Job(
         group("a", optional=True, retry=ONCE),
-        *(group("clean", "a", join="all_done"), group("bad", retry=ONCE), group("after", "clean", join="all_done")),
+        *(
+            group("clean", "a", join="all_done"),
+            group("bad", retry=ONCE),
+            group("after", "clean", join="all_done"),
+        ),
     )
     job.decide()
     job.run("a", failure())
@@ -256,7 +285,11 @@ def test_a_rerun_that_would_leave_canceled_groups_behind_is_refused() -> None:
     assert answer.answer is Answer.REFUSED
     assert "other was canceled (group load failed, and on_failure is cancel_others)" in answer.text
     assert "unstuck retry" in answer.text
-    fork = Job(group("f", for_each={"n": [1, 2]}, retry=ONCE), group("clean", "f", join="all_done"), group("z", "f"))
+    fork = Job(
+        group("f", for_each={"n": [1, 2]}, retry=ONCE),
+        group("clean", "f", join="all_done"),
+        group("z", "f"),
+    )
     fork.decide()
     fork.run("f[0]", failure())
     fork.tell(Command.PAUSE)
@@ -272,7 +305,10 @@ def test_a_rerun_that_would_leave_canceled_groups_behind_is_refused() -> None:
 def test_why_says_that_the_job_fails_after_what_still_runs() -> None:
     job = failed()
     why = job.why()
-    assert "group load failed, so the job will be FAILED once what runs after a failure has ended" in why["j"].what
+    assert (
+        "group load failed, so the job will be FAILED once what runs after a failure has ended"
+        in why["j"].what
+    )
     assert "canceled" not in why["clean"].what
     job.claim("clean")
     job.decide()
@@ -283,7 +319,11 @@ def test_a_retry_runs_the_cleanup_again_although_it_had_read_the_same() -> None:
     """Its marker is of another job, in which something that it needs had failed, too."""
     frozen = []
     for name in ("one", "two"):
-        job = Job(group("load", retry=ONCE), group("use", "load"), group("clean", "load", "use", join="all_done"))
+        job = Job(
+            group("load", retry=ONCE),
+            group("use", "load"),
+            group("clean", "load", "use", join="all_done"),
+        )
         job.state.job = replace(job.state.job, id=name)
         job.decide()
         frozen.append(job.run("load", failure()).frozen["clean"])

@@ -22,7 +22,20 @@ from unstuck.coordinator.model.status import Status
 HISTORIES = int(os.environ.get("UNSTUCK_TEST_HISTORIES", "150"))
 # What happens more often than its share of all possible steps, so that jobs get somewhere between commands.
 WORK = ["look", "claim", "finish", "warehouse"]
-RARER = ["look", "wait", "wait", "lapse", "command", "command", "skip", "rerun", "alter", "halt", "lose", "drop"]
+RARER = [
+    "look",
+    "wait",
+    "wait",
+    "lapse",
+    "command",
+    "command",
+    "skip",
+    "rerun",
+    "alter",
+    "halt",
+    "lose",
+    "drop",
+]
 KINDS = [*WORK, *WORK, *WORK, *RARER]
 # A history that breaks the promise is made short before it is shown, which takes its time.
 pytestmark = pytest.mark.timeout(600)
@@ -41,7 +54,9 @@ def tell(world: SmallWorld, history: list[tuple[str, int]]) -> None:
         if before.terminal:
             assert world.job == before, f"what had ended has changed: {world}"
         if kind != "command":
-            assert world.job.intent is before.intent, f"nobody but the user writes the intent: {world}"
+            assert world.job.intent is before.intent, (
+                f"nobody but the user writes the intent: {world}"
+            )
         read_attempt(world)
 
 
@@ -64,7 +79,9 @@ def run_well(world: SmallWorld) -> None:
         world.give(Command.RESUME)
     assert world.job.terminal, f"{world}"
     if world.job.status is Status.FINISHED:
-        assert world.slot == "package" or (not world.slot and world.state().without_outputs), f"{world}"
+        assert world.slot == "package" or (not world.slot and world.state().without_outputs), (
+            f"{world}"
+        )
     else:
         assert world.slot != "package", f"{world}"
     read_attempt(world)
@@ -74,7 +91,9 @@ def run_well(world: SmallWorld) -> None:
 @pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=HISTORIES // 3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=HISTORY)
-def test_whatever_happens_the_promise_is_kept_and_the_job_can_end(spec: str, history: list[tuple[str, int]]) -> None:
+def test_whatever_happens_the_promise_is_kept_and_the_job_can_end(
+    spec: str, history: list[tuple[str, int]]
+) -> None:
     world = SmallWorld(spec)
     tell(world, history)
     run_well(world)

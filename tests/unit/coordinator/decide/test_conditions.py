@@ -43,7 +43,10 @@ def reloaded(job: Job) -> JobState:
 
 
 def why(job: Job) -> dict[str, str]:
-    return {one.subject: one.what for one in explain(job.state, Environment(now=job.now, nonce="n"), None)}
+    return {
+        one.subject: one.what
+        for one in explain(job.state, Environment(now=job.now, nonce="n"), None)
+    }
 
 
 # ---- one group -------------------------------------------------------------------------------------------------------
@@ -79,12 +82,15 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_group_at_once_and_for_go
 
 
 def test_a_condition_is_not_asked_before_the_join_says_go() -> None:
-    job = Job(group("a"), group("b"), group("c", "a", "b", when=FALSE), group("d", "a", "b", when=FAILS))
+    job = Job(
+        group("a"), group("b"), group("c", "a", "b", when=FALSE), group("d", "a", "b", when=FAILS)
+    )
     job.decide()
     job.run("a", results={"n": 1})
     assert set(job.states()) == {"a", "b"}
     assert (
-        why(job)["c"] == f"all_succeeded: 1 of 2 not done; waits for b (QUEUED); then its condition decides: `{FALSE}`"
+        why(job)["c"]
+        == f"all_succeeded: 1 of 2 not done; waits for b (QUEUED); then its condition decides: `{FALSE}`"
     )
     job.run("b")
     assert [job.reason(name).code for name in "cd"] == ["CONDITION_FALSE", "WHEN_FAILED"]
@@ -97,7 +103,9 @@ def test_a_group_that_its_condition_skipped_is_explained_while_the_job_goes_on()
 
 def test_the_parameters_are_the_jobs_overlaid_by_the_groups_own() -> None:
     when = "params.x == 2 and params.y == 1"
-    job = Job(group("a", when=when, params={"x": 2}), group("b", when=when), params={"x": 1, "y": 1})
+    job = Job(
+        group("a", when=when, params={"x": 2}), group("b", when=when), params={"x": 1, "y": 1}
+    )
     job.decide()
     assert job.states() == {"a": "QUEUED", "b": "SKIPPED"}
 
@@ -129,7 +137,10 @@ AFTER = {
 def test_what_comes_after_decides_by_its_join(rule: str, when: str) -> None:
     join: Any = {"at_least": 2} if rule == "at_least" else rule
     job = recorded(
-        group("b", "a", when=when), group("c", "a"), group("d", "b", "c", join=join), on_failure="finish_others"
+        group("b", "a", when=when),
+        group("c", "a"),
+        group("d", "b", "c", join=join),
+        on_failure="finish_others",
     )
     if when == TRUE:
         job.run("b")
@@ -146,14 +157,22 @@ def test_what_comes_after_decides_by_its_join(rule: str, when: str) -> None:
     assert (job.state.job.phase == "publishing") == (not failed)
 
 
-@pytest.mark.parametrize("rule", ["all_succeeded", "none_failed", "all_done", "any_succeeded", {"at_least": 1}])
-@pytest.mark.parametrize(("when", "state"), [(TRUE, S.QUEUED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)])
-def test_every_join_rule_asks_the_condition_of_its_own_group(rule: Any, when: str, state: GroupState) -> None:
+@pytest.mark.parametrize(
+    "rule", ["all_succeeded", "none_failed", "all_done", "any_succeeded", {"at_least": 1}]
+)
+@pytest.mark.parametrize(
+    ("when", "state"), [(TRUE, S.QUEUED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)]
+)
+def test_every_join_rule_asks_the_condition_of_its_own_group(
+    rule: Any, when: str, state: GroupState
+) -> None:
     job = recorded(group("b", "a", join=rule, when=when))
     assert job.record("b").state is state
 
 
-@pytest.mark.parametrize(("when", "state"), [(TRUE, S.SUCCEEDED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)])
+@pytest.mark.parametrize(
+    ("when", "state"), [(TRUE, S.SUCCEEDED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)]
+)
 def test_a_join_without_steps_has_a_condition_too(when: str, state: GroupState) -> None:
     job = recorded(group("j", "a", steps=[], when=when), group("after", "j"))
     assert job.record("j").state is state
@@ -165,7 +184,13 @@ def test_a_diamond_with_one_side_skipped() -> None:
         group("left", "a", when=FALSE),
         group("right", "a", when=TRUE),
         group("strict", "left", "right"),
-        group("end", "left", "right", join="none_failed", when="results.left.n is none and results.right.n == 2"),
+        group(
+            "end",
+            "left",
+            "right",
+            join="none_failed",
+            when="results.left.n is none and results.right.n == 2",
+        ),
     )
     job.run("right", results={"n": 2})
     assert job.states() == {
@@ -206,8 +231,12 @@ def test_a_group_that_did_not_succeed_has_recorded_nothing() -> None:
 
 
 @pytest.mark.parametrize("values", [[1, 2, 3], {"from": "a.n"}])
-@pytest.mark.parametrize(("when", "state"), [(TRUE, S.QUEUED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)])
-def test_a_fork_is_judged_as_a_whole_before_it_has_members(values: Any, when: str, state: GroupState) -> None:
+@pytest.mark.parametrize(
+    ("when", "state"), [(TRUE, S.QUEUED), (FALSE, S.SKIPPED), (FAILS, S.FAILED)]
+)
+def test_a_fork_is_judged_as_a_whole_before_it_has_members(
+    values: Any, when: str, state: GroupState
+) -> None:
     job = Job(
         group("a"),
         group("f", "a", for_each={"n": values}, when=when),
@@ -228,7 +257,14 @@ def test_a_fork_is_judged_as_a_whole_before_it_has_members(values: Any, when: st
 
 def test_a_fork_whose_values_are_still_being_made_waits_with_its_condition() -> None:
     """any_succeeded holds with the other need; what the maker records is still to come."""
-    fork = group("f", "a", "b", join="any_succeeded", for_each={"n": {"from": "a.n"}}, when="results.a.n == 1")
+    fork = group(
+        "f",
+        "a",
+        "b",
+        join="any_succeeded",
+        for_each={"n": {"from": "a.n"}},
+        when="results.a.n == 1",
+    )
     job = Job(group("a"), group("b"), fork)
     job.decide()
     job.run("b")
@@ -253,11 +289,19 @@ FIRST = "results.b.n is none"  # true as long as only a has ended
 
 def test_a_condition_that_held_is_not_asked_again() -> None:
     """While c waits for room, b records what would make its condition false. c goes, and reads what it was asked by."""
-    job = Job(group("a"), group("b"), group("c", "a", "b", join="any_succeeded", when=FIRST), max_parallel=1)
+    job = Job(
+        group("a"),
+        group("b"),
+        group("c", "a", "b", join="any_succeeded", when=FIRST),
+        max_parallel=1,
+    )
     job.decide()
     decision = job.run("a")
     assert job.states() == {"a": "SUCCEEDED", "b": "QUEUED"}
-    assert FrozenInputs.model_validate_json(decision.frozen["c"]).inputs == {"a": ("_staging/j/a/1",), "b": ()}
+    assert FrozenInputs.model_validate_json(decision.frozen["c"]).inputs == {
+        "a": ("_staging/j/a/1",),
+        "b": (),
+    }
     job.state = reloaded(job)
     assert "c" not in job.run("b", results={"n": 1}).frozen
     assert job.record("c").state is S.QUEUED
@@ -324,12 +368,21 @@ RULES = ["all_succeeded", "none_failed", "all_done", "any_succeeded", "at_least"
     st.lists(st.sampled_from(WHENS), min_size=4, max_size=4),
     st.lists(st.sampled_from(RULES), min_size=3, max_size=3),
     st.lists(st.integers(0, 20), max_size=30),
-    st.lists(st.sampled_from([{}, {"n": 1}, {"n": 2, "ok": True}, {"n": "x", "ok": 1}]), min_size=2, max_size=2),
+    st.lists(
+        st.sampled_from([{}, {"n": 1}, {"n": 2, "ok": True}, {"n": "x", "ok": 1}]),
+        min_size=2,
+        max_size=2,
+    ),
     st.integers(1, 5),
     st.booleans(),
 )
 def test_a_condition_comes_out_the_same_after_a_reload(
-    whens: list[str], rules: list[str], picks: list[int], results: list[dict[str, Any]], parallel: int, strict: bool
+    whens: list[str],
+    rules: list[str],
+    picks: list[int],
+    results: list[dict[str, Any]],
+    parallel: int,
+    strict: bool,
 ) -> None:
     joins: list[Any] = [{"at_least": 1} if rule == "at_least" else rule for rule in rules]
     groups = [
@@ -340,7 +393,11 @@ def test_a_condition_comes_out_the_same_after_a_reload(
         group("j", "c", "f", join=joins[2], when=whens[2], steps=[]),
         group("d", "j", join="all_done", when=whens[3]),
     ]
-    more = {"max_parallel": parallel, "params": {"x": 2}, "on_failure": "cancel_others" if strict else "finish_others"}
+    more = {
+        "max_parallel": parallel,
+        "params": {"x": 2},
+        "on_failure": "cancel_others" if strict else "finish_others",
+    }
     kept, loaded = Job(*groups, **more), Job(*groups, **more)
     reported = dict(zip("ab", results, strict=True))
     kept.decide()

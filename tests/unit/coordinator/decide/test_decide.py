@@ -83,10 +83,15 @@ def test_canceling_the_others_keeps_to_500_transitions_too(rest: list[dict[str, 
 
 
 def test_the_window_bounds_unclaimed_offers_per_queue() -> None:
-    job = Job(group("a", for_each={"n": [1, 2, 3, 4]}), group("b", for_each={"n": [1, 2, 3]}, queue="heavy"))
+    job = Job(
+        group("a", for_each={"n": [1, 2, 3, 4]}),
+        group("b", for_each={"n": [1, 2, 3]}, queue="heavy"),
+    )
     assert offered(job.decide(dispatch_window=2)) == ["a[0]", "a[1]", "b[0]", "b[1]"]
     job.claim("a[0]")
-    assert offered(job.decide(dispatch_window=2)) == ["a[2]"], "a claimed offer makes room, on its own queue"
+    assert offered(job.decide(dispatch_window=2)) == ["a[2]"], (
+        "a claimed offer makes room, on its own queue"
+    )
 
 
 def test_the_window_grows_with_the_slots_that_listen_and_is_never_below_64() -> None:
@@ -125,7 +130,9 @@ def test_an_offer_that_nobody_took_in_time_is_made_again_and_is_the_same_offer()
     job.now += 3.0
     again = job.decide()
     assert offered(again) == ["c", "b[0]", "b[1]", "b[2]"]
-    assert again.offers.items() <= first.items(), "the same offers on the same queues, not new attempts"
+    assert again.offers.items() <= first.items(), (
+        "the same offers on the same queues, not new attempts"
+    )
     assert again.empty, "nothing of it is put on record"
     job.claim("c", "b[1]")
     assert offered(job.decide()) == ["b[0]", "b[2]"]
@@ -166,7 +173,9 @@ def test_what_is_taken_back_unclaimed_is_withdrawn_from_its_queue(given: Command
     job.tell(given)
     decision = job.decide()
     assert not decision.offers
-    assert decision.withdrawn == {offer: queue for offer, queue in offers.items() if offer.group in ("a", "b")}
+    assert decision.withdrawn == {
+        offer: queue for offer, queue in offers.items() if offer.group in ("a", "b")
+    }
     assert set(decision.withdrawn.values()) == {"spark", "heavy"}
 
 
@@ -189,7 +198,11 @@ def test_an_attempt_record_that_is_gone_is_mended() -> None:
 
 
 def test_an_empty_fork_is_skipped_with_its_reason_and_its_join_decides() -> None:
-    job = Job(group("none", for_each={"n": []}), group("all", "none"), group("fine", "none", join="none_failed"))
+    job = Job(
+        group("none", for_each={"n": []}),
+        group("all", "none"),
+        group("fine", "none", join="none_failed"),
+    )
     job.decide()
     assert job.states() == {"all": "SKIPPED", "fine": "QUEUED", "none": "SKIPPED"}
     assert job.reason("none").code == "EMPTY_FORK"
@@ -205,7 +218,9 @@ def test_a_dynamic_fork_runs_one_member_per_collected_value() -> None:
     assert [json.loads(decision.frozen[f"d[{i}]"])["value"] for i in (0, 1)] == [3, 7]
 
 
-def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_all_the_same() -> None:
+def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_all_the_same() -> (
+    None
+):
     forks = [group(f"d{n}", "a", for_each={"month": {"from": "a.month"}}) for n in range(600)]
     job = Job(group("a"), *forks)
     job.decide()
@@ -244,7 +259,11 @@ def test_a_fork_whose_column_nobody_made_fails_with_its_reason() -> None:
 
 def test_a_fork_waits_for_the_maker_of_its_values_though_its_rule_holds_already() -> None:
     """any_succeeded holds with the other need; the values are still being made. Found by the simulator."""
-    job = Job(group("a"), group("b"), group("d", "a", "b", join="any_succeeded", for_each={"n": {"from": "a.n"}}))
+    job = Job(
+        group("a"),
+        group("b"),
+        group("d", "a", "b", join="any_succeeded", for_each={"n": {"from": "a.n"}}),
+    )
     job.decide()
     job.run("b")
     assert "d" not in job.states()
@@ -277,7 +296,9 @@ def test_what_a_runner_reads_at_every_claim_does_not_grow_with_the_fork() -> Non
 
 
 def test_inputs_are_fixed_once_and_every_later_attempt_reads_them() -> None:
-    job = Job(group("a"), group("b"), group("c", "a", "b", join="any_succeeded", retry={"backoff": 0}))
+    job = Job(
+        group("a"), group("b"), group("c", "a", "b", join="any_succeeded", retry={"backoff": 0})
+    )
     job.decide()
     first = job.run("a")
     assert inputs(first, "c") == {"a": ("_staging/j/a/1",), "b": ()}
@@ -372,7 +393,9 @@ def test_a_quorum_that_cannot_be_reached_fails_at_once_and_takes_the_others_alon
     assert job.status() is Status.FAILED
 
 
-def test_an_optional_group_that_fails_does_not_fail_the_job_and_is_judged_by_the_joins_after_it() -> None:
+def test_an_optional_group_that_fails_does_not_fail_the_job_and_is_judged_by_the_joins_after_it() -> (
+    None
+):
     job = Job(
         group("extra", retry={"max": 0}, optional=True),
         group("main"),
@@ -415,7 +438,9 @@ def test_every_wait_is_due_when_it_ends() -> None:
     job = Job(group("a", retry=NO_JITTER))
     assert job.decide().due == job.now + 10.0, "the offer's dispatch_timeout"
     job.claim("a")
-    assert job.decide(dispatch_timeout=60.0).due == pytest.approx(job.now + LEASE, abs=0.05), "the lease"
+    assert job.decide(dispatch_timeout=60.0).due == pytest.approx(job.now + LEASE, abs=0.05), (
+        "the lease"
+    )
     decision = job.run("a", failure())
     assert decision.due == job.record("a").next_at == job.now + 10.0, "the backoff"
     job.now += 10.0
@@ -434,7 +459,9 @@ def test_a_lease_that_lapses_in_a_moment_is_looked_at_when_it_lapses() -> None:
     assert job.decide(dispatch_timeout=60.0).due == pytest.approx(lapses, abs=0.05)
 
 
-def test_what_is_overdue_and_cannot_be_helped_now_is_looked_at_again_soon_and_not_in_a_loop() -> None:
+def test_what_is_overdue_and_cannot_be_helped_now_is_looked_at_again_soon_and_not_in_a_loop() -> (
+    None
+):
     job = Job(group("a"))
     job.decide()
     job.claim("a")

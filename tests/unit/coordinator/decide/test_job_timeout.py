@@ -43,7 +43,12 @@ def test_when_the_jobs_time_is_over_everything_is_canceled_at_once_and_the_job_f
     assert "timeout of 1h00m" in job.state.job.reason.text
     assert "b" in decision.dropped, "whoever runs it is STALE from this commit on"
     assert not decision.publish
-    assert [event["kind"] for event in decision.events] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED"]
+    assert [event["kind"] for event in decision.events] == [
+        "JOB_TIMEOUT",
+        "CANCELED",
+        "CANCELED",
+        "FAILED",
+    ]
 
 
 def test_it_counts_from_the_first_claim_and_the_job_is_due_when_it_is_over() -> None:
@@ -64,7 +69,9 @@ def test_it_counts_from_the_first_claim_and_the_job_is_due_when_it_is_over() -> 
 
 
 def test_it_holds_with_finish_others_too_and_names_what_had_failed() -> None:
-    job = Job(group("bad", retry={"max": 0}), group("slow"), timeout="1h", on_failure="finish_others")
+    job = Job(
+        group("bad", retry={"max": 0}), group("slow"), timeout="1h", on_failure="finish_others"
+    )
     job.decide()
     job.run("bad", failure())
     job.claim("slow")
@@ -104,7 +111,9 @@ def test_the_time_that_a_job_stands_paused_does_not_count(as_command: bool) -> N
         job.decide()
     else:  # as Store.halt writes it
         halted = Reason("UNDECIDABLE", "no")
-        job.state.job = replace(job.state.job, halted=halted, status=Status.HALTED, paused_at=job.now)
+        job.state.job = replace(
+            job.state.job, halted=halted, status=Status.HALTED, paused_at=job.now
+        )
     assert job.status() is (Status.PAUSED if as_command else Status.HALTED)
     job.now += 10_000
     job.tell(Command.RESUME)
@@ -162,7 +171,9 @@ def test_under_a_cancel_nothing_changes() -> None:
     assert job.reason("b").code == "UNCONFIRMED"
 
 
-def test_a_wide_job_is_given_up_in_commits_of_500_also_when_the_clock_is_set_back_in_between() -> None:
+def test_a_wide_job_is_given_up_in_commits_of_500_also_when_the_clock_is_set_back_in_between() -> (
+    None
+):
     """Half canceled, it must not go on and publish the other half."""
     job = Job(group("first"), group("w", "first", for_each={"n": list(range(1200))}), timeout="1h")
     job.decide()
@@ -208,7 +219,9 @@ def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -
     assert "from its first claimed attempt" in job.why()["j"].ends.what
     job.claim("a")
     job.decide()
-    job.state.attempts["a"] = replace(job.state.attempts["a"], progress='{"step": 2, "steps": 2, "label": "clean"}')
+    job.state.attempts["a"] = replace(
+        job.state.attempts["a"], progress='{"step": 2, "steps": 2, "label": "clean"}'
+    )
     job.now += 60
     found = job.why()
     assert found["a"].ends.what == (
@@ -216,7 +229,9 @@ def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -
     )
     assert found["a"].ends.at == found["j"].ends.at == began + 7200
     assert found["j"].ends.what == "when its groups do; or FAILED by its timeout of 2h00m"
-    job.state.attempts["a"] = replace(job.state.attempts["a"], progress='{"step": 1, "steps": 2, "label": "read"}')
+    job.state.attempts["a"] = replace(
+        job.state.attempts["a"], progress='{"step": 1, "steps": 2, "label": "read"}'
+    )
     assert job.why()["a"].ends.what.startswith("timeout: 30m00s")
 
 

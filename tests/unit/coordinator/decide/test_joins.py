@@ -17,9 +17,9 @@ S = GroupState
 STATES = [str(state) for state in S]
 ENDS = [str(state) for state in S if state.terminal]
 rules = st.one_of(
-    st.sampled_from(["all_succeeded", "all_done", "any_succeeded", "none_failed", "any_failed", "all_failed"]).map(
-        JoinRule.model_validate
-    ),
+    st.sampled_from(
+        ["all_succeeded", "all_done", "any_succeeded", "none_failed", "any_failed", "all_failed"]
+    ).map(JoinRule.model_validate),
     st.integers(1, 6).map(lambda n: JoinRule(rule="at_least", count=n)),
 )
 needs = st.lists(st.sampled_from([*STATES, UNEXPANDED]), min_size=1, max_size=8)

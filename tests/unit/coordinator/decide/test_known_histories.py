@@ -10,7 +10,9 @@ from unstuck.coordinator.commands.job_commands import Answer, Command
 from unstuck.coordinator.model.status import Status
 
 CLAIM = Step("claim", "a")
-CANCEL, PAUSE, RESUME = (Step("command", given) for given in (Command.CANCEL, Command.PAUSE, Command.RESUME))
+CANCEL, PAUSE, RESUME = (
+    Step("command", given) for given in (Command.CANCEL, Command.PAUSE, Command.RESUME)
+)
 
 
 def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:

@@ -49,12 +49,23 @@ def test_a_failure_waits_its_backoff_and_the_next_attempt_is_a_new_one() -> None
     assert "all 3 retries are used up" in job.reason("a").text
 
 
-TIMED_OUT = ("requests.exceptions.ReadTimeout", "requests.exceptions.Timeout", "OSError", "Exception")
-NO_COLUMN = ("UNRESOLVED_COLUMN.WITH_SUGGESTION", "UNRESOLVED_COLUMN", "pyspark.errors.AnalysisException")
+TIMED_OUT = (
+    "requests.exceptions.ReadTimeout",
+    "requests.exceptions.Timeout",
+    "OSError",
+    "Exception",
+)
+NO_COLUMN = (
+    "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+    "UNRESOLVED_COLUMN",
+    "pyspark.errors.AnalysisException",
+)
 NEVER = "not tried again: never_retry_on names "
 OTHERS = "not tried again: retry_on does not name it"
 SLIP = Failure("STEP_FAILED", "boom", recoverable=False, names=("NameError",))
-FINAL = Failure("SQL_INVALID", "boom", recoverable=False, names=("unstuck.tasks.errors.SqlInvalid", *NO_COLUMN))
+FINAL = Failure(
+    "SQL_INVALID", "boom", recoverable=False, names=("unstuck.tasks.errors.SqlInvalid", *NO_COLUMN)
+)
 
 
 def raised(*names: str, code: str = "STEP_FAILED") -> Failure:
@@ -88,7 +99,11 @@ def raised(*names: str, code: str = "STEP_FAILED") -> Failure:
             "not tried again: never_retry_on names UNRESOLVED_COLUMN",
         ),
         ({"never_retry_on": ["ValueError"]}, raised(*TIMED_OUT), ""),
-        ({"retry_on": ["Exception"], "never_retry_on": ["Timeout"]}, raised(*TIMED_OUT), NEVER + "Timeout"),
+        (
+            {"retry_on": ["Exception"], "never_retry_on": ["Timeout"]},
+            raised(*TIMED_OUT),
+            NEVER + "Timeout",
+        ),
         # What fails at once by default is tried again only where it is named itself.
         ({"retry_on": ["Exception"]}, SLIP, "not tried again: it is a mistake in the code"),
         ({"retry_on": ["NameError"]}, SLIP, ""),
@@ -99,15 +114,23 @@ def raised(*names: str, code: str = "STEP_FAILED") -> Failure:
         ({"retry_on": ["ValueError", "STEP_TIMEOUT"]}, raised(code="STEP_TIMEOUT"), ""),
         ({"never_retry_on": ["TIMEOUT"]}, raised(code="TIMEOUT"), NEVER + "TIMEOUT"),
         ({"retry_on": ["ValueError"]}, raised(code="WAREHOUSE_MISMATCH"), ""),
-        ({"never_retry_on": ["WAREHOUSE_MISMATCH"]}, raised(code="WAREHOUSE_MISMATCH"), NEVER + "WAREHOUSE_MISMATCH"),
+        (
+            {"never_retry_on": ["WAREHOUSE_MISMATCH"]},
+            raised(code="WAREHOUSE_MISMATCH"),
+            NEVER + "WAREHOUSE_MISMATCH",
+        ),
     ],
 )
-def test_errors_are_tried_again_as_the_spec_says(retry: dict[str, list[str]], failure: Failure, why: str) -> None:
+def test_errors_are_tried_again_as_the_spec_says(
+    retry: dict[str, list[str]], failure: Failure, why: str
+) -> None:
     job = Job(group("a", retry={**NO_JITTER, **retry}))
     job.decide()
     job.run("a", Outcome(OutcomeKind.FAILED, failure=failure))
     assert job.record("a").state is (S.FAILED if why else S.BACKOFF)
-    assert job.reason("a").text == f"boom ({why})" if why else "retry 1 of 3" in job.reason("a").text
+    assert (
+        job.reason("a").text == f"boom ({why})" if why else "retry 1 of 3" in job.reason("a").text
+    )
 
 
 def test_what_is_named_uses_the_same_budget_and_a_lost_worker_uses_its_own() -> None:
@@ -151,7 +174,11 @@ def test_a_lost_worker_never_eats_a_retry_of_the_user() -> None:
         retried(job) if job.record("a").state is S.BACKOFF else None
     assert (job.record("a").failures, job.record("a").losses) == (1, 2)
     job.run("a")
-    assert (job.record("a").state, job.record("a").failures, job.record("a").losses) == (S.SUCCEEDED, 0, 0)
+    assert (job.record("a").state, job.record("a").failures, job.record("a").losses) == (
+        S.SUCCEEDED,
+        0,
+        0,
+    )
 
 
 def test_so_many_workers_lost_in_a_row_are_poison() -> None:
@@ -188,8 +215,12 @@ def test_a_worker_that_was_lost_before_is_not_the_reason_of_a_failure_of_its_own
     assert reason.text.startswith("group a failed: TIMEOUT")
 
 
-@pytest.mark.parametrize("outcome", [RELEASED, CANCELED], ids=["handed back", "interrupted, though nobody canceled"])
-def test_an_attempt_that_is_handed_back_is_charged_to_no_budget_until_there_is_no_end_to_it(outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "outcome", [RELEASED, CANCELED], ids=["handed back", "interrupted, though nobody canceled"]
+)
+def test_an_attempt_that_is_handed_back_is_charged_to_no_budget_until_there_is_no_end_to_it(
+    outcome: Outcome,
+) -> None:
     job = Job(group("a", retry={"max": 0}, worker_losses=1))
     job.decide()
     for epoch in range(1, MAX_RELEASES + 1):
@@ -201,7 +232,9 @@ def test_an_attempt_that_is_handed_back_is_charged_to_no_budget_until_there_is_n
 
 
 @pytest.mark.parametrize("outcome", [LOST, RELEASED, CANCELED, failure(), None], ids=str)
-def test_a_group_that_is_being_canceled_is_canceled_however_its_attempt_ends(outcome: Outcome | None) -> None:
+def test_a_group_that_is_being_canceled_is_canceled_however_its_attempt_ends(
+    outcome: Outcome | None,
+) -> None:
     job = Job(group("a"), group("b"))
     job.decide()
     job.claim("a")
@@ -268,7 +301,11 @@ def test_a_running_attempt_whose_claim_the_store_has_forgotten_is_taken_over_aft
     job.now += 0.1
     decision = job.decide()
     assert [(g.group, g.epoch, g.kind) for g in decision.guards] == [("a", 1, "unclaimed")]
-    assert (job.record("a").state, job.record("a").epoch, job.record("a").losses) == (S.QUEUED, 2, 1)
+    assert (job.record("a").state, job.record("a").epoch, job.record("a").losses) == (
+        S.QUEUED,
+        2,
+        1,
+    )
 
 
 def test_an_outcome_is_believed_though_the_lease_has_lapsed() -> None:
@@ -295,7 +332,11 @@ def test_only_what_has_been_published_is_finished() -> None:
     job = all_done()
     assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
     decision = job.decide(published=PublishResult(version=7, rows={"a": 3}))
-    assert (job.status(), job.state.job.version, job.state.job.published) == (Status.FINISHED, 7, {"a": 3})
+    assert (job.status(), job.state.job.version, job.state.job.published) == (
+        Status.FINISHED,
+        7,
+        {"a": 3},
+    )
     assert decision.due is None
     assert job.state.job.reason is not None
     assert job.state.job.reason.text == "all groups are done and published as version 7"
@@ -305,10 +346,15 @@ def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> N
     job = Job(group("a"))
     job.decide()
     decision = job.run("a", rows={})
-    assert (decision.publish, decision.due) == (False, None), "no warehouse is asked, and none can keep it from its end"
+    assert (decision.publish, decision.due) == (False, None), (
+        "no warehouse is asked, and none can keep it from its end"
+    )
     assert job.state.job.reason is not None
     said = job.state.job.reason.text
-    assert (job.status(), said) == (Status.FINISHED, "all groups are done; there was nothing to publish")
+    assert (job.status(), said) == (
+        Status.FINISHED,
+        "all groups are done; there was nothing to publish",
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,7 +366,9 @@ def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> N
         ({"publish": []}, {"a": 0}),
     ],
 )
-def test_a_job_whose_spec_or_groups_know_an_output_asks_the_log(named: dict[str, Any], rows: dict[str, int]) -> None:
+def test_a_job_whose_spec_or_groups_know_an_output_asks_the_log(
+    named: dict[str, Any], rows: dict[str, int]
+) -> None:
     """An output without rows is published too, and one that is named and missing is a failure."""
     job = Job(group("a"), **named)
     job.decide()
@@ -346,7 +394,9 @@ def test_a_job_of_which_more_is_known_than_its_groups_say_asks_the_log() -> None
     job.decide()
     job.claim("a")
     job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/1"))
-    assert job.decide(published=PublishResult(version=7, rows={"a": 3})).publish, "somebody has seen it"
+    assert job.decide(published=PublishResult(version=7, rows={"a": 3})).publish, (
+        "somebody has seen it"
+    )
 
 
 def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_publish_them() -> None:
@@ -364,12 +414,19 @@ def test_a_job_for_whose_stream_nothing_arrived_says_so_and_so_does_its_group() 
     job = Job(group("a"))
     job.decide()
     job.claim("a")
-    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/1", rows={"loads": 0}, arrived=nothing))
+    job.finish(
+        "a",
+        Outcome(
+            OutcomeKind.SUCCEEDED, staging="_staging/j/a/1", rows={"loads": 0}, arrived=nothing
+        ),
+    )
     job.decide()
     assert job.record("a").reason == Reason("ARRIVED", nothing)
     job.decide(published=PublishResult(nothing_new=nothing))
     assert job.state.job.reason is not None
-    assert job.state.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
+    assert (
+        job.state.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
+    )
 
 
 def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
@@ -443,7 +500,9 @@ def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
     assert decision.due == job.now + 30.0
     job.now += 30.0
     decision = job.decide()
-    assert (decision.publish, decision.new_try) == (True, False), "looked after, and not begun beside it"
+    assert (decision.publish, decision.new_try) == (True, False), (
+        "looked after, and not begun beside it"
+    )
 
 
 def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing() -> None:
@@ -480,7 +539,9 @@ def test_a_clock_that_was_set_back_calls_no_publisher_hanging_and_hides_none() -
     assert job.state.job.reason.code == "PUBLISH_HANGS"
 
 
-def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_tells_of_silence_likewise() -> None:
+def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_tells_of_silence_likewise() -> (
+    None
+):
     job = all_done()
     job.now += 119.0
     job.decide()
@@ -499,7 +560,9 @@ def test_trouble_with_the_warehouse_is_shown_and_tried_again_ever_more_seldom() 
     job = all_done()
     waits = []
     for _ in range(8):
-        decision = job.decide(published=PublishResult(trouble=Reason("PUBLISH_TROUBLE", "no route")))
+        decision = job.decide(
+            published=PublishResult(trouble=Reason("PUBLISH_TROUBLE", "no route"))
+        )
         assert decision.due is not None
         assert job.state.job.reason == Reason("PUBLISH_TROUBLE", "no route")
         waits.append(decision.due - job.now)
@@ -513,7 +576,10 @@ def test_trouble_with_the_warehouse_is_shown_and_tried_again_ever_more_seldom() 
 def test_a_package_that_can_never_be_fails_the_job() -> None:
     job = all_done()
     job.decide(published=PublishResult(failed=Reason("MARKER_GONE", "somebody removed it")))
-    assert (job.status(), job.state.job.reason) == (Status.FAILED, Reason("MARKER_GONE", "somebody removed it"))
+    assert (job.status(), job.state.job.reason) == (
+        Status.FAILED,
+        Reason("MARKER_GONE", "somebody removed it"),
+    )
 
 
 # ---- reports -----------------------------------------------------------------------------------------------------

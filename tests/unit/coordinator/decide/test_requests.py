@@ -8,7 +8,13 @@ import pytest
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, Job, failure, group
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import Answer, Command, Commanded, command, status_has_followed
+from unstuck.coordinator.commands.job_commands import (
+    Answer,
+    Command,
+    Commanded,
+    command,
+    status_has_followed,
+)
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
@@ -17,7 +23,11 @@ from unstuck.tasks.spec.work_order import GroupPlan
 
 S = GroupState
 RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}
-ENDING = {Command.STOP: Status.STOPPED, Command.CANCEL: Status.CANCELED, Command.FORCE_STOP: Status.CANCELED}
+ENDING = {
+    Command.STOP: Status.STOPPED,
+    Command.CANCEL: Status.CANCELED,
+    Command.FORCE_STOP: Status.CANCELED,
+}
 
 
 def ask(job: Job, given: Command) -> None:
@@ -28,7 +38,9 @@ def ask(job: Job, given: Command) -> None:
 
 
 @pytest.mark.parametrize("outcome", [failure(), LOST], ids=["failed", "lost"])
-def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume(outcome: Outcome) -> None:
+def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume(
+    outcome: Outcome,
+) -> None:
     """Found by the simulator: the attempt ended after the resume, and the coordinator saw both at once."""
     job = Job(group("a", retry=RETRY, worker_losses=2))
     job.decide()
@@ -56,12 +68,17 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
     assert job.reason("a[0]").code == "USER_PAUSED"
     ask(job, Command.RESUME)
     env = Environment(now=job.now, nonce="")
-    assert not [told for told in explain(job.state, env, None) if "paused" in told.what], "before it was decided"
+    assert not [told for told in explain(job.state, env, None) if "paused" in told.what], (
+        "before it was decided"
+    )
     decision = job.decide(dispatch_window=1)
     assert job.states() == {"a[0]": "QUEUED", "a[1]": "WAITING"}
     assert job.record("a[0]").reason is job.record("a[1]").reason is None
     assert "USER_PAUSED" not in [event.get("code") for event in decision.events]
-    told = {told.subject: told.what for told in explain(job.state, replace(env, dispatch_window=1), None)}
+    told = {
+        told.subject: told.what
+        for told in explain(job.state, replace(env, dispatch_window=1), None)
+    }
     assert "1 of its offers stand ready on queue spark already" in told["a"]
 
 
@@ -78,7 +95,9 @@ def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_bu
 
 
 @pytest.mark.parametrize("given", ENDING)
-def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(given: Command) -> None:
+def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
+    given: Command,
+) -> None:
     """Nothing of it stands in the log, or an ABORT does: FINISHED would be a lie about the one or the other."""
     job = Job(group("a"), publish=[])
     job.decide()
@@ -90,7 +109,9 @@ def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
 
 
 @pytest.mark.parametrize("given", [Command.PAUSE, *ENDING])
-def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeyed(given: Command) -> None:
+def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeyed(
+    given: Command,
+) -> None:
     """It is offered again in this decision: the store holds none yet, and would refuse any guard on it, for ever."""
     job = Job(group("a"))
     job.decide()
@@ -155,7 +176,12 @@ def test_a_job_does_not_end_while_a_request_is_on_its_record(rows: dict[str, int
     job.state.job = said.job
     _rerun(job, "x")
     decision = job.decide()
-    assert (decision.more, decision.publish, job.status().terminal, job.state.job.phase) == (True, False, False, "")
+    assert (decision.more, decision.publish, job.status().terminal, job.state.job.phase) == (
+        True,
+        False,
+        False,
+        "",
+    )
     while job.state.job.requests:
         decision = job.decide()
     assert list(decision.forgotten) == ["x"], "it runs again"

@@ -41,15 +41,28 @@ JOB = JobRecord(
 
 
 def test_a_group_reads_back_as_it_was_stored_also_with_half_of_a_surrogate_pair() -> None:
-    error = Failure("STEP_FAILED", "no such file: \udcff", False, "Traceback", ("OSError", "Exception"))
-    record = GroupRecord(GroupState.BACKOFF, 2, "nonce", rows={"out": 1}, results={"x": [1.5, None]}, last_error=error)
+    error = Failure(
+        "STEP_FAILED", "no such file: \udcff", False, "Traceback", ("OSError", "Exception")
+    )
+    record = GroupRecord(
+        GroupState.BACKOFF,
+        2,
+        "nonce",
+        rows={"out": 1},
+        results={"x": [1.5, None]},
+        last_error=error,
+    )
     assert GroupRecord.from_json(record.to_json()) == record
     assert GroupRecord.from_json(GroupRecord().to_json()) == GroupRecord()
     assert "failures" not in record.to_json(), "what is at its default takes no room"
-    assert GroupRecord.from_json('{"state":"QUEUED","of a later release":1}') == GroupRecord(GroupState.QUEUED)
+    assert GroupRecord.from_json('{"state":"QUEUED","of a later release":1}') == GroupRecord(
+        GroupState.QUEUED
+    )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "null", '{"state":"GONE"}', '{"epoch":"x"}', '{"rows":[1]}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", '{"state":"GONE"}', '{"epoch":"x"}', '{"rows":[1]}']
+)
 def test_a_damaged_group_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         GroupRecord.from_json(text)
@@ -62,9 +75,14 @@ def test_an_outcome_that_nobody_can_read_ends_the_attempt_as_failed() -> None:
     assert (attempt.epoch, attempt.claimant, attempt.revision) == (1, "c", 2)
     assert attempt.outcome is not None
     assert attempt.outcome.failure is not None
-    assert (attempt.outcome.kind, attempt.outcome.failure.code) == (OutcomeKind.FAILED, "OUTCOME_UNREADABLE")
+    assert (attempt.outcome.kind, attempt.outcome.failure.code) == (
+        OutcomeKind.FAILED,
+        "OUTCOME_UNREADABLE",
+    )
     done = Outcome(OutcomeKind.SUCCEEDED, rows={"out": 1})
-    assert AttemptRecord.from_json(json.dumps({**stored, "outcome": done.to_json()})).outcome == done
+    assert (
+        AttemptRecord.from_json(json.dumps({**stored, "outcome": done.to_json()})).outcome == done
+    )
 
 
 def test_a_job_reads_back_as_it_was_stored_and_a_change_writes_what_changed() -> None:
@@ -78,12 +96,22 @@ def test_a_job_reads_back_as_it_was_stored_and_a_change_writes_what_changed() ->
 
 
 def test_of_a_damaged_job_the_rest_is_salvaged() -> None:
-    fields = {**JOB.to_fields(), "submitted_at": "yesterday", "reason": "{", "requests": '[{"do":"dance","group":"a"}]'}
+    fields = {
+        **JOB.to_fields(),
+        "submitted_at": "yesterday",
+        "reason": "{",
+        "requests": '[{"do":"dance","group":"a"}]',
+    }
     for name in ("submitted_at", "reason", "requests"):
         with pytest.raises(ValueError):
             JobRecord.from_fields({**JOB.to_fields(), name: fields[name]})
     job = JobRecord.salvaged("id", fields)
-    assert (job.status, job.intent, job.published, job.texts) == (JOB.status, JOB.intent, JOB.published, JOB.texts)
+    assert (job.status, job.intent, job.published, job.texts) == (
+        JOB.status,
+        JOB.intent,
+        JOB.published,
+        JOB.texts,
+    )
     assert (job.submitted_at, job.reason, job.requests) == (0.0, None, ())
     assert JobRecord.salvaged("id", {}) == JobRecord("id", "", "", "")
 
@@ -97,7 +125,10 @@ def test_a_job_of_a_later_release_is_left_to_it() -> None:
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        ('{"step": 1, "label": "read", "done": 3, "total": 10}', {"step": 1, "label": "read", "done": 3, "total": 10}),
+        (
+            '{"step": 1, "label": "read", "done": 3, "total": 10}',
+            {"step": 1, "label": "read", "done": 3, "total": 10},
+        ),
         ('{"label": "read", "done": NaN, "total": 5}', {"label": "read"}),
         ('{"done": 3, "total": Infinity}', {"done": 3, "total": None}),
         ('{"done": 3, "total": -2}', {"done": 3, "total": None}),
@@ -109,5 +140,7 @@ def test_a_job_of_a_later_release_is_left_to_it() -> None:
         ("", {}),
     ],
 )
-def test_a_value_in_a_record_that_is_no_progress_is_not_shown(text: str, seen: dict[str, Any]) -> None:
+def test_a_value_in_a_record_that_is_no_progress_is_not_shown(
+    text: str, seen: dict[str, Any]
+) -> None:
     assert AttemptRecord(1, "n", progress=text).shown_progress == seen

@@ -44,15 +44,21 @@ def indexes(state: JobState) -> object:
 
 
 def rebuilt(state: JobState) -> JobState:
-    return JobState(state.plan, state.job, state.groups, state.collected, state.attempts, state.frozen)
+    return JobState(
+        state.plan, state.job, state.groups, state.collected, state.attempts, state.frozen
+    )
 
 
 def fresh(plan: Plan = PLAN) -> JobState:
     return JobState(plan, JobRecord("j", "all", "", "new"), {}, {}, {})
 
 
-@given(st.lists(st.tuples(st.integers(0, 8), st.sampled_from(MOVES), st.integers(0, 2)), max_size=40))
-def test_indexes_equal_a_rebuild_after_any_sequence_of_changes(changes: Sequence[tuple[int, GroupState, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.sampled_from(MOVES), st.integers(0, 2)), max_size=40)
+)
+def test_indexes_equal_a_rebuild_after_any_sequence_of_changes(
+    changes: Sequence[tuple[int, GroupState, int]],
+) -> None:
     state = fresh()
     for what, to, number in changes:
         if what == 8:
@@ -86,7 +92,9 @@ def test_the_same_values_collected_twice_count_once() -> None:
 
 def test_a_fork_is_not_done_before_it_is_expanded_nor_when_it_is_found_empty() -> None:
     state = fresh()
-    assert state.needs["last"][UNEXPANDED] == 2  # the dynamic one, and the empty one until it is skipped
+    assert (
+        state.needs["last"][UNEXPANDED] == 2
+    )  # the dynamic one, and the empty one until it is skipped
     state.collect("dynamic", ())
     assert not state.done("dynamic")
     state.put("dynamic", GroupRecord(state=S.SKIPPED))

@@ -18,7 +18,16 @@ from celery.signals import setup_logging
 from pydantic import ValidationError
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from tests.support.network.receivers import ConnectProxy, MailServer, Receiver, drips, hangs, notice, receiver, status
+from tests.support.network.receivers import (
+    ConnectProxy,
+    MailServer,
+    Receiver,
+    drips,
+    hangs,
+    notice,
+    receiver,
+    status,
+)
 from tests.support.network.tls import Authority
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
@@ -37,7 +46,9 @@ NOW = 1_388_534_500.0
 EVERYWHERE = Allowed()
 
 
-def send(channel: Channel, told: Notice | None = None, allowed: Allowed = EVERYWHERE, at: float = NOW) -> str:
+def send(
+    channel: Channel, told: Notice | None = None, allowed: Allowed = EVERYWHERE, at: float = NOW
+) -> str:
     return channel.send(message_of(told or notice(), "https://page.example.com", at), allowed)
 
 
@@ -60,7 +71,9 @@ def webhook(ops: Receiver, **more: Any) -> Webhook:
     return Webhook.model_validate({"webhook": ops.url, **more})
 
 
-def test_a_webhook_gets_the_notice_as_json_with_its_title_and_the_link_to_the_page(ops: Receiver) -> None:
+def test_a_webhook_gets_the_notice_as_json_with_its_title_and_the_link_to_the_page(
+    ops: Receiver,
+) -> None:
     assert send(webhook(ops, headers={"Authorization": "Bearer key"})) == "200 OK: thanks"
     (one,) = ops.received
     assert one.headers["Authorization"] == "Bearer key"
@@ -71,8 +84,12 @@ def test_a_webhook_gets_the_notice_as_json_with_its_title_and_the_link_to_the_pa
     assert one.text["commands"] == ["unstuck why last", "unstuck retry last"]
 
 
-@pytest.mark.parametrize("secret", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "a secret, as people write them"])
-def test_what_a_webhook_gets_is_verified_by_the_library_of_standard_webhooks(ops: Receiver, secret: str) -> None:
+@pytest.mark.parametrize(
+    "secret", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "a secret, as people write them"]
+)
+def test_what_a_webhook_gets_is_verified_by_the_library_of_standard_webhooks(
+    ops: Receiver, secret: str
+) -> None:
     import base64
     import time
 
@@ -92,7 +109,9 @@ def test_a_redirect_is_not_followed(ops: Receiver) -> None:
         assert other.received == []
 
 
-def test_a_refusal_is_told_with_what_was_answered_and_how_long_the_receiver_wants_its_peace(ops: Receiver) -> None:
+def test_a_refusal_is_told_with_what_was_answered_and_how_long_the_receiver_wants_its_peace(
+    ops: Receiver,
+) -> None:
     ops.answer = status(503, "later\nplease", Retry_After="90")
     with pytest.raises(SendFailed, match="503 Service Unavailable: later please") as failed:
         send(webhook(ops))
@@ -150,7 +169,10 @@ def test_https_goes_through_a_tunnel_of_the_proxy_with_its_login(
     proxy.start()
     try:
         monkeypatch.setenv("https_proxy", f"http://user:p%40ss@127.0.0.1:{proxy.port}")
-        assert send(Webhook.model_validate({"webhook": f"https://localhost:{far.port}/hook"})) == "200 OK: thanks"
+        assert (
+            send(Webhook.model_validate({"webhook": f"https://localhost:{far.port}/hook"}))
+            == "200 OK: thanks"
+        )
     finally:
         proxy.stop()
         far.stop()
@@ -168,15 +190,27 @@ def test_allow_is_kept_by_the_address_that_is_connected_to(ops: Receiver) -> Non
     assert len(ops.received) == 3
 
 
-@pytest.mark.parametrize("host", ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "0.0.0.0"]
+)
 def test_the_metadata_of_a_cloud_is_no_receiver_unless_allow_names_it(host: str) -> None:
     target = Webhook.model_validate({"webhook": f"http://{host}/latest", "timeout": "200ms"})
     assert "name it in allow:" in refused(target)
-    assert "allow:" not in refused(target, allowed=Allowed(["169.254.0.0/16", "fd00::/8", "0.0.0.0"]))
+    assert "allow:" not in refused(
+        target, allowed=Allowed(["169.254.0.0/16", "fd00::/8", "0.0.0.0"])
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", ["ftp://host/x", "host/path", "http://user:key@host/", "http:///x", "http://host/a b", "http://host:x/"]
+    "wrong",
+    [
+        "ftp://host/x",
+        "host/path",
+        "http://user:key@host/",
+        "http:///x",
+        "http://host/a b",
+        "http://host:x/",
+    ],
 )
 def test_an_address_that_is_none_is_refused_without_being_shown(wrong: str) -> None:
     with pytest.raises(ValidationError) as failed:
@@ -193,7 +227,9 @@ def test_a_header_that_would_be_two_is_refused(headers: dict[str, str]) -> None:
 # -- the shapes of Slack and PagerDuty ----------------------------------------------------------------------------
 
 
-def test_slack_gets_a_text_and_an_attachment_in_which_nothing_is_taken_for_its_own_signs(ops: Receiver) -> None:
+def test_slack_gets_a_text_and_an_attachment_in_which_nothing_is_taken_for_its_own_signs(
+    ops: Receiver,
+) -> None:
     told = notice(name="a<b>&c", text="x" * 5000)
     send(Slack.model_validate({"slack": ops.url}), told)
     text = ops.received[0].text
@@ -219,7 +255,10 @@ def test_pagerduty_gets_an_incident_and_its_end_under_one_key(ops: Receiver) -> 
     assert first["routing_key"] == "R0UT1NGKEY"
     assert first["payload"]["severity"] == "error"
     assert first["payload"]["timestamp"] == "2014-01-01T00:00:00.250000+00:00"
-    assert first["payload"]["custom_details"]["commands"] == ["unstuck why last", "unstuck retry last"]
+    assert first["payload"]["custom_details"]["commands"] == [
+        "unstuck why last",
+        "unstuck retry last",
+    ]
     assert first["links"] == [{"href": first["client_url"], "text": "Open the page"}]
 
 
@@ -241,7 +280,12 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
 
 def mail(server: str, **more: Any) -> Mail:
     return Mail.model_validate(
-        {"mail": ["a@example.com", "b@example.com"], "from": "unstuck@example.com", "server": server, **more}
+        {
+            "mail": ["a@example.com", "b@example.com"],
+            "from": "unstuck@example.com",
+            "server": server,
+            **more,
+        }
     )
 
 
@@ -254,7 +298,9 @@ def test_a_mail_is_sent_over_tls_with_a_password_and_mails_of_a_problem_are_one_
         target = mail(server.address, tls=tls, user="unstuck", password="a password")
         assert send(target, notice(1, problem="p", name="näch\r\ntlich")) == "accepted"
         send(target, notice(2, problem="p", event="recovered"))
-        assert "535" in refused(mail(server.address, tls=tls, user="unstuck", password="another one"))
+        assert "535" in refused(
+            mail(server.address, tls=tls, user="unstuck", password="another one")
+        )
     finally:
         server.stop()
     first, last = server.mails
@@ -265,39 +311,58 @@ def test_a_mail_is_sent_over_tls_with_a_password_and_mails_of_a_problem_are_one_
     assert server.recipients[0] == ["a@example.com", "b@example.com"]
 
 
-def test_a_mail_server_whose_certificate_is_not_known_gets_neither_password_nor_mail(tmp_path: Path) -> None:
+def test_a_mail_server_whose_certificate_is_not_known_gets_neither_password_nor_mail(
+    tmp_path: Path,
+) -> None:
     server = MailServer(Authority(tmp_path, "stranger"), login=("unstuck", "a password"))
     try:
-        assert "CERTIFICATE_VERIFY_FAILED" in refused(mail(server.address, user="unstuck", password="a password"))
+        assert "CERTIFICATE_VERIFY_FAILED" in refused(
+            mail(server.address, user="unstuck", password="a password")
+        )
     finally:
         server.stop()
     assert server.mails == []
 
 
-def test_a_mail_server_that_hangs_behind_its_tls_is_left_when_the_time_is_over(authority: Authority) -> None:
+def test_a_mail_server_that_hangs_behind_its_tls_is_left_when_the_time_is_over(
+    authority: Authority,
+) -> None:
     server = MailServer(authority)
     server.hangs = True
     try:
-        assert refused(mail(server.address, timeout="1s")) == f"{server.address}: no whole answer within 1s"
+        assert (
+            refused(mail(server.address, timeout="1s"))
+            == f"{server.address}: no whole answer within 1s"
+        )
     finally:
         server.stop()
 
 
-def test_halves_of_surrogate_pairs_in_an_error_reach_every_channel(ops: Receiver, authority: Authority) -> None:
+def test_halves_of_surrogate_pairs_in_an_error_reach_every_channel(
+    ops: Receiver, authority: Authority
+) -> None:
     told = notice(first_error="bad \ud800 text", text="\udfff")
     server = MailServer(authority)
     try:
         assert send(mail(server.address), told) == "accepted"
     finally:
         server.stop()
-    assert send(webhook(ops), told) == send(Slack.model_validate({"slack": ops.url}), told) == "200 OK: thanks"
+    assert (
+        send(webhook(ops), told)
+        == send(Slack.model_validate({"slack": ops.url}), told)
+        == "200 OK: thanks"
+    )
 
 
-def test_a_recipient_that_is_refused_is_named_and_the_others_get_the_mail(authority: Authority) -> None:
+def test_a_recipient_that_is_refused_is_named_and_the_others_get_the_mail(
+    authority: Authority,
+) -> None:
     server = MailServer(authority)
     server.refuses = {"b@example.com": "550 no such person"}
     try:
-        assert send(mail(server.address)) == "accepted, but not for b@example.com: 550 no such person"
+        assert (
+            send(mail(server.address)) == "accepted, but not for b@example.com: 550 no such person"
+        )
         server.refuses["a@example.com"] = "550 nor this one"
         assert "a@example.com: 550 nor this one" in refused(mail(server.address))
     finally:
@@ -337,7 +402,9 @@ def command(code: str, **more: Any) -> Command:
 def test_a_command_gets_the_notice_on_its_input_and_no_setting_with_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("UNSTUCK_NOTIFY", "targets: {other: {slack: 'https://hooks.example.com/secret'}}")
+    monkeypatch.setenv(
+        "UNSTUCK_NOTIFY", "targets: {other: {slack: 'https://hooks.example.com/secret'}}"
+    )
     into = tmp_path / "told.json"
     code = (
         f"import json, os, sys; told = json.load(sys.stdin); told['env'] = 'UNSTUCK_NOTIFY' in os.environ; "
@@ -349,9 +416,13 @@ def test_a_command_gets_the_notice_on_its_input_and_no_setting_with_secrets(
 
 
 def test_a_command_that_fails_is_told_with_its_code_and_its_last_line() -> None:
-    assert refused(command("import sys; print('no route'); sys.exit(3)")).endswith("ended with 3: no route")
+    assert refused(command("import sys; print('no route'); sys.exit(3)")).endswith(
+        "ended with 3: no route"
+    )
     assert "by signal 9" in refused(command("import os; os.kill(os.getpid(), 9)"))
-    assert "cannot be started: No such file" in refused(Command.model_validate({"command": ["/no/such/program"]}))
+    assert "cannot be started: No such file" in refused(
+        Command.model_validate({"command": ["/no/such/program"]})
+    )
 
 
 def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
@@ -392,9 +463,13 @@ def test_a_celery_task_of_the_users_runs_with_the_notice_under_its_id(
         told.append((task.request.id, given["title"]))
 
     app.conf.task_default_queue = "alerts"
-    target = CeleryTask.model_validate({"celery": "alerts.tell", "broker": redis_server.url, "queue": "alerts"})
+    target = CeleryTask.model_validate(
+        {"celery": "alerts.tell", "broker": redis_server.url, "queue": "alerts"}
+    )
     assert send(target) == "the broker has it, on the queue alerts"
-    setup_logging.connect(as_it_is := lambda **_: None)  # else a worker takes the handlers and the level of root
+    setup_logging.connect(
+        as_it_is := lambda **_: None
+    )  # else a worker takes the handlers and the level of root
     try:
         with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
             wait_until(lambda: told, 10, "the task to run")
@@ -416,7 +491,9 @@ def test_a_broker_that_is_away_refuses_and_does_not_hang() -> None:
 
 
 @pytest.mark.variant
-@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")  # of its shim for PGP
+@pytest.mark.filterwarnings(
+    "ignore:'imghdr' is deprecated:DeprecationWarning"
+)  # of its shim for PGP
 def test_apprise_sends_to_what_it_knows_and_says_when_it_could_not(ops: Receiver) -> None:
     target = AppriseTarget.model_validate({"apprise": f"json://127.0.0.1:{ops.port}/hook"})
     assert send(target) == "sent by Apprise"
@@ -429,7 +506,9 @@ def test_apprise_sends_to_what_it_knows_and_says_when_it_could_not(ops: Receiver
 
 def test_no_secret_of_a_target_is_in_what_is_printed_of_it() -> None:
     for target in (
-        Webhook.model_validate({"webhook": "https://h/hush", "secret": "hush-hush", "headers": {"A": "hush"}}),
+        Webhook.model_validate(
+            {"webhook": "https://h/hush", "secret": "hush-hush", "headers": {"A": "hush"}}
+        ),
         Slack.model_validate({"slack": "https://h/hush"}),
         PagerDuty.model_validate({"pagerduty": "hush"}),
         mail("h", user="u", password="hush"),

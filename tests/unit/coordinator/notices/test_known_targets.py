@@ -30,7 +30,9 @@ SPEC: dict[str, Any] = {
 
 @pytest.fixture
 def app(client: redis.Redis, redis_server: RedisServer, tmp_path: Any) -> Client:
-    return Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path)), redis_client=client)
+    return Client(
+        Settings(redis_url=redis_server.url, warehouse=str(tmp_path)), redis_client=client
+    )
 
 
 @pytest.fixture
@@ -80,7 +82,10 @@ def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that
     assert taken is not None
     outbox.note_try(taken, "me", "failed", "NOT_SENT: it answered 500", wait=60, rest=60)
     facts, view = notice_facts(client, KEYS), app.fleet()
-    assert facts.named == {"ops": [f"job {job}", "schedule nightly"], "opps": [f"job {job}", "schedule nightly"]}
+    assert facts.named == {
+        "ops": [f"job {job}", "schedule nightly"],
+        "opps": [f"job {job}", "schedule nightly"],
+    }
     unknown, failing = found(facts, view)
     assert unknown == (
         "problem",
@@ -88,10 +93,14 @@ def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that
     )
     assert failing[0] == "warning"
     assert failing[1].endswith("NOT_SENT: it answered 500; 1 notice for it")
-    assert found(NoticeFacts({"ops": ["job a"]}, {}), view) == [("ok", "1 target known to the coordinators")]
+    assert found(NoticeFacts({"ops": ["job a"]}, {}), view) == [
+        ("ok", "1 target known to the coordinators")
+    ]
 
 
-def test_the_doctor_names_coordinators_that_lack_a_target_of_others(app: Client, heard_of: Callable[..., None]) -> None:
+def test_the_doctor_names_coordinators_that_lack_a_target_of_others(
+    app: Client, heard_of: Callable[..., None]
+) -> None:
     heard_of("ops")
     heard_of(name="other:2:b")
     ((level, text),) = found(NoticeFacts({}, {}), app.fleet())
@@ -99,11 +108,18 @@ def test_the_doctor_names_coordinators_that_lack_a_target_of_others(app: Client,
         "warning",
         "the target 'ops' is not in UNSTUCK_NOTIFY of other:2, and is in that of others",
     )
-    silent = replace(app.fleet(), coordinators=tuple(replace(one, silent=True) for one in app.fleet().coordinators))
-    assert found(NoticeFacts({"ops": ["job a"]}, {}), silent) == [("ok", "0 targets known to the coordinators")]
+    silent = replace(
+        app.fleet(),
+        coordinators=tuple(replace(one, silent=True) for one in app.fleet().coordinators),
+    )
+    assert found(NoticeFacts({"ops": ["job a"]}, {}), silent) == [
+        ("ok", "0 targets known to the coordinators")
+    ]
 
 
-def test_the_doctor_says_that_a_setting_cannot_be_read_and_never_what_it_holds(tmp_path: Any) -> None:
+def test_the_doctor_says_that_a_setting_cannot_be_read_and_never_what_it_holds(
+    tmp_path: Any,
+) -> None:
     cli = Cli(None, tmp_path)
     cli.env["UNSTUCK_REDIS_URL"] = "redis://127.0.0.1:1/0"
     done = cli("doctor", UNSTUCK_NOTIFY='{"targets": {"ops": {"slack": "hush-hush"}}}')

@@ -52,7 +52,9 @@ class Fleet:
         self.outbox = Outbox(client, KEYS, self.clock)
 
     def coordinator(self, elsewhere: Callable[[], Any] = frozenset, **targets: Any) -> Sender:
-        return Sender(self.outbox, setting(**targets), mint, elsewhere, self.clock, lambda low, high: high)
+        return Sender(
+            self.outbox, setting(**targets), mint, elsewhere, self.clock, lambda low, high: high
+        )
 
     def tell(self, *notices: Notice) -> None:
         for one in notices:
@@ -78,11 +80,17 @@ def hook(to: Receiver, **more: Any) -> dict[str, Any]:
     return {"webhook": to.url, "timeout": "30s", **more}
 
 
-def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(fleet: Fleet, ops: Receiver) -> None:
+def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
+    fleet: Fleet, ops: Receiver
+) -> None:
     with receiver() as team:
         sender = fleet.coordinator(ops=hook(ops), team=hook(team))
         fleet.tell(notice(1, to=("ops", "team")))
-        assert [sender.send_next(name) for name in ("ops", "team", "ops")] == [TryEnd.SENT, TryEnd.SENT, None]
+        assert [sender.send_next(name) for name in ("ops", "team", "ops")] == [
+            TryEnd.SENT,
+            TryEnd.SENT,
+            None,
+        ]
         assert (ops.ids, team.ids) == (["n1"], ["n1"])
     kept = set(fleet.client.keys("*"))
     assert kept <= {KEYS.outbox, KEYS.notices_sent, KEYS.counters}
@@ -93,10 +101,14 @@ def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(fle
     ]
 
 
-def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with_its_id(fleet: Fleet) -> None:
+def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with_its_id(
+    fleet: Fleet,
+) -> None:
     away = Receiver()
     sender = fleet.coordinator(ops=hook(away))
-    fleet.tell(notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q"))
+    fleet.tell(
+        notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q")
+    )
     began, waits = fleet.clock.now, []
     while fleet.clock.now < began + 600:
         ended = sender.send_next("ops")
@@ -147,13 +159,17 @@ def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_a
     assert letters.all() == []
 
 
-def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(fleet: Fleet, ops: Receiver) -> None:
+def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(
+    fleet: Fleet, ops: Receiver
+) -> None:
     def refuses_one(request: Any) -> None:
         status(400 if ops.ids[-1] == "n1" else 200)(request)
 
     ops.answer = refuses_one
     sender = fleet.coordinator(ops=hook(ops))
-    fleet.tell(notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q"))
+    fleet.tell(
+        notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q")
+    )
     assert sender.send_next("ops") is TryEnd.AGAIN
     fleet.clock.now += 5
     assert sender.send_next("ops") is TryEnd.SENT
@@ -185,7 +201,9 @@ def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_t
     assert [one.headers["webhook-id"] for one in ops.received] == ["n1", "n1"]
 
 
-def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(fleet: Fleet, ops: Receiver) -> None:
+def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(
+    fleet: Fleet, ops: Receiver
+) -> None:
     ops.answer = holds = Holds()
     first, second = (fleet.coordinator(ops=hook(ops, timeout="2m")) for _ in range(2))
     fleet.tell(notice(1), notice(2))
@@ -218,10 +236,18 @@ def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_o
         thread.start()
         try:
             for number in range(1, 6):
-                fleet.client.xadd(KEYS.outbox, {"notice": notice(number, to=("ops", "team")).to_json()})
+                fleet.client.xadd(
+                    KEYS.outbox, {"notice": notice(number, to=("ops", "team")).to_json()}
+                )
                 wait_until(lambda number=number: len(team.ids) == number, 10, "the team to be told")
             assert ops.ids == ["n1"]
-            assert [one.notice.id for one in outbox.waiting() if one.to == "ops"] == ["n1", "n2", "n3", "n4", "n5"]
+            assert [one.notice.id for one in outbox.waiting() if one.to == "ops"] == [
+                "n1",
+                "n2",
+                "n3",
+                "n4",
+                "n5",
+            ]
         finally:
             holds.released.set()
             sender.stopping.set()
@@ -272,7 +298,9 @@ def test_a_fault_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
         thread.join()
 
 
-def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_do(fleet: Fleet, ops: Receiver) -> None:
+def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_do(
+    fleet: Fleet, ops: Receiver
+) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1, to=("opps",)), notice(2, to=("opps",)))
     sender.look()
@@ -283,7 +311,9 @@ def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_d
     )
 
 
-def test_a_target_that_another_coordinator_knows_is_left_to_that_one(fleet: Fleet, ops: Receiver) -> None:
+def test_a_target_that_another_coordinator_knows_is_left_to_that_one(
+    fleet: Fleet, ops: Receiver
+) -> None:
     old, new = fleet.coordinator(lambda: {"ops"}), fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
     old.look()
@@ -291,10 +321,14 @@ def test_a_target_that_another_coordinator_knows_is_left_to_that_one(fleet: Flee
     assert new.send_next("ops") is TryEnd.SENT
 
 
-def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(fleet: Fleet, ops: Receiver) -> None:
+def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(
+    fleet: Fleet, ops: Receiver
+) -> None:
     fleet.client.xadd(KEYS.outbox, {"notice": "{"})
     fleet.client.xadd(KEYS.outbox, {"other": "x"})
-    fleet.client.xadd(KEYS.outbox, {"notice": json.dumps({"id": "x", "problem": "p", "to": ["ops", {}]})})
+    fleet.client.xadd(
+        KEYS.outbox, {"notice": json.dumps({"id": "x", "problem": "p", "to": ["ops", {}]})}
+    )
     strange = json.loads(notice(1).to_json()) | {"at": "never"}
     fleet.client.xadd(KEYS.outbox, {"notice": json.dumps(strange)})
     fleet.tell(notice(2, problem="q"))
@@ -305,15 +339,21 @@ def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(f
     assert reasons == ["UNREADABLE"] * 4
 
 
-def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(fleet: Fleet, ops: Receiver) -> None:
-    fleet.tell(replace(notice(1), first_error="bad \ud83d text, and good \U0001f600\0", text="\udfff"))
+def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(
+    fleet: Fleet, ops: Receiver
+) -> None:
+    fleet.tell(
+        replace(notice(1), first_error="bad \ud83d text, and good \U0001f600\0", text="\udfff")
+    )
     assert fleet.coordinator(ops=hook(ops)).send_next("ops") is TryEnd.SENT
     assert fleet.letters() == []
     (sent,) = fleet.outbox.sent()
     assert (sent.notice.text, sent.notice.first_error) == ("?", "bad ? text, and good \U0001f600\0")
 
 
-def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(fleet: Fleet, ops: Receiver) -> None:
+def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(
+    fleet: Fleet, ops: Receiver
+) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     ops.answer = status(503)
     fleet.tell(notice(1, problem="p"))
@@ -355,8 +395,12 @@ def test_on_a_line_that_loses_replies_two_coordinators_send_each_notice_once_and
         thread.start()
     try:
         for number in range(30):
-            fleet.client.xadd(KEYS.outbox, {"notice": notice(number, problem=f"p{number % 3}").to_json()})
-        wait_until(lambda: fleet.client.hget(KEYS.counters, "NOTICE_SENT") == "30", 30, "all to be sent")
+            fleet.client.xadd(
+                KEYS.outbox, {"notice": notice(number, problem=f"p{number % 3}").to_json()}
+            )
+        wait_until(
+            lambda: fleet.client.hget(KEYS.counters, "NOTICE_SENT") == "30", 30, "all to be sent"
+        )
     finally:
         for sender in senders:
             sender.stopping.set()
@@ -387,14 +431,20 @@ def test_no_reason_log_or_list_holds_the_secret_of_a_target(
         status(500, f"bad {request.path} of {request.headers['X-Key']}")(request)
 
     ops.answer = echoes
-    target = {"webhook": f"{ops.url}/services/T0/B0/hushhushhush", "headers": {"X-Key": "hush-hush"}}
+    target = {
+        "webhook": f"{ops.url}/services/T0/B0/hushhushhush",
+        "headers": {"X-Key": "hush-hush"},
+    }
     sender = fleet.coordinator(ops=target)
     fleet.tell(notice(1))
     with caplog.at_level("DEBUG"):
         assert sender.send_next("ops") is TryEnd.AGAIN
         fleet.clock.now += 4000
         assert sender.send_next("ops") is TryEnd.DEAD
-    stored = [json.dumps(fleet.client.xrange(KEYS.dead)), json.dumps(fleet.client.hgetall(KEYS.notices))]
+    stored = [
+        json.dumps(fleet.client.xrange(KEYS.dead)),
+        json.dumps(fleet.client.hgetall(KEYS.notices)),
+    ]
     assert "it answered 500" in stored[0]
     for text in (*stored, caplog.text, repr(setting(ops=target))):
         assert "hush" not in text

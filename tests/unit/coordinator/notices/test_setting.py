@@ -84,7 +84,8 @@ def test_the_whole_setting_is_read_from_a_text_or_from_a_file_with_secrets_from_
         ]
         assert [one.word for one in setting.rules[0].conditions] == ["failed", "late", "recovered"]
     filed = notify_setting(
-        Settings(notify=targets(ops={"webhook": "http://h/", "secret": "${secret:KEY}"})), {"KEY_FILE": str(key)}
+        Settings(notify=targets(ops={"webhook": "http://h/", "secret": "${secret:KEY}"})),
+        {"KEY_FILE": str(key)},
     ).targets["ops"]
     assert isinstance(filed, Webhook)
     assert filed.secret is not None
@@ -93,10 +94,14 @@ def test_the_whole_setting_is_read_from_a_text_or_from_a_file_with_secrets_from_
 
 def test_nothing_that_is_printed_of_the_setting_holds_a_secret() -> None:
     setting = read(WHOLE)
-    printed = f"{setting!r} {setting} {Settings(notify=WHOLE)!r} {Settings(notify=WHOLE).model_dump()}"
+    printed = (
+        f"{setting!r} {setting} {Settings(notify=WHOLE)!r} {Settings(notify=WHOLE).model_dump()}"
+    )
     for secret in ("hush", "R0UT1NG", "a-password"):
         assert secret not in printed
-    said = setting.secrets.clean("at /services/T0/B0/hushhush with R0UT1NGKEYR0UT1NGKEY, a-password and hush-key-hush")
+    said = setting.secrets.clean(
+        "at /services/T0/B0/hushhush with R0UT1NGKEYR0UT1NGKEY, a-password and hush-key-hush"
+    )
     for secret in ("hush", "R0UT1NG", "a-password"):
         assert secret not in said
 
@@ -105,22 +110,49 @@ def test_nothing_that_is_printed_of_the_setting_holds_a_secret() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (targets(ops={"webhok": "http://h/"}), "UNSTUCK_NOTIFY:1:21: targets.ops: expected one of webhook, slack,"),
-        (targets(ops={"webhook": "h"}), "targets.ops.webhook: expected an address such as https://host/path"),
+        (
+            targets(ops={"webhok": "http://h/"}),
+            "UNSTUCK_NOTIFY:1:21: targets.ops: expected one of webhook, slack,",
+        ),
+        (
+            targets(ops={"webhook": "h"}),
+            "targets.ops.webhook: expected an address such as https://host/path",
+        ),
         (targets(ops={"webhook": "http://h/", "slack": "http://h/"}), "not webhook and slack"),
-        (targets(ops={"webhook": "http://h/", "secrt": "x"}), "unknown field 'secrt'; did you mean 'secret'?"),
+        (
+            targets(ops={"webhook": "http://h/", "secrt": "x"}),
+            "unknown field 'secrt'; did you mean 'secret'?",
+        ),
         (targets(ops={"mail": "a@b.c", "server": "h"}), "targets.ops: 'from' is missing"),
-        (targets(ops={"webhook": "http://h/", "timeout": "1h"}), "targets.ops.timeout: expected 300 or less"),
-        (targets(ops={"webhook": "http://h/", "secret": "${secret:NO}"}), "${secret:NO} asks for the environment"),
+        (
+            targets(ops={"webhook": "http://h/", "timeout": "1h"}),
+            "targets.ops.timeout: expected 300 or less",
+        ),
+        (
+            targets(ops={"webhook": "http://h/", "secret": "${secret:NO}"}),
+            "${secret:NO} asks for the environment",
+        ),
         (targets(**{"a b": {"slack": "http://h/"}}), "targets"),
-        ('{"targets": {}, "rules": [{"on": ["failed"], "to": "ops"}]}', "there is no target 'ops'; known: none"),
+        (
+            '{"targets": {}, "rules": [{"on": ["failed"], "to": "ops"}]}',
+            "there is no target 'ops'; known: none",
+        ),
         ('{"targets": {}, "rules": [{"on": ["faild"], "to": "ops"}]}', "did you mean 'failed'?"),
         ('{"page": "ftp://h"}', "page: expected the address of the page"),
-        ('{"allow": ["10.0.0.0/8"], "targets": {"ops": {"webhook": "http://127.0.0.1/"}}}', "which is not in allow:"),
-        ('{"allow": ["h"], "targets": {"ops": {"webhook": "http://g/"}}}', "g is not among the hosts of allow:"),
+        (
+            '{"allow": ["10.0.0.0/8"], "targets": {"ops": {"webhook": "http://127.0.0.1/"}}}',
+            "which is not in allow:",
+        ),
+        (
+            '{"allow": ["h"], "targets": {"ops": {"webhook": "http://g/"}}}',
+            "g is not among the hosts of allow:",
+        ),
         ('{"allow": [], "targets": {"ops": {"apprise": "json://h"}}}', "allow: cannot hold for it"),
         ("targets: [", "not readable as YAML"),
-        ("/no/such/file.yaml", "the file '/no/such/file.yaml' cannot be read: No such file or directory"),
+        (
+            "/no/such/file.yaml",
+            "the file '/no/such/file.yaml' cannot be read: No such file or directory",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(text: str, says: str) -> None:
@@ -159,7 +191,10 @@ def test_a_coordinator_whose_setting_cannot_be_read_ends_with_2_and_says_where()
     command = [sys.executable, "-c", "import unstuck.coordinator.celery"]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "UNSTUCK_NOTIFY:1:31: targets.ops.slack: expected an address such as https://host/path\n"
+    assert (
+        done.stderr
+        == "UNSTUCK_NOTIFY:1:31: targets.ops.slack: expected an address such as https://host/path\n"
+    )
 
 
 def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
@@ -169,5 +204,7 @@ def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
 
 def test_a_command_that_sends_nothing_does_not_load_what_some_channel_needs() -> None:
     code = "import sys, unstuck.cli.app; print(*({'celery', 'apprise', 'smtplib'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "\n"

@@ -51,7 +51,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_no_more_than_the_room_of_a_place_and_the_rest_as_soon_as_one_ends(place: Place, clock: Clock) -> None:
+def test_no_more_than_the_room_of_a_place_and_the_rest_as_soon_as_one_ends(
+    place: Place, clock: Clock
+) -> None:
     background = Background(2, clock=clock)
     for name in "abc":
         background(name, "here", place.hanging(name))
@@ -59,7 +61,11 @@ def test_no_more_than_the_room_of_a_place_and_the_rest_as_soon_as_one_ends(place
     background("d", "there", place.hanging("d"))
     wait_until(lambda: place.began[2:] == ["d"], 5, "what has a place of its own to begin")
     place.release.set()
-    wait_until(lambda: sorted(place.ended) == list("abcd"), 5, "the third to have its turn, though nobody asks again")
+    wait_until(
+        lambda: sorted(place.ended) == list("abcd"),
+        5,
+        "the third to have its turn, though nobody asks again",
+    )
 
 
 def test_what_is_being_worked_on_or_waits_is_not_begun_twice(place: Place, clock: Clock) -> None:
@@ -69,7 +75,9 @@ def test_what_is_being_worked_on_or_waits_is_not_begun_twice(place: Place, clock
     place.release.set()
     wait_until(lambda: place.ended == ["a", "b"], 5, "each of them to end once")
     background("a", "here", place.hanging("a"))
-    wait_until(lambda: place.ended == ["a", "b", "a"], 5, "it to be done again when it is asked for again")
+    wait_until(
+        lambda: place.ended == ["a", "b", "a"], 5, "it to be done again when it is asked for again"
+    )
 
 
 def test_what_hangs_leaves_its_room_to_others(place: Place, clock: Clock) -> None:
@@ -87,7 +95,9 @@ def test_what_hangs_leaves_its_room_to_others(place: Place, clock: Clock) -> Non
     wait_until(lambda: sorted(place.ended) == ["a", "b", "c"], 5, "what waited to be done as well")
 
 
-def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(place: Place, clock: Clock) -> None:
+def test_what_hangs_is_tried_again_beside_itself_when_it_is_asked_for_again(
+    place: Place, clock: Clock
+) -> None:
     background = Background(1, term=100.0, beside=9, clock=clock)
     for began in range(1, 6):
         background("a", "here", place.hanging("a"))
@@ -113,20 +123,26 @@ def test_what_comes_further_does_not_hang_and_keeps_its_room(place: Place, clock
     assert not background.exhausted, "it was slow"
 
 
-def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(place: Place, clock: Clock) -> None:
+def test_no_more_than_so_many_tries_of_one_thing_hang_beside_each_other(
+    place: Place, clock: Clock
+) -> None:
     background = Background(1, term=100.0, beside=3, clock=clock)
     for _ in range(6):
         background("a", "here", place.hanging("a"))
         clock.now += 100.0
     background("b", "here", place.hanging("b"))
-    wait_until(lambda: place.began == ["a", "a", "a", "b"], 5, "the others to have their turn all the same")
+    wait_until(
+        lambda: place.began == ["a", "a", "a", "b"], 5, "the others to have their turn all the same"
+    )
     place.release.set()
     wait_until(lambda: len(place.ended) == 4, 5, "all to come back")
     background("a", "here", place.hanging("a"))
     wait_until(lambda: place.ended[4:] == ["a"], 5, "it to be tried again")
 
 
-def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_here(place: Place, clock: Clock) -> None:
+def test_a_new_try_is_begun_when_it_is_asked_for_and_not_before_whatever_hangs_here(
+    place: Place, clock: Clock
+) -> None:
     """Whoever asks for it knows better, and has told people when it is begun."""
     background = Background(2, term=100.0, clock=clock)
     background("a", "here", place.hanging("a"))
@@ -161,13 +177,19 @@ def test_what_gets_no_thread_when_another_ends_waits_too(place: Place, clock: Cl
     wait_until(lambda: place.began == ["a"], 5, "the first to begin")
     with no_new_threads():
         place.release.set()
-        wait_until(lambda: "publisher" not in [thread.name for thread in threading.enumerate()], 5, "it to end")
+        wait_until(
+            lambda: "publisher" not in [thread.name for thread in threading.enumerate()],
+            5,
+            "it to end",
+        )
     assert place.ended == ["a"]
     background("b", "here", place.hanging("b"))
     wait_until(lambda: place.ended == ["a", "b"], 5, "the second to have its turn")
 
 
-def test_so_much_that_hangs_that_another_process_had_better_be_started(place: Place, clock: Clock) -> None:
+def test_so_much_that_hangs_that_another_process_had_better_be_started(
+    place: Place, clock: Clock
+) -> None:
     background = Background(1, term=100.0, most=3, clock=clock)
     for name in "abc":
         assert not background.exhausted

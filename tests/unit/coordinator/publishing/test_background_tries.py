@@ -65,7 +65,9 @@ def publisher(tell: Callable[[str, PublishResult], bool], **more: Any) -> tuple[
     return Publisher(slow, tell, sleep=lambda _: None, clock=lambda: slow.now, **more), slow
 
 
-def test_a_try_that_takes_long_says_twice_a_minute_that_it_goes_on_and_then_what_came_of_it(state: JobState) -> None:
+def test_a_try_that_takes_long_says_twice_a_minute_that_it_goes_on_and_then_what_came_of_it(
+    state: JobState,
+) -> None:
     told: list[PublishResult] = []
     room = Room(full=False)
     publish, _ = publisher(lambda _, result: told.append(result) or True, background=room)
@@ -81,13 +83,17 @@ def test_one_that_asks_the_log_says_nothing_before_it_knows(state: JobState) -> 
     assert told == [DONE]
 
 
-@pytest.mark.parametrize(("abort", "new_try", "said"), [(None, False, [GOES_ON]), (None, True, []), (WHY, False, [])])
+@pytest.mark.parametrize(
+    ("abort", "new_try", "said"), [(None, False, [GOES_ON]), (None, True, []), (WHY, False, [])]
+)
 def test_a_try_that_is_looked_after_while_it_waits_for_room_goes_on(
     state: JobState, abort: Reason | None, new_try: bool, said: list[PublishResult]
 ) -> None:
     """A new one was told of a moment ago."""
     told: list[PublishResult] = []
-    publish, _ = publisher(lambda _, result: told.append(result) or True, background=Room(full=True))
+    publish, _ = publisher(
+        lambda _, result: told.append(result) or True, background=Room(full=True)
+    )
     publish.soon(state, abort, new_try)
     assert told == said
 

@@ -38,7 +38,11 @@ class Mount:
 
     def was_asked(self, times: int) -> None:
         """A thread that was started may begin after its call has been left behind."""
-        wait_until(lambda: len(self.threads) >= times, 60, f"{times} calls to begin, of which {len(self.threads)} have")
+        wait_until(
+            lambda: len(self.threads) >= times,
+            60,
+            f"{times} calls to begin, of which {len(self.threads)} have",
+        )
         assert len(self.threads) == times
 
 
@@ -62,13 +66,19 @@ def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: Mount) -> No
         mount.breaker.call("/mnt/w", "job a is not stored", broken, ANSWERS)
 
 
-def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(mount: Mount) -> None:
+def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(
+    mount: Mount,
+) -> None:
     said = mount.hangs()
-    assert said.startswith("job a is not stored: the warehouse /mnt/w has not answered within 0.05s. ")
+    assert said.startswith(
+        "job a is not stored: the warehouse /mnt/w has not answered within 0.05s. "
+    )
     assert "unstuck doctor" in said
 
 
-def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries(mount: Mount) -> None:
+def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries(
+    mount: Mount,
+) -> None:
     for _ in range(OPENS_AT + 1):  # the last is the first to try after that
         assert "has not answered" in mount.hangs()
     for _ in range(5):
@@ -77,7 +87,9 @@ def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries
     mount.now += TRY_EVERY
     assert "has not answered" in mount.hangs()
     assert "does not answer" in mount.hangs()
-    assert mount.breaker.call("/mnt/other", "job b is not stored", lambda: "id2", ANSWERS) == "id2", "it is another"
+    assert (
+        mount.breaker.call("/mnt/other", "job b is not stored", lambda: "id2", ANSWERS) == "id2"
+    ), "it is another"
 
 
 def test_each_warehouse_that_hangs_is_tried_once_a_minute_whatever_others_do(mount: Mount) -> None:

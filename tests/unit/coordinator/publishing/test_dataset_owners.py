@@ -29,7 +29,9 @@ class Team:
     def __init__(self, root: str) -> None:
         self.root, self.jobs = root, 0
 
-    def publish(self, name: str, *, rows: int = 1, shared_with: tuple[str, ...] = (), **more: Any) -> PublishResult:
+    def publish(
+        self, name: str, *, rows: int = 1, shared_with: tuple[str, ...] = (), **more: Any
+    ) -> PublishResult:
         """Publish as a new job of this name."""
         return self.again(self.job(name, rows), shared_with=shared_with, **more)
 
@@ -41,7 +43,9 @@ class Team:
 
     def again(self, job: Job, *, shared_with: tuple[str, ...] = (), **more: Any) -> PublishResult:
         spec = OutputSpec(shared_with=shared_with)
-        request = job.request(sources=job.sources, published_by={"load"}, outputs={"flights": spec}, **more)
+        request = job.request(
+            sources=job.sources, published_by={"load"}, outputs={"flights": spec}, **more
+        )
         return publish(request)
 
     @property
@@ -71,7 +75,9 @@ def test_a_job_of_another_name_is_refused_with_both_names_and_what_to_do(team: T
     assert "list typo in shared_with: of the output flights of job daily" in failed.text
     assert "submit typo with --take-over" in failed.text
     assert (team.rows, team.owner) == (33, ("daily", []))
-    assert team.publish("daily", rows=34).version == 3, "the owner publishes again, whichever of its jobs"
+    assert team.publish("daily", rows=34).version == 3, (
+        "the owner publishes again, whichever of its jobs"
+    )
 
 
 def test_no_further_try_of_a_schedule_can_mend_it(team: Team) -> None:
@@ -79,12 +85,18 @@ def test_no_further_try_of_a_schedule_can_mend_it(team: Team) -> None:
     assert seen_in_log(team.publish("typo"), 0.0).final
 
 
-@pytest.mark.parametrize(("pattern", "name"), [("night", "night"), ("night_*", "night_late"), ("[ab]*", "b1")])
-def test_a_dataset_is_shared_by_names_and_patterns_and_keeps_its_owner(team: Team, pattern: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("night", "night"), ("night_*", "night_late"), ("[ab]*", "b1")]
+)
+def test_a_dataset_is_shared_by_names_and_patterns_and_keeps_its_owner(
+    team: Team, pattern: str, name: str
+) -> None:
     team.publish("daily", shared_with=(pattern,))
 
     assert team.publish(name, rows=5, shared_with=("typo",)).version == 2
-    assert (team.rows, team.owner) == (5, ("daily", [pattern])), "who shares it cannot share it further"
+    assert (team.rows, team.owner) == (5, ("daily", [pattern])), (
+        "who shares it cannot share it further"
+    )
     assert team.publish("typo").failed
 
     team.publish("daily")
@@ -93,7 +105,9 @@ def test_a_dataset_is_shared_by_names_and_patterns_and_keeps_its_owner(team: Tea
     assert failed.code == "DATASET_OWNED"
 
 
-def test_a_job_that_takes_over_owns_the_dataset_and_the_log_names_the_owner_before(team: Team) -> None:
+def test_a_job_that_takes_over_owns_the_dataset_and_the_log_names_the_owner_before(
+    team: Team,
+) -> None:
     team.publish("daily", shared_with=("night",))
 
     result = team.publish("renamed", rows=7, take_over=True)
@@ -126,7 +140,9 @@ def test_a_take_over_whose_reply_was_lost_answers_the_same_again(team: Team) -> 
     assert team.owner == ("third", []), "a message that comes twice takes nothing back"
 
 
-def test_user_commands_and_rows_without_a_job_leave_the_owner_as_it_is(team: Team, client: redis.Redis) -> None:
+def test_user_commands_and_rows_without_a_job_leave_the_owner_as_it_is(
+    team: Team, client: redis.Redis
+) -> None:
     team.publish("", rows=1)
     team.publish("daily", rows=2, shared_with=("night",))
     warehouse = Warehouse(team.root)

@@ -61,7 +61,13 @@ class Lake:
         return OutputSpec(mode=mode, format="delta", path=self.path, **more)
 
     def stage(
-        self, job: str, output: OutputSpec, rows: Rows, extra: str = "", rejected: Rows = (), **more: Any
+        self,
+        job: str,
+        output: OutputSpec,
+        rows: Rows,
+        extra: str = "",
+        rejected: Rows = (),
+        **more: Any,
     ) -> PublishRequest:
         """A job that has made ``rows``, and the request to publish them."""
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
@@ -75,9 +81,15 @@ class Lake:
             path = f"{staging}/flights/part-{number}.parquet"
             Path(self.root, path).parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(pa.Table.from_pylist(some, schema), f"{self.root}/{path}")
-            texts = {c: None if v is None else str(v) for c, v in zip(output.partition_by, values, strict=True)}
+            texts = {
+                c: None if v is None else str(v)
+                for c, v in zip(output.partition_by, values, strict=True)
+            }
             made.append(DataFile(path, len(some), Path(self.root, path).stat().st_size, texts))
-        fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, (_, t) in COLUMNS.items()]
+        fields = [
+            {"name": n, "type": t, "nullable": True, "metadata": {}}
+            for n, (_, t) in COLUMNS.items()
+        ]
         if extra:
             fields.append({"name": extra, "type": "long", "nullable": True, "metadata": {}})
         columns = json.dumps({"type": "struct", "fields": fields})
@@ -89,7 +101,9 @@ class Lake:
             path = f"{staging}/flights__rejected.parquet"
             pq.write_table(pa.Table.from_pylist([*rejected], schema), f"{self.root}/{path}")
             bad = [DataFile(path, len(rejected), Path(self.root, path).stat().st_size, {})]
-            outputs["flights__rejected"] = StagedOutput(bad, len(rejected), columns, rejected_of="flights")
+            outputs["flights__rejected"] = StagedOutput(
+                bad, len(rejected), columns, rejected_of="flights"
+            )
         write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
         return PublishRequest(
             *(self.root, known, job, job, "nightly", 0, 1000.0),
@@ -151,15 +165,21 @@ def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "kept"), [("append", [7, 8]), ("replace", [8]), ("merge", [7, 8])], ids=["append", "replace", "merge"]
+    ("mode", "kept"),
+    [("append", [7, 8]), ("replace", [8]), ("merge", [7, 8])],
+    ids=["append", "replace", "merge"],
 )
-def test_rejected_rows_are_a_dataset_of_the_warehouse(lake: Lake, mode: str, kept: list[int]) -> None:
+def test_rejected_rows_are_a_dataset_of_the_warehouse(
+    lake: Lake, mode: str, kept: list[int]
+) -> None:
     output = lake.spec(mode, keys=("id",) if mode == "merge" else ())
     for job, good, bad in (("one", 1, 7), ("two", 2, 8)):
         assert publish(lake.stage(job, output, [row(good)], rejected=[row(bad)])).failed is None
 
     rejected = [
-        one["id"] for path in published_files(lake.root, "flights__rejected") for one in pq.read_table(path).to_pylist()
+        one["id"]
+        for path in published_files(lake.root, "flights__rejected")
+        for one in pq.read_table(path).to_pylist()
     ]
     assert sorted(rejected) == kept
     assert lake.ids == ([2] if mode == "replace" else [1, 2])
@@ -167,7 +187,9 @@ def test_rejected_rows_are_a_dataset_of_the_warehouse(lake: Lake, mode: str, kep
 
 @pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite"])
-def test_two_retries_that_take_over_the_same_files_write_their_rows_once(lake: Lake, mode: str) -> None:
+def test_two_retries_that_take_over_the_same_files_write_their_rows_once(
+    lake: Lake, mode: str
+) -> None:
     output = lake.spec(mode, partition_by=("day", "air"))
     lake.publish("before", output, [row(1, TWO)])
     failed = lake.stage("failed", output, [row(2), row(3, ONE, "a b/é%")])
@@ -177,7 +199,9 @@ def test_two_retries_that_take_over_the_same_files_write_their_rows_once(lake: L
 
 
 @pytest.mark.variant
-def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_between(lake: Lake) -> None:
+def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_between(
+    lake: Lake,
+) -> None:
     append = lake.spec("append")
     failed = lake.stage("failed", append, [row(2)])
     assert publish(replace(failed, publish_id="first", job="first")).rows == {"flights": 1}
@@ -215,7 +239,9 @@ def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(l
 
 
 @pytest.mark.parametrize("air", ["UA", None, "a b/é%", "x=1", "q'\"z"])
-def test_partition_overwrite_replaces_what_it_names_by_any_combination_of_columns(lake: Lake, air: str | None) -> None:
+def test_partition_overwrite_replaces_what_it_names_by_any_combination_of_columns(
+    lake: Lake, air: str | None
+) -> None:
     by = lake.spec("partition_overwrite", partition_by=("day", "air"))
     kept = [row(1, ONE, "AA"), row(2, TWO, air), row(3, None, air)]
     lake.publish("one", by, [*kept, row(4, ONE, air)])
@@ -245,9 +271,12 @@ def test_merge_replaces_rows_with_the_same_keys_and_inserts_the_others(lake: Lak
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"), [([row(1), row(1)], "the same in several rows"), ([row(None)], "null in some row")]
+    ("rows", "words"),
+    [([row(1), row(1)], "the same in several rows"), ([row(None)], "null in some row")],
 )
-def test_keys_that_do_not_tell_rows_apart_fail_before_anything_is_published(lake: Lake, rows: Rows, words: str) -> None:
+def test_keys_that_do_not_tell_rows_apart_fail_before_anything_is_published(
+    lake: Lake, rows: Rows, words: str
+) -> None:
     result = lake.publish("one", lake.spec("merge", keys=("id",)), rows)
 
     assert result.failed is not None
@@ -256,7 +285,9 @@ def test_keys_that_do_not_tell_rows_apart_fail_before_anything_is_published(lake
     assert not Path(lake.path).exists()
 
 
-def test_a_table_with_other_columns_or_partitions_or_needs_fails_before_anything_is_published(lake: Lake) -> None:
+def test_a_table_with_other_columns_or_partitions_or_needs_fails_before_anything_is_published(
+    lake: Lake,
+) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
 
     def code(job: str, output: OutputSpec, extra: str = "") -> str:
@@ -274,7 +305,9 @@ def test_a_table_with_other_columns_or_partitions_or_needs_fails_before_anything
 
 @pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__"])
 def test_a_partition_that_other_readers_take_for_null_is_refused(lake: Lake, text: str) -> None:
-    failed = lake.publish("one", lake.spec("append", partition_by=("air",)), [row(1, air=text)]).failed
+    failed = lake.publish(
+        "one", lake.spec("append", partition_by=("air",)), [row(1, air=text)]
+    ).failed
     assert failed is not None
     assert (failed.code, "cannot tell from null" in failed.text) == ("PARTITION_MISMATCH", True)
     assert not DeltaTable.is_deltatable(lake.path)
@@ -312,10 +345,18 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
 )
 @pytest.mark.parametrize("dies", ["before its slot is known", "before its table is made", "never"])
 def test_a_job_that_comes_first_after_the_check_is_seen(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, dies: str, partition_by: tuple[str, ...], extra: str, code: str | None
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    dies: str,
+    partition_by: tuple[str, ...],
+    extra: str,
+    code: str | None,
 ) -> None:
     """Of two jobs that make one table, the second was checked while there was none."""
-    points = {"before its slot is known": [Point.AFTER_ENTRY], "before its table is made": [Point.BEFORE_TABLE]}
+    points = {
+        "before its slot is known": [Point.AFTER_ENTRY],
+        "before its table is made": [Point.BEFORE_TABLE],
+    }
     first = lake.stage("one", lake.spec("append", partition_by=("day",)), [row(1)])
     second = lake.stage("two", lake.spec("append", partition_by=partition_by), [row(2)], extra)
 
@@ -333,7 +374,9 @@ def test_a_job_that_comes_first_after_the_check_is_seen(
     assert lake.ids == ([1] if code else [1, 2])
 
 
-def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_columns(lake: Lake) -> None:
+def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_columns(
+    lake: Lake,
+) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
     request = lake.stage("two", lake.spec("append"), [row(2)])
     with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
@@ -341,7 +384,9 @@ def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_c
     others = pa.table({"id": ["text"], "day": [ONE], "air": ["UA"]})
     write_deltalake(lake.path, others, mode="overwrite", schema_mode="overwrite")
 
-    with pytest.raises(TableTrouble, match=r"entry 2 of the log .* changed id from string to bigint"):
+    with pytest.raises(
+        TableTrouble, match=r"entry 2 of the log .* changed id from string to bigint"
+    ):
         publish(request)
     assert DeltaTable(lake.path).to_pyarrow_table()["id"].to_pylist() == ["text"]
     DeltaTable(lake.path).restore(0)
@@ -362,9 +407,13 @@ def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake
     assert (failed.code, "inside the warehouse" in failed.text) == ("TABLE_UNFIT", True)
 
 
-@pytest.mark.parametrize("others", ["year=2025/part-0.parquet", "_delta_log_backup/0.json", "notes.txt"])
+@pytest.mark.parametrize(
+    "others", ["year=2025/part-0.parquet", "_delta_log_backup/0.json", "notes.txt"]
+)
 @pytest.mark.parametrize("on", ["disk", "an object store"])
-def test_files_of_others_are_found_wherever_they_stand(tmp_path: Path, on: str, others: str) -> None:
+def test_files_of_others_are_found_wherever_they_stand(
+    tmp_path: Path, on: str, others: str
+) -> None:
     root = str(tmp_path / "sales") if on == "disk" else f"memory://{uuid.uuid4().hex}/sales"
     files, place = Files(root), TableFiles(root)
     assert not place.has_strangers()
@@ -375,7 +424,9 @@ def test_files_of_others_are_found_wherever_they_stand(tmp_path: Path, on: str, 
     assert place.has_strangers()
 
 
-def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_cancel_ends_the_job(lake: Lake) -> None:
+def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_cancel_ends_the_job(
+    lake: Lake,
+) -> None:
     Path(lake.root).mkdir()
     Path(lake.root).with_name("file").write_text("no folder")
     wrong = replace(lake, path=f"{Path(lake.root).with_name('file')}/flights")
@@ -386,14 +437,18 @@ def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_can
 
     canceled = abort(request, Reason("USER_CANCELED", "by alice")).failed
     assert canceled is not None
-    assert lake.publish("two", lake.spec("append"), [row(2)]).version == 2, "the name of the dataset is not taken"
+    assert lake.publish("two", lake.spec("append"), [row(2)]).version == 2, (
+        "the name of the dataset is not taken"
+    )
     assert lake.ids == [2]
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite", "merge"])
 @pytest.mark.parametrize("point", [Point.AFTER_ENTRY, Point.BEFORE_TABLE, Point.AFTER_TABLE])
-def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(lake: Lake, mode: str, point: Point) -> None:
+def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(
+    lake: Lake, mode: str, point: Point
+) -> None:
     more = {"keys": ("id",)} if mode == "merge" else {"partition_by": ("day",)}
     output = lake.spec(mode, **more)
     lake.publish("one", output, [row(1, ONE), row(2, TWO)])
@@ -405,7 +460,12 @@ def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(lake: La
     assert publish(request).version == 2
     assert publish(request).version == 2
     assert lake.version == 1
-    assert lake.ids == {"append": [1, 2, 3], "replace": [3], "partition_overwrite": [2, 3], "merge": [1, 2, 3]}[mode]
+    assert (
+        lake.ids
+        == {"append": [1, 2, 3], "replace": [3], "partition_overwrite": [2, 3], "merge": [1, 2, 3]}[
+            mode
+        ]
+    )
 
 
 def test_a_cancel_that_comes_after_the_slot_writes_the_table_too(lake: Lake) -> None:
@@ -448,7 +508,9 @@ def test_a_writer_from_outside_that_comes_between_is_seen(lake: Lake, mode: str)
         if point is Point.BEFORE_TABLE and not came:
             came.append(point)
             # Between the look at the table and the commit: the publisher has the version before in its hands.
-            write_deltalake(lake.path, pa.Table.from_pylist([row(2), row(3)], schema), mode="append")
+            write_deltalake(
+                lake.path, pa.Table.from_pylist([row(2), row(3)], schema), mode="append"
+            )
 
     with armed(outside):
         lake.publish("two", output, [row(3, ONE, "DL")])
@@ -498,7 +560,9 @@ def test_a_vacuum_leaves_what_a_table_still_lacks(lake: Lake) -> None:
     assert lake.ids == [1]
 
 
-def test_a_warehouse_that_was_restored_from_an_older_copy_does_not_pass_over_a_publish(lake: Lake) -> None:
+def test_a_warehouse_that_was_restored_from_an_older_copy_does_not_pass_over_a_publish(
+    lake: Lake,
+) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
     shutil.copytree(lake.root, f"{lake.root}.copy")
     lake.publish("two", lake.spec("append"), [row(2)])
@@ -545,14 +609,21 @@ def test_what_does_not_fit_together_is_refused(output: Any, words: str) -> None:
 
 
 def test_two_outputs_with_one_table_are_refused() -> None:
-    steps = [{"name": "load", "steps": [{"python": "m:a", "output": "a"}, {"python": "m:b", "output": "b"}]}]
+    steps = [
+        {
+            "name": "load",
+            "steps": [{"python": "m:a", "output": "a"}, {"python": "m:b", "output": "b"}],
+        }
+    ]
     table = {"format": "delta", "path": "/data/t"}
     outputs = {"a": table, "b": {**table, "path": "file:///data//t/"}}
     with pytest.raises(SpecError, match="the same table"):
         JobSpec.model_validate({"name": "nightly", "outputs": outputs, "groups": steps})
 
 
-def test_a_job_that_reads_a_table_as_a_published_dataset_is_told_and_never_finds_it_empty(lake: Lake) -> None:
+def test_a_job_that_reads_a_table_as_a_published_dataset_is_told_and_never_finds_it_empty(
+    lake: Lake,
+) -> None:
     lake.publish("one", lake.spec("append"), [row(1)])
 
     with pytest.raises(InputNotPublished, match=f"is published as the Delta table {lake.path}"):

@@ -28,7 +28,9 @@ class Loads:
     root: str
     done: list[str] = field(default_factory=list)
 
-    def part(self, name: str, *days: str, rows: int = 3, columns: str = FLIGHTS, **more: Any) -> StagedOutput:
+    def part(
+        self, name: str, *days: str, rows: int = 3, columns: str = FLIGHTS, **more: Any
+    ) -> StagedOutput:
         """An output of the next job: a file for each day, or one that is not parted."""
         files = []
         for day in days or ("",):
@@ -37,14 +39,18 @@ class Loads:
             files.append(DataFile(path, rows, 10, {"day": day} if day else {}))
         return StagedOutput(files, rows * len(files), columns, **more)
 
-    def publish(self, spec: dict[str, Any], *members: dict[str, StagedOutput], **request: Any) -> PublishResult:
+    def publish(
+        self, spec: dict[str, Any], *members: dict[str, StagedOutput], **request: Any
+    ) -> PublishResult:
         """Publish what the members of one group have made, the output ``flights`` by ``spec``."""
         job = f"job-{len(self.done)}"
         self.done.append(job)
         folders = []
         for number, outputs in enumerate(members):
             folders.append(f"_staging/{job}/load.{number}/1-nonce-claimant")
-            write_marker(Files(self.root), folders[-1], Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
+            write_marker(
+                Files(self.root), folders[-1], Marker(f"{job}/load", "same", outputs, {}, {}, 1.0)
+            )
         known = Warehouse(self.root).ensure_id()
         made = PublishRequest(
             *(self.root, known, job, job, "flights", 0, NOW),
@@ -61,7 +67,10 @@ class Loads:
     def files(self, name: str) -> list[str]:
         """The job and the partition of each published file."""
         found = Warehouse(self.root).dataset(name).files
-        return [f"{file.path.split('/')[1]} {' '.join(map(str, file.partition.values()))}".strip() for file in found]
+        return [
+            f"{file.path.split('/')[1]} {' '.join(map(str, file.partition.values()))}".strip()
+            for file in found
+        ]
 
 
 @pytest.fixture
@@ -76,12 +85,17 @@ EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
 
 
 def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Loads) -> None:
-    loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long", "old:string"))})
+    loads.publish(
+        EVOLVE, {"flights": loads.part("flights", columns=schema("id:long", "old:string"))}
+    )
     loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("new:date", "id:long"))})
     assert loads.columns() == {"id": "long", "old": "string", "new": "date"}
     assert len(loads.files("flights")) == 2
 
-    assert loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))}).failed is None
+    assert (
+        loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))}).failed
+        is None
+    )
     assert loads.columns() == {"id": "long", "old": "string", "new": "date"}
 
 
@@ -95,7 +109,9 @@ def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Loads)
 )
 def test_evolve_changes_no_column(loads: Loads, column: str, why: str) -> None:
     loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema("id:long"))})
-    failed = loads.publish(EVOLVE, {"flights": loads.part("flights", columns=schema(column))}).failed
+    failed = loads.publish(
+        EVOLVE, {"flights": loads.part("flights", columns=schema(column))}
+    ).failed
 
     assert failed is not None
     assert failed.code == "SCHEMA_MISMATCH"
@@ -108,7 +124,9 @@ def test_other_columns_are_told_as_added_removed_and_changed(loads: Loads) -> No
     loads.publish({"mode": "append"}, {"flights": loads.part("flights", columns=columns)})
     for said in ({}, {"on_schema_change": "fail"}):
         columns = schema("id:integer", "b:date", "c:double")
-        failed = loads.publish({"mode": "append", **said}, {"flights": loads.part("flights", columns=columns)}).failed
+        failed = loads.publish(
+            {"mode": "append", **said}, {"flights": loads.part("flights", columns=columns)}
+        ).failed
         assert failed is not None
         assert "added c (double); removed a (string); changed id from bigint to int" in failed.text
 
@@ -116,12 +134,16 @@ def test_other_columns_are_told_as_added_removed_and_changed(loads: Loads) -> No
 def test_a_replace_takes_any_columns_unless_it_says_fail(loads: Loads) -> None:
     loads.publish({}, {"flights": loads.part("flights", columns=schema("id:long"))})
     failed = loads.publish(
-        {"on_schema_change": "fail"}, {"flights": loads.part("flights", columns=schema("id:string"))}
+        {"on_schema_change": "fail"},
+        {"flights": loads.part("flights", columns=schema("id:string"))},
     ).failed
     assert failed is not None
     assert (failed.code, loads.columns()) == ("SCHEMA_MISMATCH", {"id": "long"})
 
-    assert loads.publish({}, {"flights": loads.part("flights", columns=schema("id:string"))}).failed is None
+    assert (
+        loads.publish({}, {"flights": loads.part("flights", columns=schema("id:string"))}).failed
+        is None
+    )
     assert loads.columns() == {"id": "string"}
 
 
@@ -135,11 +157,19 @@ def test_a_replace_takes_any_columns_unless_it_says_fail(loads: Loads) -> None:
         ({"rows": {"min": 1, "max": 5}}, "6 rows, and at most 5 are expected"),
         ({"rows": {"min": 6, "max": 6}}, ""),
         ({"fresh": {"column": "day", "within": "1h"}}, ""),
-        ({"fresh": {"column": "day", "within": "59m"}}, "the newest day is 1970-01-12T12:46:40Z, 1h00m old, and 59m"),
-        ({"rows": {"min": 9}, "fresh": {"column": "day", "within": 1}}, "at least 9 are expected; flights: expect.fr"),
+        (
+            {"fresh": {"column": "day", "within": "59m"}},
+            "the newest day is 1970-01-12T12:46:40Z, 1h00m old, and 59m",
+        ),
+        (
+            {"rows": {"min": 9}, "fresh": {"column": "day", "within": 1}},
+            "at least 9 are expected; flights: expect.fr",
+        ),
     ],
 )
-def test_all_members_of_a_fork_are_judged_together(loads: Loads, expect: dict[str, Any], why: str) -> None:
+def test_all_members_of_a_fork_are_judged_together(
+    loads: Loads, expect: dict[str, Any], why: str
+) -> None:
     members = [{"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)]
     members[0]["other"] = loads.part("other")
     result = loads.publish({"expect": expect}, *members)
@@ -153,17 +183,25 @@ def test_all_members_of_a_fork_are_judged_together(loads: Loads, expect: dict[st
         assert result.rows == {"flights": 6, "other": 3}
 
 
-@pytest.mark.parametrize("request_", [{"published_by": frozenset({"report"})}, {"wanted": ()}, {"wanted": ("other",)}])
-def test_an_output_that_is_not_published_is_judged_too(loads: Loads, request_: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "request_", [{"published_by": frozenset({"report"})}, {"wanted": ()}, {"wanted": ("other",)}]
+)
+def test_an_output_that_is_not_published_is_judged_too(
+    loads: Loads, request_: dict[str, Any]
+) -> None:
     for expect, well in (
         ({"rows": {"min": 6}, "fresh": {"column": "day", "within": "2h"}}, True),
         ({"rows": {"max": 5}}, False),
     ):
-        members = [{"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)]
+        members = [
+            {"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)
+        ]
         members[0]["other"] = loads.part("other")
         result = loads.publish({"expect": expect}, *members, **request_)
         assert "flights" not in result.rows
-        assert result.failed is None if well else "flights: expect.rows: 6 rows" in str(result.failed)
+        assert (
+            result.failed is None if well else "flights: expect.rows: 6 rows" in str(result.failed)
+        )
 
 
 def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
@@ -173,7 +211,9 @@ def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
     assert "the column day has no value" in failed.text
 
 
-@pytest.mark.parametrize(("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW + 3600, False), (None, False)])
+@pytest.mark.parametrize(
+    ("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW + 3600, False), (None, False)]
+)
 def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
     loads: Loads, judged_at: float | None, is_fresh: bool
 ) -> None:
@@ -211,7 +251,12 @@ def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> N
 
 
 def test_a_partition_that_has_no_bad_rows_any_more_loses_those_of_before(loads: Loads) -> None:
-    spec = {"mode": "partition_overwrite", "partition_by": ["day"], "partitions": {"day": ":day"}, **RULES}
+    spec = {
+        "mode": "partition_overwrite",
+        "partition_by": ["day"],
+        "partitions": {"day": ":day"},
+        **RULES,
+    }
 
     def load(good: list[str], bad: list[str]) -> None:
         named = {"replaces": [{"day": [*good, *bad]}]}

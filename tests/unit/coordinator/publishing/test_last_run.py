@@ -23,7 +23,13 @@ class Log:
         self.warehouse = Warehouse(root)
         self.warehouse.ensure_id()
 
-    def add(self, job: str, name: str = "nightly", kind: Literal["package", "abort"] = "package", of: str = "") -> int:
+    def add(
+        self,
+        job: str,
+        name: str = "nightly",
+        kind: Literal["package", "abort"] = "package",
+        of: str = "",
+    ) -> int:
         """Add an entry; ``of``: its package id, unless that is the job."""
         n = self.warehouse.head() + 1
         package_id = of or job if kind == "package" else ""
@@ -42,8 +48,12 @@ def log(tmp_path: Path) -> Log:
     return Log(str(tmp_path))
 
 
-@pytest.mark.parametrize("run", [Run(TICK), Run(TICK, 2), Run(TICK, 200), Run(TICK, 2, redo="2026-01-01T00:00:00Z")])
-def test_a_run_is_known_by_its_tick_whichever_of_its_tries_has_published(log: Log, run: Run) -> None:
+@pytest.mark.parametrize(
+    "run", [Run(TICK), Run(TICK, 2), Run(TICK, 200), Run(TICK, 2, redo="2026-01-01T00:00:00Z")]
+)
+def test_a_run_is_known_by_its_tick_whichever_of_its_tries_has_published(
+    log: Log, run: Run
+) -> None:
     n = log.add_run(run)
     job = run.job_id("nightly")
     assert last_run(log.warehouse, "nightly") == RunSuccess(job, TICK, 1e9 + n, n, {"rows": n})

@@ -21,10 +21,19 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse import files as files_module
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import DataFile, Marker, NamedPartitions, StagedOutput, are_named, write_marker
+from unstuck.tasks.warehouse.marker import (
+    DataFile,
+    Marker,
+    NamedPartitions,
+    StagedOutput,
+    are_named,
+    write_marker,
+)
 
 APPEND = OutputSpec(mode="append")
-BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",), partitions={"day": (":day",)})
+BY_DAY = OutputSpec(
+    mode="partition_overwrite", partition_by=("day",), partitions={"day": (":day",)}
+)
 
 
 @dataclass
@@ -64,7 +73,9 @@ class Nightly:
         staged = StagedOutput(made, rows * len(made), columns, **more)
         outputs = {dataset: staged if load is None else staged.of_load(load)}
         sources = {} if read is None else {dataset: [read]}
-        write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0, sources=sources))
+        write_marker(
+            files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0, sources=sources)
+        )
         return self.again(job, job, output, base)
 
     def again(self, made: str, job: str, output: OutputSpec, base: int = 0) -> PublishResult:
@@ -82,7 +93,10 @@ class Nightly:
     def files(self) -> list[str]:
         """The files that are published: the job that made each, and its partition."""
         found = Warehouse(self.root).dataset("flights").files
-        return [f"{file.path.split('/')[1]} {' '.join(map(str, file.partition.values()))}".strip() for file in found]
+        return [
+            f"{file.path.split('/')[1]} {' '.join(map(str, file.partition.values()))}".strip()
+            for file in found
+        ]
 
 
 @pytest.fixture
@@ -119,7 +133,9 @@ def test_jobs_that_append_at_the_same_time_all_append(nightly: Nightly) -> None:
     Warehouse(nightly.root).ensure_id()
     jobs = [f"job-{n}" for n in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        versions = [result.version for result in pool.map(lambda job: nightly.publish(job, APPEND), jobs)]
+        versions = [
+            result.version for result in pool.map(lambda job: nightly.publish(job, APPEND), jobs)
+        ]
 
     assert sorted(versions) == list(range(1, 13))
     assert sorted(nightly.files) == sorted(jobs)
@@ -136,22 +152,41 @@ def test_partition_overwrite_replaces_the_partitions_that_it_names(nightly: Nigh
 
 def test_of_named_partitions_alone_published_rows_go(nightly: Nightly) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02", None)
-    nightly.publish("two", BY_DAY, "2013-01-01", "2013-01-02", replaces=[{"day": ["2013-01-02", None]}])
+    nightly.publish(
+        "two", BY_DAY, "2013-01-01", "2013-01-02", replaces=[{"day": ["2013-01-02", None]}]
+    )
 
-    assert nightly.files == ["one 2013-01-01", "two 2013-01-01", "two 2013-01-02"], "one is appended, one is emptied"
+    assert nightly.files == ["one 2013-01-01", "two 2013-01-01", "two 2013-01-02"], (
+        "one is appended, one is emptied"
+    )
 
 
 @pytest.mark.parametrize(
     ("mode", "base", "read", "days", "refused"),
     [
-        pytest.param("replace", 1, 1, ["1", "2"], True, id="the rows of the other job would be lost"),
-        pytest.param("replace", 0, 0, ["1", "2"], True, id="nothing was published when it was read"),
+        pytest.param(
+            "replace", 1, 1, ["1", "2"], True, id="the rows of the other job would be lost"
+        ),
+        pytest.param(
+            "replace", 0, 0, ["1", "2"], True, id="nothing was published when it was read"
+        ),
         pytest.param("replace", 2, 2, ["1", "2"], False, id="all was read"),
         pytest.param("replace", 1, None, ["1", "2"], False, id="nothing of it was read"),
         pytest.param("replace", 2, 1, ["1", "2"], False, id="the spec names an older version"),
-        pytest.param("append", 1, 1, ["1"], True, id="a row that both have found missing would be there twice"),
-        pytest.param("partition_overwrite", 1, 1, ["2"], True, id="the other job has replaced this partition"),
-        pytest.param("partition_overwrite", 1, 1, ["1", "3"], False, id="it has replaced another one"),
+        pytest.param(
+            "append",
+            1,
+            1,
+            ["1"],
+            True,
+            id="a row that both have found missing would be there twice",
+        ),
+        pytest.param(
+            "partition_overwrite", 1, 1, ["2"], True, id="the other job has replaced this partition"
+        ),
+        pytest.param(
+            "partition_overwrite", 1, 1, ["1", "3"], False, id="it has replaced another one"
+        ),
         pytest.param("partition_overwrite", 0, 0, ["3"], False, id="a new partition"),
     ],
 )
@@ -162,7 +197,9 @@ def test_a_dataset_that_was_made_from_itself_is_published_only_if_no_job_has_cha
     nightly.publish("two", BY_DAY, "2", base=1)
     before = nightly.files
 
-    output = BY_DAY if mode == "partition_overwrite" else OutputSpec(mode=mode, partition_by=("day",))
+    output = (
+        BY_DAY if mode == "partition_overwrite" else OutputSpec(mode=mode, partition_by=("day",))
+    )
     result = nightly.publish("three", output, *days, base=base, read=read)
 
     assert (result.failed is not None) == refused
@@ -172,7 +209,9 @@ def test_a_dataset_that_was_made_from_itself_is_published_only_if_no_job_has_cha
         assert nightly.files == before
 
 
-def test_two_retries_that_take_over_the_same_files_append_rows_outside_once(nightly: Nightly) -> None:
+def test_two_retries_that_take_over_the_same_files_append_rows_outside_once(
+    nightly: Nightly,
+) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02")
     nightly.publish("two", BY_DAY, "2013-01-01", "2013-01-02", replaces=[{"day": ["2013-01-02"]}])
     nightly.again("two", "its-retry", BY_DAY)
@@ -181,7 +220,9 @@ def test_two_retries_that_take_over_the_same_files_append_rows_outside_once(nigh
     assert Warehouse(nightly.root).dataset("flights").rows == 9
 
 
-def test_a_load_replaces_the_late_rows_that_an_earlier_load_of_its_partitions_appended(nightly: Nightly) -> None:
+def test_a_load_replaces_the_late_rows_that_an_earlier_load_of_its_partitions_appended(
+    nightly: Nightly,
+) -> None:
     first, second = "2013-01-01", "2013-01-02"
     nightly.publish("one", BY_DAY, first)
     nightly.publish("two", BY_DAY, first, second, load={"day": [second, None]})
@@ -193,9 +234,13 @@ def test_a_load_replaces_the_late_rows_that_an_earlier_load_of_its_partitions_ap
     assert nightly.files == [f"one {first}", f"other {first}", f"without late rows {second}"]
 
 
-def test_named_partitions_cannot_be_told_where_files_were_parted_in_another_way(nightly: Nightly) -> None:
+def test_named_partitions_cannot_be_told_where_files_were_parted_in_another_way(
+    nightly: Nightly,
+) -> None:
     nightly.publish("one", OutputSpec())
-    result = nightly.publish("two", BY_DAY, "2013-01-02", rows=0, replaces=[{"day": ["2013-01-02"]}])
+    result = nightly.publish(
+        "two", BY_DAY, "2013-01-02", rows=0, replaces=[{"day": ["2013-01-02"]}]
+    )
     assert result.failed is not None
     assert result.failed.code == "PARTITION_MISMATCH"
 
@@ -204,25 +249,38 @@ def test_a_dataset_whose_last_partition_was_emptied_has_its_columns(nightly: Nig
     nightly.publish("one", BY_DAY, "2013-01-01")
     named: list[NamedPartitions] = [{"day": ["2013-01-01"]}]
     nightly.publish("two", BY_DAY, "2013-01-01", rows=0, replaces=named)
-    assert (nightly.files, Warehouse(nightly.root).dataset("flights").rows) == (["two 2013-01-01"], 0)
+    assert (nightly.files, Warehouse(nightly.root).dataset("flights").rows) == (
+        ["two 2013-01-01"],
+        0,
+    )
 
     nightly.publish("three", BY_DAY, "2013-01-01")
-    nightly.publish("four", BY_DAY, "2013-01-01", rows=0, columns=schema("month:void"), replaces=named)
-    assert (nightly.files, Warehouse(nightly.root).dataset("flights").schema) == ([], FLIGHTS), "void is a guess"
+    nightly.publish(
+        "four", BY_DAY, "2013-01-01", rows=0, columns=schema("month:void"), replaces=named
+    )
+    assert (nightly.files, Warehouse(nightly.root).dataset("flights").schema) == ([], FLIGHTS), (
+        "void is a guess"
+    )
 
 
-def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(nightly: Nightly) -> None:
+def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(
+    nightly: Nightly,
+) -> None:
     days = [f"2013-01-{n:02}" for n in range(1, 31)]
     nightly.publish("one", BY_DAY, *days, "2013-02-01", None, rows=9)
     # The second file of a day counts with the first; the day that grows by more rows than the others lose comes after.
-    result = nightly.publish("two", BY_DAY, *days[:1] * 9, *days[1:], None, rows=4, replaces=[{"day": [*days, None]}])
+    result = nightly.publish(
+        "two", BY_DAY, *days[:1] * 9, *days[1:], None, rows=4, replaces=[{"day": [*days, None]}]
+    )
 
     told = result.replaced["flights"]
     assert (len(told.most), told.count, told.shrunk) == (20, 31, 30)
     assert {(one.before, one.after) for one in told.most} == {(9, 4)}
     assert str(told.most[-1]) == "day=2013-01-21: 9 → 4 rows"
     assert told.text(most=1) == "day=2013-01-02: 9 → 4 rows, and 30 more"
-    assert told.text(shrunk=True, most=1) == "day=2013-01-02: 9 → 4 rows, and 29 more", "not the one that grew"
+    assert told.text(shrunk=True, most=1) == "day=2013-01-02: 9 → 4 rows, and 29 more", (
+        "not the one that grew"
+    )
     entry = Warehouse(nightly.root).existing_entry(2)
     assert entry.datasets["flights"].replaced == told
 
@@ -238,7 +296,12 @@ def test_what_members_name_is_found_in_one_look_however_many_they_are() -> None:
     assert all(is_named({"air": "UA", "day": str(n)}) for n in range(10_000))
     assert is_named({"day": "1", "air": None})
     assert is_named({"day": None, "air": "DL"})
-    assert not any(map(is_named, ({"day": "2", "air": "AA"}, {"day": None, "air": "UA"}, {"day": "1", "air": "B6"})))
+    assert not any(
+        map(
+            is_named,
+            ({"day": "2", "air": "AA"}, {"day": None, "air": "UA"}, {"day": "1", "air": "B6"}),
+        )
+    )
     assert not are_named([{"day": []}])({"day": None})
 
 
@@ -260,7 +323,10 @@ def test_the_first_output_without_rows_publishes_the_columns(nightly: Nightly) -
 
 def test_an_output_without_rows_may_have_guessed_its_columns(nightly: Nightly) -> None:
     nightly.publish("one", APPEND)
-    assert nightly.publish("two", APPEND, rows=0, columns=schema("month:void", "flights:void")).failed is None
+    assert (
+        nightly.publish("two", APPEND, rows=0, columns=schema("month:void", "flights:void")).failed
+        is None
+    )
     assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
 
 
@@ -280,7 +346,9 @@ def test_an_output_that_is_not_parted_overwrites_no_partition(nightly: Nightly) 
     assert result.failed.code == "PARTITION_MISMATCH"
 
 
-def test_one_published_file_that_is_not_parted_is_enough_to_refuse_an_overwrite(nightly: Nightly) -> None:
+def test_one_published_file_that_is_not_parted_is_enough_to_refuse_an_overwrite(
+    nightly: Nightly,
+) -> None:
     """Its rows may be of the partitions that are replaced, wherever it stands among files that are parted."""
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02")
     nightly.publish("plain", APPEND)
@@ -292,9 +360,13 @@ def test_one_published_file_that_is_not_parted_is_enough_to_refuse_an_overwrite(
 
 
 @pytest.mark.parametrize("output", [APPEND, BY_DAY])
-def test_other_columns_are_not_put_beside_those_that_are_published(nightly: Nightly, output: OutputSpec) -> None:
+def test_other_columns_are_not_put_beside_those_that_are_published(
+    nightly: Nightly, output: OutputSpec
+) -> None:
     nightly.publish("one", BY_DAY, "2013-01-01")
-    result = nightly.publish("two", output, "2013-01-02", columns=schema("month:long", "carrier:string"))
+    result = nightly.publish(
+        "two", output, "2013-01-02", columns=schema("month:long", "carrier:string")
+    )
 
     assert result.failed is not None
     assert result.failed.code == "SCHEMA_MISMATCH"
@@ -353,22 +425,43 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"outputs": {"flight": {"mode": "append"}}}, "no group makes an output 'flight'; did you mean 'flights'?"),
+        (
+            {"outputs": {"flight": {"mode": "append"}}},
+            "no group makes an output 'flight'; did you mean 'flights'?",
+        ),
         ({"outputs": {"flights": {"mode": "upsert"}}}, "outputs.flights.mode"),
         ({"outputs": {"flights": {"mode": "partition_overwrite"}}}, "wants partition_by:"),
-        ({"outputs": {"flights": {"mode": "partition_overwrite", "partition_by": ["a"]}}}, "wants partitions:"),
+        (
+            {"outputs": {"flights": {"mode": "partition_overwrite", "partition_by": ["a"]}}},
+            "wants partitions:",
+        ),
         ({"outputs": {"flights": {"partition_by": ["a", "a"]}}}, "names a column twice"),
-        ({"outputs": {"flights": {"partition_by": ["a"], "partitions": {"a": 1}}}}, "is for mode: partition_overwrite"),
-        ({"outputs": {"flights": {**PARTED, "partitions": {"b": 1}}}}, "names b, which is no column of partition_by:"),
+        (
+            {"outputs": {"flights": {"partition_by": ["a"], "partitions": {"a": 1}}}},
+            "is for mode: partition_overwrite",
+        ),
+        (
+            {"outputs": {"flights": {**PARTED, "partitions": {"b": 1}}}},
+            "names b, which is no column of partition_by:",
+        ),
         ({"outputs": {"flights": {**PARTED, "partitions": {}}}}, "outputs.flights.partitions"),
         (
             {"outputs": {"flights": {**PARTED, "partitions": {"a": []}}}},
             "partitions.a: expected at least one",
         ),
-        ({"outputs": {"flights": {**PARTED, "partitions": {"a": 1.5}}}}, "expected text, a whole number, true, false"),
-        ({"outputs": {"flights": {"partition_by": ["a"], "outside": "fail"}}}, "outside: wants partitions:"),
         (
-            {"params": {"day": 1}, "outputs": {"flights": {**PARTED, "partitions": {"a": ["x", ":dya"]}}}},
+            {"outputs": {"flights": {**PARTED, "partitions": {"a": 1.5}}}},
+            "expected text, a whole number, true, false",
+        ),
+        (
+            {"outputs": {"flights": {"partition_by": ["a"], "outside": "fail"}}},
+            "outside: wants partitions:",
+        ),
+        (
+            {
+                "params": {"day": 1},
+                "outputs": {"flights": {**PARTED, "partitions": {"a": ["x", ":dya"]}}},
+            },
             "outputs.flights.partitions.a: no parameter 'dya' of the step that makes 'flights'; did you mean 'day'?",
         ),
         (
@@ -391,12 +484,19 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
                 "outputs": {"flights": {"mode": "append"}},
                 "groups": [
                     {"name": "load", "steps": [{"sql": "SELECT 1", "output": "flights"}]},
-                    {"name": "after", "needs": ["load"], "steps": [{"sql": "SELECT 1", "output": "more"}]},
+                    {
+                        "name": "after",
+                        "needs": ["load"],
+                        "steps": [{"sql": "SELECT 1", "output": "more"}],
+                    },
                 ],
             },
             "'flights' is not published, because other groups need load; name it in publish:",
         ),
-        ({"outputs": {"flights": {"mode": "append"}}, "publish": []}, "publish: does not name 'flights'"),
+        (
+            {"outputs": {"flights": {"mode": "append"}}, "publish": []},
+            "publish: does not name 'flights'",
+        ),
     ],
 )
 def test_a_mode_that_cannot_be_is_refused_at_submit(written: dict[str, Any], said: str) -> None:
@@ -414,11 +514,20 @@ def test_a_spec_keeps_its_outputs() -> None:
 def test_a_partition_may_be_named_by_a_value_by_several_and_by_parameters() -> None:
     written = spec(
         params={"days": ["2013-01-01", None]},
-        outputs={"flights": {**PARTED, "partition_by": ["a", "b"], "partitions": {"a": [1, ":days"], "b": None}}},
+        outputs={
+            "flights": {
+                **PARTED,
+                "partition_by": ["a", "b"],
+                "partitions": {"a": [1, ":days"], "b": None},
+            }
+        },
     )
     output = JobSpec.from_text(written.to_json()).outputs["flights"]
 
-    assert output.checks.resolved(written.values).partitions == {"a": (1, "2013-01-01", None), "b": (None,)}
+    assert output.checks.resolved(written.values).partitions == {
+        "a": (1, "2013-01-01", None),
+        "b": (None,),
+    }
     with pytest.raises(ValueError, match="a is :days, and this parameter has no value"):
         output.checks.resolved({})
 
@@ -442,8 +551,14 @@ def staged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for n, staging in enumerate(members(job, size)):
                     path = f"{staging}/flights/part-0.parquet"
                     files.write_durable(path, b"x" * 10)
-                    staged = StagedOutput([DataFile(path, 3, 10, {"day": f"{job} {n}"})], 3, FLIGHTS)
-                    write_marker(files, staging, Marker(f"{job}/load[{n}]", "same", {"flights": staged}, {}, {}, 1.0))
+                    staged = StagedOutput(
+                        [DataFile(path, 3, 10, {"day": f"{job} {n}"})], 3, FLIGHTS
+                    )
+                    write_marker(
+                        files,
+                        staging,
+                        Marker(f"{job}/load[{n}]", "same", {"flights": staged}, {}, {}, 1.0),
+                    )
     return folder
 
 
@@ -479,7 +594,9 @@ def calls_of(request: PublishRequest) -> int:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("output", [OutputSpec(), APPEND, BY_DAY], ids=lambda output: output.mode)
-def test_publishing_costs_what_is_linear_in_the_number_of_files(staged_files: Path, output: OutputSpec) -> None:
+def test_publishing_costs_what_is_linear_in_the_number_of_files(
+    staged_files: Path, output: OutputSpec
+) -> None:
     """Up to three thousand groups with one file each, beside as many that are published: by calls of functions."""
     calls: dict[int, float] = {}  # for one file
     with patch.object(files_module.os, "fsync"):  # the price of the disk is another matter

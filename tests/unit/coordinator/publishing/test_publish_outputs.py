@@ -32,7 +32,14 @@ from unstuck.tasks.errors import LogBroken, SchemaMismatch, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import MARKER, DataFile, Marker, StagedOutput, read_marker, write_marker
+from unstuck.tasks.warehouse.marker import (
+    MARKER,
+    DataFile,
+    Marker,
+    StagedOutput,
+    read_marker,
+    write_marker,
+)
 
 
 def schema(*columns: str, nullable: bool = True) -> str:
@@ -79,22 +86,32 @@ class Job:
             path = f"{staging}/{name}/part-0.parquet"
             files.write_durable(path, b"x" * size)
             made[name] = StagedOutput([DataFile(path, rows, size)], rows, columns)
-        marker = Marker(f"{self.id}/{group}", "same", made, {}, {}, 1.0, code=code, sources=reads or {})
+        marker = Marker(
+            f"{self.id}/{group}", "same", made, {}, {}, 1.0, code=code, sources=reads or {}
+        )
         write_marker(files, staging, marker)
         self.sources[group] = (*self.sources.get(group, ()), staging)
         return staging
 
     def request(self, base: int = 0, **more: Any) -> PublishRequest:
         known = self.known or Warehouse(self.root).ensure_id()
-        return PublishRequest(self.root, known, self.publish_id or self.id, self.id, self.name, base, 1000.0, **more)
+        return PublishRequest(
+            self.root, known, self.publish_id or self.id, self.id, self.name, base, 1000.0, **more
+        )
 
     def publish(
-        self, wanted: tuple[str, ...] | None = None, base: int = 0, by: set[str] | None = None, **more: Any
+        self,
+        wanted: tuple[str, ...] | None = None,
+        base: int = 0,
+        by: set[str] | None = None,
+        **more: Any,
     ) -> PublishResult:
         more |= {"published_by": set(self.sources) if by is None else by, "wanted": wanted}
         return publish(self.request(base, params={"year": 2013}, sources=self.sources, **more))
 
-    def abort(self, base: int = 0, code: str = "FORCE_STOPPED", reason: str = "by alice") -> PublishResult:
+    def abort(
+        self, base: int = 0, code: str = "FORCE_STOPPED", reason: str = "by alice"
+    ) -> PublishResult:
         return abort(self.request(base), Reason(code, reason))
 
 
@@ -120,7 +137,12 @@ def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
 
     entry = Warehouse(root).entry(1)
     assert entry is not None
-    assert (entry.kind, entry.publish_id, entry.job, entry.job_name) == ("package", "job-1", "job-1", "flights")
+    assert (entry.kind, entry.publish_id, entry.job, entry.job_name) == (
+        "package",
+        "job-1",
+        "job-1",
+        "flights",
+    )
     assert (entry.params, entry.at) == ({"year": 2013}, 1000.0)
     assert entry.tokens == [job.sources["by_carrier"][0], job.sources["by_month"][0]]
     assert sorted(Warehouse(root).state()) == ["carriers", "months"]
@@ -159,7 +181,9 @@ def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> N
     second.publish(base=1)
 
     state = Warehouse(root).state()
-    assert [f.path for f in state["months"].files] == ["_staging/job-2/by_month/1-nonce-claimant/months/part-0.parquet"]
+    assert [f.path for f in state["months"].files] == [
+        "_staging/job-2/by_month/1-nonce-claimant/months/part-0.parquet"
+    ]
     assert (state["carriers"].job, state["months"].job) == ("job-1", "job-2")
 
 
@@ -193,14 +217,18 @@ def test_a_wanted_output_is_published_from_whichever_group_made_it(root: str) ->
     job = Job(root)
     job.stage("clean", flights=10, rejected=10)
     job.stage("report", report=10)
-    assert job.publish(wanted=("flights",), by={"report"}) == PublishResult(version=1, rows={"flights": 3})
+    assert job.publish(wanted=("flights",), by={"report"}) == PublishResult(
+        version=1, rows={"flights": 3}
+    )
     entry = Warehouse(root).entry(1)
     assert entry is not None
     assert entry.tokens == [job.sources["clean"][0]]
 
 
 @pytest.mark.parametrize("wanted", [None, ()])
-def test_a_job_with_nothing_to_publish_writes_no_entry(root: str, wanted: tuple[str, ...] | None) -> None:
+def test_a_job_with_nothing_to_publish_writes_no_entry(
+    root: str, wanted: tuple[str, ...] | None
+) -> None:
     job = Job(root)
     job.stage("check")
     assert job.publish(wanted=wanted) == PublishResult()
@@ -249,11 +277,19 @@ def emptied(job: Job) -> PublishResult:
     ("case", "code", "says"),
     [
         (missing, "OUTPUT_MISSING", r"job-1 is to publish summary.*They made: report"),
-        (doubled, "DUPLICATE_OUTPUT", r"job-1: the groups left and right both made the output report"),
+        (
+            doubled,
+            "DUPLICATE_OUTPUT",
+            r"job-1: the groups left and right both made the output report",
+        ),
         (mixed, "SCHEMA_MISMATCH", r"members of by_month.*changed month from bigint to string"),
         (reordered, "SCHEMA_MISMATCH", r"members of by_month.*another order"),
         (unmarked, "MARKER_GONE", r"job-1, group report: its marker is gone.*submit the job again"),
-        (emptied, "MARKER_GONE", r"job-1, group report: files of its output report are gone or cut short"),
+        (
+            emptied,
+            "MARKER_GONE",
+            r"job-1, group report: files of its output report are gone or cut short",
+        ),
     ],
 )
 def test_what_cannot_be_published_says_why_and_shows_readers_nothing(
@@ -270,7 +306,9 @@ def test_a_failure_is_final_and_the_same_on_every_repeat(root: str) -> None:
     job = Job(root)
     first = unmarked(job)
     assert first.failed is not None
-    job.stage("report", report=10)  # the marker is back: too late, the job may be called FAILED already
+    job.stage(
+        "report", report=10
+    )  # the marker is back: too late, the job may be called FAILED already
 
     assert job.publish() == first
     assert job.abort().version == 0
@@ -282,7 +320,10 @@ def test_another_warehouse_in_its_place_is_refused(root: str, tmp_path: Path) ->
     job = two_outputs(root, "job-1")
     request = job.request()
     with pytest.raises(WarehouseMismatch, match=request.warehouse_id):
-        abort(replace(request, warehouse=str(tmp_path / "unshared")), Reason("FORCE_STOPPED", "by alice"))
+        abort(
+            replace(request, warehouse=str(tmp_path / "unshared")),
+            Reason("FORCE_STOPPED", "by alice"),
+        )
     assert not (tmp_path / "unshared").exists()
 
 
@@ -303,7 +344,11 @@ class Mount:
 
 @pytest.mark.parametrize(
     ("act", "at"),
-    [(Job.publish, Point.BEFORE_PACKAGE), (Job.publish, Point.BEFORE_ENTRY), (Job.abort, Point.BEFORE_ENTRY)],
+    [
+        (Job.publish, Point.BEFORE_PACKAGE),
+        (Job.publish, Point.BEFORE_ENTRY),
+        (Job.abort, Point.BEFORE_ENTRY),
+    ],
 )
 def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_nothing_is_made_there(
     root: str, act: Callable[[Job], PublishResult], at: Point
@@ -323,7 +368,9 @@ def test_a_warehouse_that_goes_away_while_it_is_published_to_is_no_failure_and_n
     assert Warehouse(root).head() == 1
 
 
-def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warehouse_that_was_away_for_one_look_fails_nothing(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, warehouse, looks = two_outputs(root, "job-1"), Mount(root), []
 
     def look(files: Files, staging: str) -> Marker | None:
@@ -350,7 +397,9 @@ def test_a_publish_that_is_repeated_publishes_once(root: str) -> None:
     assert first == PublishResult(version=1, rows={"carriers": 2, "months": 5})
     assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
     assert Warehouse(root).head() == 2
-    assert Warehouse(root).state()["months"].job == "job-2", "the repeat did not take the newer package back"
+    assert Warehouse(root).state()["months"].job == "job-2", (
+        "the repeat did not take the newer package back"
+    )
 
 
 def test_a_repeat_adopts_even_when_the_staging_is_swept(root: str) -> None:
@@ -401,10 +450,14 @@ def publish_many(root: str, name: str, count: int) -> list[int | None]:
 
 
 @pytest.mark.variant
-def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_before(root: str) -> None:
+def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_before(
+    root: str,
+) -> None:
     Warehouse(root).ensure_id()
     with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
-        versions = [v for found in pool.map(publish_many, [root] * 3, "abc", [20] * 3) for v in found]
+        versions = [
+            v for found in pool.map(publish_many, [root] * 3, "abc", [20] * 3) for v in found
+        ]
 
     assert sorted(v for v in versions if v is not None) == list(range(1, 61))
     warehouse, standing = Warehouse(root), {"carriers": list[str](), "months": list[str]()}
@@ -472,7 +525,9 @@ def test_a_frozen_publisher_meets_its_abort_also_when_others_took_its_slot(
     assert Warehouse(root).state()["months"].job == "other"
 
 
-def test_an_abort_that_comes_too_late_says_what_was_published(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_that_comes_too_late_says_what_was_published(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = two_outputs(root, "job-1")
     overtake_once(monkeypatch, lambda: job.publish())
 
@@ -512,11 +567,17 @@ def test_abort_and_publish_in_a_race_leave_exactly_one(root: str) -> None:
             acts = [job.publish, job.abort, job.publish, job.abort]
             results = list(pool.map(go, acts))
 
-            standing = [e for n in range(1, round_ + 2) if (e := Warehouse(root).entry(n)) and e.job == job.id]
+            standing = [
+                e
+                for n in range(1, round_ + 2)
+                if (e := Warehouse(root).entry(n)) and e.job == job.id
+            ]
             assert len(standing) == 1
             assert Warehouse(root).head() == round_ + 1
             published = standing[0].kind == "package"
-            assert {(r.failed is None, r.version) for r in results} == {(published, standing[0].n if published else 0)}
+            assert {(r.failed is None, r.version) for r in results} == {
+                (published, standing[0].n if published else 0)
+            }
             kinds.add(standing[0].kind)
     assert kinds <= {"package", "abort"}
 
@@ -583,7 +644,9 @@ def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_o
         state = Warehouse(root).state()
         assert set(state) == {"carriers", "months"}
         (shown,) = {dataset.job for dataset in state.values()}
-        assert shown in (f"job-{deaths - 1}", job.id), "all of the version before, or all of the new one"
+        assert shown in (f"job-{deaths - 1}", job.id), (
+            "all of the version before, or all of the new one"
+        )
         assert Warehouse(root).head() == head + (shown == job.id)
         seen.add("new" if shown == job.id else "old")
 
@@ -633,11 +696,18 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
     ids = [entry.publish_id for entry in entries if entry is not None]
     assert len(ids) == len(entries)
     assert ids == [f"job-{n}" for n in range(len(ids))], "in order, each once, none lost"
-    assert all(entry is not None and set(entry.datasets) == {"carriers", "months"} for entry in entries)
+    assert all(
+        entry is not None and set(entry.datasets) == {"carriers", "months"} for entry in entries
+    )
     assert next_ <= len(ids) <= next_ + 1
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
     doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.publish_outputs
-    codes = (package.MARKER_GONE, package.OUTPUT_MISSING, package.DUPLICATE_OUTPUT, SchemaMismatch.code)
+    codes = (
+        package.MARKER_GONE,
+        package.OUTPUT_MISSING,
+        package.DUPLICATE_OUTPUT,
+        SchemaMismatch.code,
+    )
     assert all(code in doc for code in codes)

@@ -32,7 +32,9 @@ class Office:
         if not decision.publish:
             return False
         before = self._threads()
-        self._background("publish", "here", lambda _: bool(self.thaw.wait()) and None, new_try=decision.new_try)
+        self._background(
+            "publish", "here", lambda _: bool(self.thaw.wait()) and None, new_try=decision.new_try
+        )
         begun = self._threads() - before
         self.begun += begun
         return bool(begun)
@@ -52,7 +54,9 @@ def told(job: Job, decision: Decision) -> Explanation:
 
 
 @pytest.mark.parametrize("offices", [1, 2], ids=["one coordinator", "two that take turns"])
-def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs_in_between(offices: int) -> None:
+def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs_in_between(
+    offices: int,
+) -> None:
     job, decision = publishing()
     all_of_them = [Office(job) for _ in range(offices)]
     tries, promised, looks = [], job.now, 0
@@ -77,12 +81,20 @@ def test_every_try_that_is_promised_is_begun_when_it_was_said_and_no_other_hangs
             decision = job.decide()
         waits = [later - earlier for earlier, later in pairwise(tries)]
         assert waits[:4] == [122.0, 244.0, 488.0, 916.0]
-        assert max(waits) <= 900.0 + 60.0, "a quarter of an hour, however long the warehouse hangs, and a wait"
-        assert sum(office.begun for office in all_of_them) <= len(tries) * offices, "and no threads beside these"
+        assert max(waits) <= 900.0 + 60.0, (
+            "a quarter of an hour, however long the warehouse hangs, and a wait"
+        )
+        assert sum(office.begun for office in all_of_them) <= len(tries) * offices, (
+            "and no threads beside these"
+        )
     finally:
         for office in all_of_them:
             office.thaw.set()
-    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "publisher"], 5, "the threads to end")
+    wait_until(
+        lambda: not [t for t in threading.enumerate() if t.name == "publisher"],
+        5,
+        "the threads to end",
+    )
 
 
 def test_what_is_said_while_it_is_tried_while_it_waits_and_while_it_is_tried_again() -> None:
@@ -91,7 +103,9 @@ def test_what_is_said_while_it_is_tried_while_it_waits_and_while_it_is_tried_aga
     job.now += 20.0
     found = told(job, decision)
     assert found.since == done
-    assert found.what == "all groups are done; the package is being published, last heard of 20s ago"
+    assert (
+        found.what == "all groups are done; the package is being published, last heard of 20s ago"
+    )
     assert (found.tried, found.next.at) == ("", 1030.0)
     assert found.next.what == "if the coordinator that publishes has died, another does"
     assert found.line(job.now) == "publishing"
@@ -104,7 +118,9 @@ def test_what_is_said_while_it_is_tried_while_it_waits_and_while_it_is_tried_aga
 
     job.now += 2.0
     found = told(job, job.decide())
-    assert found.what == "all groups are done; the package is being published, last heard of 0.0s ago"
+    assert (
+        found.what == "all groups are done; the package is being published, last heard of 0.0s ago"
+    )
     assert found.tried == "tried once: no route"
     assert found.line(job.now) == "publishing, try 2, after: no route"
 

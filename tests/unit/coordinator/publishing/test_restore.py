@@ -31,7 +31,9 @@ class Restorer(Nightly):
     index: StagingIndex
 
     def restore(self, version: int, reason: str = "") -> Restored:
-        return restore(Warehouse(self.root), self.index, "flights", version, by="anna@host", reason=reason)
+        return restore(
+            Warehouse(self.root), self.index, "flights", version, by="anna@host", reason=reason
+        )
 
     def vacuum(self, keep: int = 1) -> Vacuumed:
         known = Warehouse(self.root).ensure_id()
@@ -59,7 +61,9 @@ def nightly(tmp_path: Path, client: redis.Redis) -> Restorer:
     return nightly
 
 
-def test_an_older_version_stands_again_and_the_versions_between_can_be_read(nightly: Restorer) -> None:
+def test_an_older_version_stands_again_and_the_versions_between_can_be_read(
+    nightly: Restorer,
+) -> None:
     done = nightly.restore(1, "the second day was cut short")
 
     assert (done.version, done.new, done.rows, done.files) == (3, True, 18, 2)
@@ -80,7 +84,9 @@ def test_a_version_with_other_columns_stands_again_with_its_own(nightly: Restore
     nightly.publish("three", OutputSpec(), columns=schema("other:string"))
     nightly.restore(2)
     assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
-    assert nightly.publish("four", BY_DAY, "2013-01-04").failed is None, "what has these columns goes on"
+    assert nightly.publish("four", BY_DAY, "2013-01-04").failed is None, (
+        "what has these columns goes on"
+    )
     nightly.restore(3)
     assert Warehouse(nightly.root).dataset("flights").schema == schema("other:string")
 
@@ -94,7 +100,9 @@ def test_a_dataset_that_stands_so_already_is_left_as_it_is(nightly: Restorer) ->
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
-def test_a_restore_that_dies_is_made_once_when_it_is_asked_again(nightly: Restorer, point: Point) -> None:
+def test_a_restore_that_dies_is_made_once_when_it_is_asked_again(
+    nightly: Restorer, point: Point
+) -> None:
     def die() -> None:
         raise Died
 
@@ -112,7 +120,9 @@ def test_two_restores_at_once_make_one_version(nightly: Restorer) -> None:
 def test_what_a_job_has_published_meanwhile_is_not_undone(nightly: Restorer) -> None:
     with (
         armed(Once(lambda: nightly.publish("three", BY_DAY, "2013-01-04"), [Point.BEFORE_ENTRY])),
-        pytest.raises(Refused, match=r"job three \(flights\) has published it as version 3 meanwhile"),
+        pytest.raises(
+            Refused, match=r"job three \(flights\) has published it as version 3 meanwhile"
+        ),
     ):
         nightly.restore(1)
     assert nightly.stands == (3, 20)
@@ -120,7 +130,9 @@ def test_what_a_job_has_published_meanwhile_is_not_undone(nightly: Restorer) -> 
 
 def test_another_dataset_may_be_published_meanwhile(nightly: Restorer) -> None:
     other = Nightly(nightly.root)
-    with armed(Once(lambda: other.publish("three", OutputSpec(), dataset="others"), [Point.BEFORE_ENTRY])):
+    with armed(
+        Once(lambda: other.publish("three", OutputSpec(), dataset="others"), [Point.BEFORE_ENTRY])
+    ):
         assert nightly.restore(1).version == 4
 
 
@@ -141,19 +153,27 @@ def test_no_vacuum_removes_what_is_restored(nightly: Restorer, meanwhile: bool) 
 
 def test_a_version_that_a_vacuum_has_removed_is_refused_with_its_files(nightly: Restorer) -> None:
     nightly.vacuum()
-    with pytest.raises(Refused, match=r"the oldest one that can be read is 2. 1 of its 2 files are gone: _staging/one"):
+    with pytest.raises(
+        Refused,
+        match=r"the oldest one that can be read is 2. 1 of its 2 files are gone: _staging/one",
+    ):
         nightly.restore(1)
 
     Path(nightly.root, "_staging/two/load/1-nonce-claimant/flights/part-1.parquet").unlink()
     nightly.publish("three", OutputSpec(), "2013-01-03")
-    with pytest.raises(Refused, match=r"somebody outside has removed files .* gone: _staging/two/.*part-1.parquet"):
+    with pytest.raises(
+        Refused, match=r"somebody outside has removed files .* gone: _staging/two/.*part-1.parquet"
+    ):
         nightly.restore(2)
     assert nightly.stands == (3, 3)
 
 
 def test_a_hold_of_a_restore_that_died_ends(nightly: Restorer) -> None:
     known = Warehouse(nightly.root).ensure_id()
-    with nightly.index.hold("later", known, 1, until=2e9), nightly.index.hold("died", known, 1, until=1.0):
+    with (
+        nightly.index.hold("later", known, 1, until=2e9),
+        nightly.index.hold("died", known, 1, until=1.0),
+    ):
         assert nightly.index.oldest_read(known, 0) == (1, "later")
         assert nightly.index.oldest_read("another", 0) is None
     assert nightly.index.oldest_read(known, 0) is None
@@ -171,7 +191,9 @@ def test_a_delta_table_is_restored_there(tmp_path: Path, client: redis.Redis) ->
     lake = Lake(str(tmp_path / "warehouse"), str(tmp_path / "lake/flights"))
     for job, id_ in (("one", 1), ("two", 2)):
         lake.publish(job, lake.spec("replace"), [row(id_)])
-    with pytest.raises(Refused, match=r"is the Delta table .*/lake/flights, .* Restore it there: RESTORE TABLE"):
+    with pytest.raises(
+        Refused, match=r"is the Delta table .*/lake/flights, .* Restore it there: RESTORE TABLE"
+    ):
         restore(Warehouse(lake.root), StagingIndex(client, Keys()), "flights", 1, by="anna")
 
 

@@ -34,7 +34,9 @@ def files_of(nightly: Nightly) -> list[str]:
     return sorted({path.parts[-5] for path in Path(nightly.root).rglob("*.parquet")})
 
 
-def clean(nightly: Nightly, keep: int = 1, before: float = PUBLISHED_AT + 1, **more: Any) -> Vacuumed:
+def clean(
+    nightly: Nightly, keep: int = 1, before: float = PUBLISHED_AT + 1, **more: Any
+) -> Vacuumed:
     more = {"needed": lambda path: False, **more}
     return vacuum(Warehouse(nightly.root), keep=keep, before=before, **more)
 
@@ -58,7 +60,10 @@ def test_the_old_files_of_every_dataset_of_an_entry_go(nightly: Nightly) -> None
         data["datasets"]["weather"] = second = json.loads(json.dumps(data["datasets"]["flights"]))
         second["removed"] = [path.replace(".parquet", "-2.parquet") for path in second["removed"]]
         for file in second["added"]:
-            whole, file["path"] = Path(nightly.root) / file["path"], file["path"].replace(".parquet", "-2.parquet")
+            whole, file["path"] = (
+                Path(nightly.root) / file["path"],
+                file["path"].replace(".parquet", "-2.parquet"),
+            )
             (Path(nightly.root) / file["path"]).write_bytes(whole.read_bytes())
         entry.write_text(json.dumps(data))
     # Then the files of both go with the first version
@@ -66,8 +71,12 @@ def test_the_old_files_of_every_dataset_of_an_entry_go(nightly: Nightly) -> None
     assert files_of(nightly) == ["two"]
 
 
-@pytest.mark.parametrize("alias", ["_staging/./two", "_staging//two", "_staging/one/../two", "_staging/two/."])
-def test_a_live_file_under_another_spelling_in_the_log_is_not_removed(nightly: Nightly, alias: str) -> None:
+@pytest.mark.parametrize(
+    "alias", ["_staging/./two", "_staging//two", "_staging/one/../two", "_staging/two/."]
+)
+def test_a_live_file_under_another_spelling_in_the_log_is_not_removed(
+    nightly: Nightly, alias: str
+) -> None:
     # Given a log edited by hand, in which an old entry took out a file that is live
     for job in ("one", "two"):
         nightly.publish(job, OutputSpec())
@@ -82,7 +91,9 @@ def test_a_live_file_under_another_spelling_in_the_log_is_not_removed(nightly: N
     assert files_of(nightly) == ["one", "two"]
 
 
-def test_a_link_that_leads_out_of_the_warehouse_is_not_followed(nightly: Nightly, tmp_path: Path) -> None:
+def test_a_link_that_leads_out_of_the_warehouse_is_not_followed(
+    nightly: Nightly, tmp_path: Path
+) -> None:
     # Given the folder of an old version, which somebody has replaced by a link to a precious one
     for job in ("one", "two"):
         nightly.publish(job, OutputSpec())
@@ -117,7 +128,10 @@ def test_partitions_that_nobody_replaced_stay(nightly: Nightly) -> None:
 
     assert clean(nightly).files == 1
     assert nightly.files == ["one 2013-01-01", "two 2013-01-02"]
-    assert all((Path(nightly.root) / file.path).exists() for file in Warehouse(nightly.root).dataset("flights").files)
+    assert all(
+        (Path(nightly.root) / file.path).exists()
+        for file in Warehouse(nightly.root).dataset("flights").files
+    )
 
 
 def test_a_version_that_was_the_newest_since_then_stays(nightly: Nightly) -> None:
@@ -139,12 +153,18 @@ def test_a_job_that_found_the_warehouse_empty_still_finds_it_empty(nightly: Nigh
     assert published.changed([Read("flights", 0, 0)]) == ""
 
 
-def test_a_job_that_is_stored_before_the_vacuum_is_counted_keeps_its_version(nightly: Nightly) -> None:
+def test_a_job_that_is_stored_before_the_vacuum_is_counted_keeps_its_version(
+    nightly: Nightly,
+) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
     log, jobs = Warehouse(nightly.root), list[tuple[int, str]]()
 
-    done = clean(nightly, reading=lambda removed: min(jobs, default=None), counted=lambda: jobs.append((2, "late")))
+    done = clean(
+        nightly,
+        reading=lambda removed: min(jobs, default=None),
+        counted=lambda: jobs.append((2, "late")),
+    )
     assert done == Vacuumed(oldest=3, files=1, bytes=10, kept=0, kept_for="late")
     assert files_of(nightly) == ["three", "two"]
     # The job reads it, and all others are told.
@@ -165,7 +185,8 @@ def test_a_reader_of_an_old_version_is_told(nightly: Nightly) -> None:
     clean(nightly)
 
     with pytest.raises(
-        DatasetNotFound, match=r"version 1 .* removed by a vacuum; the oldest one that can be read is 2"
+        DatasetNotFound,
+        match=r"version 1 .* removed by a vacuum; the oldest one that can be read is 2",
     ):
         Warehouse(nightly.root).dataset("flights", version=1)
     assert Warehouse(nightly.root).dataset("flights").job == "two"
@@ -184,14 +205,18 @@ def test_what_a_job_may_need_stays_until_it_does_not(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
-    assert clean(nightly, needed=lambda path: "/one/" in path) == Vacuumed(oldest=3, files=1, bytes=10, kept=1)
+    assert clean(nightly, needed=lambda path: "/one/" in path) == Vacuumed(
+        oldest=3, files=1, bytes=10, kept=1
+    )
     assert files_of(nightly) == ["one", "three"]
     assert clean(nightly) == Vacuumed(oldest=3, files=1, bytes=10, kept=0)
     assert files_of(nightly) == ["three"]
 
 
 @pytest.mark.parametrize(("keep", "stay"), [(1, ["one"]), (2, ["one", "two"])])
-def test_a_file_that_was_published_again_stays(nightly: Nightly, keep: int, stay: list[str]) -> None:
+def test_a_file_that_was_published_again_stays(
+    nightly: Nightly, keep: int, stay: list[str]
+) -> None:
     """Two retries of one job publish what it had made, one after the other, with another job in between."""
     nightly.publish("one", OutputSpec())
     nightly.publish("two", OutputSpec())
@@ -201,7 +226,9 @@ def test_a_file_that_was_published_again_stays(nightly: Nightly, keep: int, stay
     def again(n: int, state: State) -> Entry:
         removed = [file.path for file in state["flights"].files]
         change = Change("replace", made.files, removed, made.rows, made.schema)
-        return Entry(n, n - 1, "retry", "package", "retry", "flights", PUBLISHED_AT, {}, {"flights": change})
+        return Entry(
+            n, n - 1, "retry", "package", "retry", "flights", PUBLISHED_AT, {}, {"flights": change}
+        )
 
     log.append("retry", 0, again)
     assert clean(nightly, keep=keep).files == 2 - keep
@@ -211,10 +238,14 @@ def test_a_file_that_was_published_again_stays(nightly: Nightly, keep: int, stay
 def test_a_vacuum_that_would_keep_more_finishes_one_that_died(nightly: Nightly) -> None:
     for job in ("one", "two", "three", "four"):
         nightly.publish(job, OutputSpec())
-    assert clean(nightly, needed=lambda path: "/two/" in path) == Vacuumed(oldest=4, files=2, bytes=20, kept=1)
+    assert clean(nightly, needed=lambda path: "/two/" in path) == Vacuumed(
+        oldest=4, files=2, bytes=20, kept=1
+    )
 
     assert clean(nightly, keep=3, dry_run=True) == Vacuumed(oldest=4, files=1, bytes=10, kept=0)
-    assert clean(nightly, keep=3, reading=lambda removed: (1, "job")) == Vacuumed(4, 0, 0, 0, kept_for="job")
+    assert clean(nightly, keep=3, reading=lambda removed: (1, "job")) == Vacuumed(
+        4, 0, 0, 0, kept_for="job"
+    )
     assert clean(nightly, keep=3) == Vacuumed(oldest=4, files=1, bytes=10, kept=0)
     assert files_of(nightly) == ["four"]
 
@@ -236,16 +267,23 @@ WRITES = [(Warehouse, "keep_from"), *[(Files, "remove_file")] * 3, (Warehouse, "
 
 @pytest.mark.variant
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("nth", range(len(WRITES)), ids=[f"{n} {name}" for n, (_, name) in enumerate(WRITES)])
+@pytest.mark.parametrize(
+    "nth", range(len(WRITES)), ids=[f"{n} {name}" for n, (_, name) in enumerate(WRITES)]
+)
 @pytest.mark.parametrize("place", ["a folder", "S3"])
 def test_a_vacuum_that_dies_anywhere_is_finished_by_the_next_one(
     request: pytest.FixtureRequest, tmp_path: Path, place: str, nth: int, after: bool
 ) -> None:
-    nightly = Nightly(f"{request.getfixturevalue('bucket')}/w" if place == "S3" else str(tmp_path / "warehouse"))
+    nightly = Nightly(
+        f"{request.getfixturevalue('bucket')}/w" if place == "S3" else str(tmp_path / "warehouse")
+    )
     for job in ("one", "two", "three", "four"):
         nightly.publish(job, OutputSpec())
     log, done = Warehouse(nightly.root), list[str]()
-    files = {job: log.dataset("flights", version=n).files for n, job in enumerate(("one", "two", "three", "four"), 1)}
+    files = {
+        job: log.dataset("flights", version=n).files
+        for n, job in enumerate(("one", "two", "three", "four"), 1)
+    }
 
     def standing() -> list[str]:
         return [job for job, (file,) in files.items() if log.storage.size(file.path) is not None]
@@ -291,7 +329,9 @@ def test_later_versions_go_on_as_before(nightly: Nightly) -> None:
 
     assert nightly.files == ["job-117 day-0", "job-118 day-1", "job-119 day-2"]
     assert len(files_of(nightly)) <= 3 + 5
-    assert not [folder for folder, folders, files in os.walk(nightly.root) if not folders and not files]
+    assert not [
+        folder for folder, folders, files in os.walk(nightly.root) if not folders and not files
+    ]
 
 
 def test_an_empty_warehouse_has_nothing_to_remove(nightly: Nightly) -> None:
@@ -307,4 +347,6 @@ def test_what_an_open_job_reads_stays_until_it_has_ended(nightly: Nightly) -> No
         oldest=2, files=1, bytes=10, kept=0, kept_for="job"
     )
     assert files_of(nightly) == ["three", "two"]
-    assert clean(nightly, keep=1, reading=lambda removed: (3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, kept=0)
+    assert clean(nightly, keep=1, reading=lambda removed: (3, "job")) == Vacuumed(
+        oldest=3, files=1, bytes=10, kept=0
+    )

@@ -55,7 +55,13 @@ def test_after_a_batch_of_several_outcomes_the_consumer_waits_for_more(
         read.append(list(entries))
 
     stream: Any = _Stream(batch, [])
-    consumer = Consumer(stream, coordinator.reconciler, coordinator.sweep, coordinator.settings, coordinator.heartbeat)
+    consumer = Consumer(
+        stream,
+        coordinator.reconciler,
+        coordinator.sweep,
+        coordinator.settings,
+        coordinator.heartbeat,
+    )
     monkeypatch.setattr(consumer, "apply", apply)
     monkeypatch.setattr(consumer, "stopping", cast(Any, SimpleNamespace(wait=waited.append)))
     consumer.step()
@@ -119,7 +125,9 @@ def test_successes_wait_together_while_runners_have_enough_to_take_and_nothing_e
     def report(*, fails: bool = False) -> None:
         offer = offers.pop()
         coordinator.claim(offer)
-        coordinator.finish(offer.held_by("runner1"), *([failed(recoverable=False)] if fails else []))
+        coordinator.finish(
+            offer.held_by("runner1"), *([failed(recoverable=False)] if fails else [])
+        )
         coordinator.consumer.apply(coordinator.stream.read(500, 0.0))
 
     def applied() -> int:

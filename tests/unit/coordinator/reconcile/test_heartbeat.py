@@ -19,7 +19,9 @@ def test_the_oldest_message_lies_since_it_was_first_seen_as_the_oldest() -> None
 
 def test_a_queue_that_was_seen_empty_begins_again() -> None:
     assert since(({"light": "m1"}, 100.0), ({}, 110.0)) == {}
-    assert since(({"light": "m1"}, 100.0), ({}, 110.0), ({"light": "m1"}, 120.0)) == {"light": 120.0}
+    assert since(({"light": "m1"}, 100.0), ({}, 110.0), ({"light": "m1"}, 120.0)) == {
+        "light": 120.0
+    }
 
 
 def test_a_clock_that_was_set_back_does_not_put_it_into_the_future() -> None:

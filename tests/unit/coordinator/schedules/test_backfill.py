@@ -34,7 +34,9 @@ FAILED = Reason("STEP_FAILED", "it broke")
 
 def made(**policy: Any) -> ScheduleRecord:
     policy = policy or {"every": "1h"}
-    return set_again(None, ScheduleRecord("s", "c", "{}", json.dumps(policy), "/w", set_by="ann"), T0).record
+    return set_again(
+        None, ScheduleRecord("s", "c", "{}", json.dumps(policy), "/w", set_by="ann"), T0
+    ).record
 
 
 def key(hours: float, number: int = 1) -> str:
@@ -59,7 +61,9 @@ class Play:
     def give(self, first: float = -5, last: float = -1, **more: Any) -> str:
         """A backfill of these hours, with the word and the text of its answer."""
         policy = policy_of(self.record.policy)
-        wanted = Wanted.between(policy, tick_text(T0 + first * HOUR), tick_text(T0 + last * HOUR), **more)
+        wanted = Wanted.between(
+            policy, tick_text(T0 + first * HOUR), tick_text(T0 + last * HOUR), **more
+        )
         result = begin_backfill(self.record, wanted, self.ticks, T0 + self.seconds, "bob")
         self.record = result.record
         return f"{result.answer}: {result.text}"
@@ -102,7 +106,9 @@ class Play:
 
     def skip(self, hours: float) -> str:
         at = T0 + hours * HOUR
-        result = skip(self.record, self.ticks.get(at, Tick(at)), (), T0 + self.seconds, "bob", "no source")
+        result = skip(
+            self.record, self.ticks.get(at, Tick(at)), (), T0 + self.seconds, "bob", "no source"
+        )
         self.record = settled(result.record, T0 + self.seconds)
         self.note(result.events)
         return f"{result.answer}: {result.text}"
@@ -112,12 +118,16 @@ class Play:
         for run in self.backfill.active:
             seen = self.jobs.get(run.job)
             if seen is not None and not seen.status.terminal:
-                self.jobs[run.job] = replace(seen, status=status, ended_at=T0 + self.seconds, **more)
+                self.jobs[run.job] = replace(
+                    seen, status=status, ended_at=T0 + self.seconds, **more
+                )
         return self.decide()
 
 
 @pytest.mark.parametrize(("backwards", "order"), [(False, [-3, -2, -1]), (True, [-1, -2, -3])])
-def test_its_ticks_are_run_one_after_the_other_under_their_keys(backwards: bool, order: list[int]) -> None:
+def test_its_ticks_are_run_one_after_the_other_under_their_keys(
+    backwards: bool, order: list[int]
+) -> None:
     play = Play()
     assert play.give(-3, -1, backwards=backwards).startswith(
         "DONE: the backfill of schedule s is on record: 0 of 3 ticks are done"
@@ -155,7 +165,9 @@ def test_the_runs_of_the_clock_go_on_beside_it_and_only_ticks_that_have_come_are
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("parallel", [1, 2])
-@pytest.mark.parametrize("policy", [{"every": "1h"}, {"cron": "0 * * * *", "zone": "UTC"}], ids=["every", "cron"])
+@pytest.mark.parametrize(
+    "policy", [{"every": "1h"}, {"cron": "0 * * * *", "zone": "UTC"}], ids=["every", "cron"]
+)
 def test_every_tick_is_run_again_in_the_given_order_however_many_go_on_at_once(
     backwards: bool, parallel: int, policy: dict[str, Any]
 ) -> None:
@@ -231,7 +243,10 @@ def test_a_failed_run_is_made_again_from_its_finished_work_and_a_good_one_from_t
     play.had(-1, Status.FINISHED)
     play.give(-2, -1, redo="all", parallel=2)
     play.decide()
-    assert [(run.key("s"), run.retry_of) for run in play.backfill.runs] == [(key(-2, 2), key(-2)), (key(-1, 2), "")]
+    assert [(run.key("s"), run.retry_of) for run in play.backfill.runs] == [
+        (key(-2, 2), key(-2)),
+        (key(-1, 2), ""),
+    ]
 
 
 def test_given_again_after_its_end_it_runs_only_what_is_missing() -> None:
@@ -267,7 +282,9 @@ def test_it_waits_while_its_schedule_is_paused() -> None:
     play.record = settled(command(play.record, ScheduleCommand.PAUSE, T0 + 1, "ann").record, T0 + 1)
     assert "it waits until the schedule is resumed" in play.give()
     assert play.decide() == []
-    play.record = settled(command(play.record, ScheduleCommand.RESUME, T0 + 2, "ann").record, T0 + 2)
+    play.record = settled(
+        command(play.record, ScheduleCommand.RESUME, T0 + 2, "ann").record, T0 + 2
+    )
     assert play.decide() == [key(-5)]
 
 
@@ -292,7 +309,9 @@ def test_a_cancel_ends_it_for_good_when_its_runs_have_ended_and_another_may_be_g
 RETRYING = {"every": "1h", "retry": {"max": 1, "backoff": "10s"}}
 
 
-def test_a_failed_tick_is_tried_again_by_the_policy_before_the_next_one_and_then_the_backfill_is_failed() -> None:
+def test_a_failed_tick_is_tried_again_by_the_policy_before_the_next_one_and_then_the_backfill_is_failed() -> (
+    None
+):
     play = Play(made(**RETRYING))
     play.give()
     play.decide()
@@ -320,14 +339,18 @@ def test_a_failed_tick_that_is_skipped_holds_nothing_any_more() -> None:
     assert play.skip(-3) == f"DONE: tick {tick_text(T0 - 3 * HOUR)} of schedule s is skipped"
     assert play.skip(-3).startswith("ALREADY: ")
     assert play.decide() == [key(-2)]
-    assert play.skip(-2).startswith(f"REFUSED: tick {tick_text(T0 - 2 * HOUR)} of schedule s cannot be skipped: job")
+    assert play.skip(-2).startswith(
+        f"REFUSED: tick {tick_text(T0 - 2 * HOUR)} of schedule s cannot be skipped: job"
+    )
     play.ends()
     play.ends()
     assert (play.backfill.status, play.backfill.progress) == ("DONE", "3 of 3 ticks are done")
     assert play.skip(-1).startswith("REFUSED: ")
 
 
-def test_where_failures_do_not_stop_it_the_other_ticks_run_and_it_stays_failed_until_a_person_acknowledges() -> None:
+def test_where_failures_do_not_stop_it_the_other_ticks_run_and_it_stays_failed_until_a_person_acknowledges() -> (
+    None
+):
     play = Play(made(every="1h", retry={"max": 0}, on_failure="continue"))
     play.give(-3, -1)
     play.decide()
@@ -335,7 +358,10 @@ def test_where_failures_do_not_stop_it_the_other_ticks_run_and_it_stays_failed_u
     assert play.ends() == [key(-1)]
     play.ends()
     failed = tick_text(T0 - 3 * HOUR)
-    assert (play.backfill.status, play.backfill.progress) == ("FAILED", f"2 of 3 ticks are done, 1 failed ({failed})")
+    assert (play.backfill.status, play.backfill.progress) == (
+        "FAILED",
+        f"2 of 3 ticks are done, 1 failed ({failed})",
+    )
     assert list(play.record.problems) == ["backfill"]
     assert play.command(BackfillCommand.CANCEL) == "DONE"
     play.decide()
@@ -365,13 +391,18 @@ def test_ticks_that_build_on_each_other_run_in_order_and_none_is_passed_over() -
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"parallel": 4}, "builds on the one before (balance), so its ticks run one at a time: leave --parallel out"),
+        (
+            {"parallel": 4},
+            "builds on the one before (balance), so its ticks run one at a time: leave --parallel out",
+        ),
         ({"backwards": True}, "leave --backwards out"),
         ({"redo": "all"}, "--from-here` runs that tick and all later ones again, in order"),
         ({"first": -5, "last": -4}, f"--from {tick_text(T0 - 5 * HOUR)} --from-here`"),
     ],
 )
-def test_ticks_that_build_on_each_other_cannot_be_run_out_of_order(more: dict[str, Any], words: str) -> None:
+def test_ticks_that_build_on_each_other_cannot_be_run_out_of_order(
+    more: dict[str, Any], words: str
+) -> None:
     play = cumulative()
     play.had(-3, Status.FINISHED)
     answer = play.give(**more)
@@ -488,5 +519,9 @@ def test_its_ticks_stay_those_of_the_trigger_that_the_schedule_had_when_it_was_g
     play.record = replace(play.record, policy=json.dumps({"every": "10m"}))
     for _ in range(4):
         play.ends()
-    assert [name for name in play.begun if name in (key(-3), key(-2), key(-1))] == [key(-3), key(-2), key(-1)]
+    assert [name for name in play.begun if name in (key(-3), key(-2), key(-1))] == [
+        key(-3),
+        key(-2),
+        key(-1),
+    ]
     assert play.backfill.progress == "3 of 3 ticks are done"

@@ -44,7 +44,9 @@ FAILED = Reason("STEP_FAILED", "it broke")
 
 def record(**policy: Any) -> ScheduleRecord:
     policy = policy or {"every": "60s"}
-    new = ScheduleRecord("s", "c", json.dumps({"schedule": policy}), json.dumps(policy), "/w", set_by="ann")
+    new = ScheduleRecord(
+        "s", "c", json.dumps({"schedule": policy}), json.dumps(policy), "/w", set_by="ann"
+    )
     return set_again(None, new, T0).record
 
 
@@ -72,7 +74,9 @@ class Play:
             self.submitted.append(run.key("s"))
         return decision
 
-    def ends(self, status: Status, seconds: float, reason: Reason | None = None, **more: Any) -> ScheduleDecision:
+    def ends(
+        self, status: Status, seconds: float, reason: Reason | None = None, **more: Any
+    ) -> ScheduleDecision:
         """The oldest run ends, and the schedule is decided."""
         self.runs[self.record.runs[0].job] = RunSeen(status, T0 + seconds, reason, **more)
         return self.at(seconds)
@@ -92,12 +96,16 @@ class Play:
         return str(self.record.status)
 
     def skipped(self) -> list[tuple[str, str]]:
-        return [(event["code"], event["text"]) for event in self.events if event["kind"] == "SKIPPED"]
+        return [
+            (event["code"], event["text"]) for event in self.events if event["kind"] == "SKIPPED"
+        ]
 
 
 def published(seconds: float) -> LogSeen:
     """The warehouse log with the package of one tick."""
-    return LogSeen(0.0, {T0 + seconds: RunSuccess("j", T0 + seconds, T0 + seconds + 5, 7, {"out": 3})})
+    return LogSeen(
+        0.0, {T0 + seconds: RunSuccess("j", T0 + seconds, T0 + seconds + 5, 7, {"out": 3})}
+    )
 
 
 def test_a_tick_whose_package_is_in_the_log_is_done_and_not_skipped() -> None:
@@ -108,7 +116,9 @@ def test_a_tick_whose_package_is_in_the_log_is_done_and_not_skipped() -> None:
     skipped, done, others = decision.events
     assert skipped["text"].startswith(f"1 tick skipped, {tick_text(T0 + 60)}:")
     assert (done["kind"], done["tick"], done["version"]) == ("RUN_FINISHED", tick_text(T0 + 120), 7)
-    assert others["text"].startswith(f"2 ticks skipped, {tick_text(T0 + 180)} to {tick_text(T0 + 240)}:")
+    assert others["text"].startswith(
+        f"2 ticks skipped, {tick_text(T0 + 180)} to {tick_text(T0 + 240)}:"
+    )
     assert [run.tick for run in decision.record.runs] == [T0 + 300]
     assert decision.record.last_success is not None
     assert decision.record.last_success.rows == {"out": 3}
@@ -156,7 +166,9 @@ def test_a_run_that_has_left_something_is_followed_by_another_at_once_beside_the
     play.ends(Status.FINISHED, 190, left=1)
     play.ends(Status.FINISHED, 200)
     assert play.submitted[3:] == [key(120), key(190)]
-    assert play.skipped() == [("OVERLAP", f"1 tick skipped, {tick_text(T0 + 180)}: the run before was not over")]
+    assert play.skipped() == [
+        ("OVERLAP", f"1 tick skipped, {tick_text(T0 + 180)}: the run before was not over")
+    ]
 
 
 def test_a_run_for_what_was_left_never_has_the_key_of_a_tick() -> None:
@@ -169,7 +181,9 @@ def test_a_run_for_what_was_left_never_has_the_key_of_a_tick() -> None:
 
 
 def test_what_a_run_has_left_waits_for_a_pause_and_for_a_retry_and_not_beyond_the_end() -> None:
-    play = Play(record(every="60s", until="2027-01-15T08:05:00Z", retry={"max": 3, "backoff": "10s"}))
+    play = Play(
+        record(every="60s", until="2027-01-15T08:05:00Z", retry={"max": 3, "backoff": "10s"})
+    )
     play.at(60)
     play.command("pause", 65)
     play.ends(Status.FINISHED, 70, left=3)
@@ -183,7 +197,9 @@ def test_what_a_run_has_left_waits_for_a_pause_and_for_a_retry_and_not_beyond_th
     assert (play.submitted[3:], play.status) == ([], "FINISHED")
 
 
-def test_a_run_for_what_was_left_that_finds_nothing_or_is_canceled_waits_for_the_next_tick() -> None:
+def test_a_run_for_what_was_left_that_finds_nothing_or_is_canceled_waits_for_the_next_tick() -> (
+    None
+):
     for end in (Status.CANCELED, None):
         play = Play(record())
         play.at(60)
@@ -194,7 +210,9 @@ def test_a_run_for_what_was_left_that_finds_nothing_or_is_canceled_waits_for_the
             noted = nothing_new(play.record, replace(play.record.runs[0], job=""), T0 + 75)
             assert noted is None, "it is submitted"
             (run,) = play.record.runs
-            found = nothing_new(replace(play.record, runs=(replace(run, job=""),)), replace(run, job=""), T0 + 75)
+            found = nothing_new(
+                replace(play.record, runs=(replace(run, job=""),)), replace(run, job=""), T0 + 75
+            )
             assert found is not None
             play.record = settled(found[0], T0 + 75)
             play.at(75)
@@ -250,7 +268,10 @@ def test_ticks_during_a_run_are_skipped_as_overlap() -> None:
     assert play.submitted == [key(60)]
     play.ends(Status.FINISHED, 185)
     assert play.skipped() == [
-        ("OVERLAP", f"2 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 180)}: the run before was not over")
+        (
+            "OVERLAP",
+            f"2 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 180)}: the run before was not over",
+        )
     ]
     assert play.due == T0 + 240
 
@@ -334,15 +355,21 @@ def test_a_failure_that_no_try_can_mend_halts_at_once() -> None:
     assert play.record.halted.code == "STEP_FAILED"
 
 
-def test_a_spec_that_cannot_be_submitted_halts_and_setting_it_again_tries_the_tick_at_once() -> None:
+def test_a_spec_that_cannot_be_submitted_halts_and_setting_it_again_tries_the_tick_at_once() -> (
+    None
+):
     decision = decide(record(), {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
-    noted = not_submitted(decision.record, run, Reason("SPEC_INVALID", "no such version"), True, T0 + 60)
+    noted = not_submitted(
+        decision.record, run, Reason("SPEC_INVALID", "no such version"), True, T0 + 60
+    )
     assert noted is not None
     halted = decide(settled(noted[0], T0 + 60), {}, T0 + 60).record
     assert halted.status is ScheduleStatus.HALTED
     policy = json.dumps({"every": "60s"})
-    mended = replace(halted, spec=json.dumps({"schedule": {"every": "60s"}, "more": 1}), policy=policy)
+    mended = replace(
+        halted, spec=json.dumps({"schedule": {"every": "60s"}, "more": 1}), policy=policy
+    )
     again = decide(settled(set_again(halted, mended, T0 + 62).record, T0 + 62), {}, T0 + 62)
     assert [one.key("s") for one in again.submits(T0 + 62)] == [key(60)]
 
@@ -357,11 +384,15 @@ def retrying_two_ticks() -> Play:
 
 
 @pytest.mark.parametrize("given", ["resume", "set", "run", "pause and run"])
-def test_a_run_that_can_never_be_submitted_leaves_the_retries_of_other_ticks_waiting(given: str) -> None:
+def test_a_run_that_can_never_be_submitted_leaves_the_retries_of_other_ticks_waiting(
+    given: str,
+) -> None:
     play = retrying_two_ticks()
     decision = decide(play.record, play.runs, T0 + 180)
     (run,) = decision.submits(T0 + 180)
-    noted = not_submitted(decision.record, run, Reason("SPEC_INVALID", "no such version"), True, T0 + 180)
+    noted = not_submitted(
+        decision.record, run, Reason("SPEC_INVALID", "no such version"), True, T0 + 180
+    )
     assert noted is not None
     play.record = settled(noted[0], T0 + 180)
     play.at(181)
@@ -380,7 +411,9 @@ def test_a_run_that_cannot_be_submitted_yet_leaves_the_retries_of_other_ticks_wa
     play = retrying_two_ticks()
     decision = decide(play.record, play.runs, T0 + 180)
     (run,) = decision.submits(T0 + 180)
-    noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 180)
+    noted = not_submitted(
+        decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 180
+    )
     assert noted is not None
     play.record = settled(noted[0], T0 + 180)
     assert play.command("run", 181) == "DONE"
@@ -407,7 +440,9 @@ def test_the_end_of_one_retry_leaves_that_of_another_tick_alone(first: int) -> N
 def test_a_warehouse_that_is_away_is_retrying_and_counts_as_no_failure() -> None:
     decision = decide(record(), {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
-    noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60)
+    noted = not_submitted(
+        decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60
+    )
     assert noted is not None
     waiting = decide(settled(noted[0], T0 + 60), {}, T0 + 61)
     assert (waiting.record.status, waiting.record.failures) == (ScheduleStatus.RETRYING, 0)
@@ -439,7 +474,10 @@ def test_a_pause_is_ended_by_a_resume_alone() -> None:
     assert play.submitted == [key(60)]
     play.command("resume", 7201)
     assert play.skipped() == [
-        ("PAUSED", f"119 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 7200)}: paused by bob")
+        (
+            "PAUSED",
+            f"119 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 7200)}: paused by bob",
+        )
     ]
     play.at(7201)
     assert play.submitted[-1] == key(60, 2), "what had failed is tried at once"
@@ -523,7 +561,11 @@ def test_every_command_in_every_status(status: ScheduleStatus) -> None:
     results.append(set_again(standing, changed, T0 + 5))
     told = []
     for result in results:
-        told.append(str(settled(result.record, T0 + 5).status) if result.answer == "DONE" else str(result.answer))
+        told.append(
+            str(settled(result.record, T0 + 5).status)
+            if result.answer == "DONE"
+            else str(result.answer)
+        )
         assert standing.name in result.text
         if result.answer == "REFUSED":
             assert str(status) in result.text
@@ -550,7 +592,9 @@ def test_where_runs_may_overlap_a_retry_does_not_wait_for_the_next_tick() -> Non
     assert play.due == T0 + 3611
 
 
-def after(published: Mapping[str, tuple[int, float]], seconds: float, start: ScheduleRecord) -> ScheduleDecision:
+def after(
+    published: Mapping[str, tuple[int, float]], seconds: float, start: ScheduleRecord
+) -> ScheduleDecision:
     return decide(start, {}, T0 + seconds, published)
 
 
@@ -559,7 +603,9 @@ def test_a_new_version_of_a_dataset_makes_one_run_and_versions_during_it_one_mor
     assert after({"a": (4, T0 - 5)}, 10, start).record.runs == ()
     first = after({"a": (5, T0 + 9.25)}, 10, start)
     (run,) = first.submits(T0 + 10)
-    assert run.key("s") == key(9.25), "the time of the version, so that it is the same again after a rollback"
+    assert run.key("s") == key(9.25), (
+        "the time of the version, so that it is the same again after a rollback"
+    )
     going_on = replace(first.record, runs=(replace(run, job="j"),))
     more = {"a": (7, T0 + 30.0), "b": (6, T0 + 20.0)}
     assert decide(going_on, {"j": RunSeen(Status.RUNNING)}, T0 + 40, more).submits(T0 + 40) == []
@@ -651,7 +697,9 @@ def test_a_run_that_is_not_submitted_yet_waits_under_a_pause_and_is_none_after_a
     assert (ended.submits(T0 + 62), ended.record.runs, ended.due) == ([], (), None)
     job = Run(T0 + 60).job_id("s")
     stored = decide(stopped, {job: RunSeen(Status.RUNNING)}, T0 + 62)
-    assert [run.job for run in stored.record.runs] == [job], "it was stored before the stop, and nobody had noted that"
+    assert [run.job for run in stored.record.runs] == [job], (
+        "it was stored before the stop, and nobody had noted that"
+    )
     assert stored.events[0]["kind"] == "RUN_SUBMITTED"
 
 
@@ -665,7 +713,9 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_set_back() -> None:
 
 def test_a_schedule_is_not_finished_while_a_failed_run_is_to_be_tried_again() -> None:
     """Where runs may overlap, the ticks are gone through beside the retry."""
-    play = Play(record(every="60s", overlap="allow", retry={"backoff": "10s"}, until=tick_text(T0 + 61)))
+    play = Play(
+        record(every="60s", overlap="allow", retry={"backoff": "10s"}, until=tick_text(T0 + 61))
+    )
     play.at(60)
     play.fails(70)
     assert (play.status, play.due) == ("RETRYING", T0 + 80)
@@ -679,7 +729,9 @@ def test_a_run_whose_submit_takes_its_time_is_not_looked_at_again_at_once() -> N
     """A schedule that were due again at once would take the whole turn of the sweep."""
     decision = decide(record(), {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
-    noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60)
+    noted = not_submitted(
+        decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60
+    )
     assert noted is not None
     later = decide(settled(noted[0], T0 + 60), {}, T0 + 90)
     assert len(later.submits(T0 + 90)) == 1
@@ -704,7 +756,9 @@ def test_a_person_who_asks_for_a_run_under_a_pause_gets_the_one_that_failed(was:
     else:
         decision = decide(play.record, {}, T0 + 60)
         (run,) = decision.submits(T0 + 60)
-        noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60)
+        noted = not_submitted(
+            decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60
+        )
         assert noted is not None
         play.record = settled(noted[0], T0 + 60)
     play.command("pause", 62)
@@ -716,7 +770,11 @@ def test_a_person_who_asks_for_a_run_under_a_pause_gets_the_one_that_failed(was:
 
 @pytest.mark.parametrize(
     ("policy", "status"),
-    [({"retry": {"max": 3}}, "WAITING"), ({"after": ["a"]}, "WAITING"), ({"every": "1h"}, "RETRYING")],
+    [
+        ({"retry": {"max": 3}}, "WAITING"),
+        ({"after": ["a"]}, "WAITING"),
+        ({"every": "1h"}, "RETRYING"),
+    ],
     ids=["by hand", "after", "every"],
 )
 def test_a_schedule_whose_retry_a_person_canceled_is_retrying_only_if_it_tries_again_by_itself(
@@ -744,13 +802,17 @@ def test_a_schedule_says_that_the_clock_was_set_back_since_its_last_tick() -> No
     play.ends(Status.FINISHED, 86401)
     play.at(120)
     told = view_of(play.record, play.now, None).waits
-    assert told.startswith(f"the clock was set back: {tick_text(T0 + 86400)}, up to which ticks were decided, ")
+    assert told.startswith(
+        f"the clock was set back: {tick_text(T0 + 86400)}, up to which ticks were decided, "
+    )
     assert told.endswith("`unstuck schedule resume s` counts from now")
 
 
 @pytest.mark.parametrize("given", ["resume", "run"])
 @pytest.mark.parametrize("status", ["WAITING", "RUNNING", "RETRYING", "PAUSED", "HALTED"])
-def test_after_a_clock_that_was_ahead_a_person_lets_the_ticks_count_from_now(status: str, given: str) -> None:
+def test_after_a_clock_that_was_ahead_a_person_lets_the_ticks_count_from_now(
+    status: str, given: str
+) -> None:
     play = Play(record(retry={"max": 0 if status == "HALTED" else 3, "backoff": "1h"}, every="60s"))
     play.at(86400)
     if status in ("RETRYING", "HALTED"):

@@ -83,13 +83,19 @@ def test_a_schedule_that_nobody_looks_at_says_so() -> None:
 
 
 @pytest.mark.parametrize("status", ScheduleStatus)
-def test_next_ticks_are_shown_of_a_schedule_that_goes_on_by_itself_alone(status: ScheduleStatus) -> None:
+def test_next_ticks_are_shown_of_a_schedule_that_goes_on_by_itself_alone(
+    status: ScheduleStatus,
+) -> None:
     ticks = view_of(settled(STANDS[status], T0), T0, None).next_ticks(2)
     assert len(ticks) == (2 if status in ("WAITING", "RUNNING", "RETRYING") else 0)
 
 
-@pytest.mark.parametrize("policy", [{"retry": {"max": 3}}, {"every": "1h"}], ids=["by hand", "every"])
-def test_a_failure_whose_retry_a_person_canceled_is_told_with_what_comes_instead(policy: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "policy", [{"retry": {"max": 3}}, {"every": "1h"}], ids=["by hand", "every"]
+)
+def test_a_failure_whose_retry_a_person_canceled_is_told_with_what_comes_instead(
+    policy: dict[str, Any],
+) -> None:
     play = Play(settled(replace(record(**policy), requests=(Run(T0, by="bob"),)), T0))
     play.at(1)
     play.fails(2)

@@ -59,5 +59,7 @@ STATES: dict[str, Callable[[], Play]] = {
 def test_the_commands_that_are_offered_are_those_that_change_a_schedule(state: str) -> None:
     play = STATES[state]()
     assert state.endswith(str(play.record.status))
-    change = {one for one in ScheduleCommand if command(play.record, one, play.now).answer is Answer.DONE}
+    change = {
+        one for one in ScheduleCommand if command(play.record, one, play.now).answer is Answer.DONE
+    }
     assert set(legal_commands(play.record.status)) == change

@@ -71,7 +71,11 @@ def test_the_parameters_of_a_tick_have_the_offset_of_its_hour_on_the_night_of_a_
         "folder": {"type": "text", "default": "tick", "format": "%H%M"},
     }
     spec = JobSpec.model_validate(minimal(schedule=HOURLY, params=params))
-    assert run_spec(spec, datetime.fromisoformat(tick)).values == {"at": at, "before": before, "folder": folder}
+    assert run_spec(spec, datetime.fromisoformat(tick)).values == {
+        "at": at,
+        "before": before,
+        "folder": folder,
+    }
     policy = ScheduleSpec.model_validate(HOURLY).model_dump_json(exclude_unset=True)
     view = view_of(ScheduleRecord("s", "c", "{}", policy, "/w"), 0.0, None)
     assert view.on_its_clock(tick) == at.replace("T", " ")
@@ -80,12 +84,19 @@ def test_the_parameters_of_a_tick_have_the_offset_of_its_hour_on_the_night_of_a_
 def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_give_them() -> None:
     values = minimal(schedule=NIGHTLY, params=PARAMS)
     assert JobSpec.from_values(values, None).values["day"] is None
-    with pytest.raises(SpecError, match="has the tick of its schedule, and this is no run of it") as caught:
+    with pytest.raises(
+        SpecError, match="has the tick of its schedule, and this is no run of it"
+    ) as caught:
         JobSpec.from_values(values, {})
     assert [problem.path for problem in caught.value.problems] == [
         f"params.{name}" for name in ("day", "since", "at", "folder")
     ]
-    given = {"day": "2026-01-01", "since": "2025-12-31", "at": "2026-01-01T00:00Z", "folder": "tick"}
+    given = {
+        "day": "2026-01-01",
+        "since": "2025-12-31",
+        "at": "2026-01-01T00:00Z",
+        "folder": "tick",
+    }
     assert JobSpec.from_values(values, given).values == {**given, "word": "tick", "limit": 10}
     with pytest.raises(SpecError, match="expected a date such as 2013-12-31, not 'tick'"):
         JobSpec.from_values(values, {**given, "day": "tick"})
@@ -94,14 +105,32 @@ def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_gi
 @pytest.mark.parametrize(
     ("param", "words"),
     [
-        ({"type": "integer", "default": "tick"}, "params.p.default: expected a whole number, not 'tick'"),
+        (
+            {"type": "integer", "default": "tick"},
+            "params.p.default: expected a whole number, not 'tick'",
+        ),
         ({"type": "date", "default": "ticks"}, "params.p.default: expected a date"),
-        ({"type": "date", "default": "tick", "format": "%Y"}, "params.p.format: only a text has one"),
+        (
+            {"type": "date", "default": "tick", "format": "%Y"},
+            "params.p.format: only a text has one",
+        ),
         ({"type": "text", "default": "a", "format": "%Y"}, "params.p.format: only a text has one"),
-        ({"type": "text", "default": "tick", "format": "%c"}, "params.p.format: expected text with some of %Y %m"),
-        ({"type": "text", "default": "tick", "format": "day%%"}, "params.p.format: expected text with some of"),
-        ({"type": "text", "default": "tick", "format": ""}, "params.p.format: expected text with some of"),
-        ({"type": "date", "default": "tick", "choices": ["2026-01-01"]}, "params.p.choices: a parameter whose value"),
+        (
+            {"type": "text", "default": "tick", "format": "%c"},
+            "params.p.format: expected text with some of %Y %m",
+        ),
+        (
+            {"type": "text", "default": "tick", "format": "day%%"},
+            "params.p.format: expected text with some of",
+        ),
+        (
+            {"type": "text", "default": "tick", "format": ""},
+            "params.p.format: expected text with some of",
+        ),
+        (
+            {"type": "date", "default": "tick", "choices": ["2026-01-01"]},
+            "params.p.choices: a parameter whose value",
+        ),
     ],
 )
 def test_a_wrong_binding_is_refused_with_its_place(param: dict[str, Any], words: str) -> None:
@@ -111,4 +140,6 @@ def test_a_wrong_binding_is_refused_with_its_place(param: dict[str, Any], words:
 @pytest.mark.parametrize("schedule", [None, {}, {"after": ["raw"]}])
 def test_the_tick_before_is_refused_where_no_clock_makes_ticks(schedule: Any) -> None:
     told_of = told(schedule, {"p": {"type": "date", "default": "previous_tick"}})
-    assert "params.p.default: previous_tick is the one before in time; it needs a schedule:" in told_of
+    assert (
+        "params.p.default: previous_tick is the one before in time; it needs a schedule:" in told_of
+    )

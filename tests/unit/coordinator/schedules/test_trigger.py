@@ -47,7 +47,13 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
         ),
         ("0,30 2 * * *", BERLIN, "2026-03-29T00:00Z", "2026-03-29T12:00Z", ["03-29T03:00+0200"]),
         ("0 2,3 * * *", BERLIN, "2026-03-29T00:00Z", "2026-03-29T12:00Z", ["03-29T03:00+0200"]),
-        ("0 */2 * * *", BERLIN, "2026-03-29T00:00Z", "2026-03-29T02:00Z", ["03-29T03:00+0200", "03-29T04:00+0200"]),
+        (
+            "0 */2 * * *",
+            BERLIN,
+            "2026-03-29T00:00Z",
+            "2026-03-29T02:00Z",
+            ["03-29T03:00+0200", "03-29T04:00+0200"],
+        ),
         ("*/30 2 * * *", BERLIN, "2026-03-29T00:00Z", "2026-03-29T12:00Z", ["03-29T03:00+0200"]),
         # Back in Berlin: 03:00 +02:00 is 02:00 +01:00. A fold: once, the first time.
         (
@@ -57,8 +63,20 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
             "2026-10-26T12:00Z",
             ["10-25T02:30+0200", "10-26T02:30+0100"],
         ),
-        ("*/30 2 * * *", BERLIN, "2026-10-24T12:00Z", "2026-10-25T12:00Z", ["10-25T02:00+0200", "10-25T02:30+0200"]),
-        ("0 */2 * * *", BERLIN, "2026-10-24T23:00Z", "2026-10-25T03:00Z", ["10-25T02:00+0200", "10-25T04:00+0100"]),
+        (
+            "*/30 2 * * *",
+            BERLIN,
+            "2026-10-24T12:00Z",
+            "2026-10-25T12:00Z",
+            ["10-25T02:00+0200", "10-25T02:30+0200"],
+        ),
+        (
+            "0 */2 * * *",
+            BERLIN,
+            "2026-10-24T23:00Z",
+            "2026-10-25T03:00Z",
+            ["10-25T02:00+0200", "10-25T04:00+0100"],
+        ),
         ("15 2,3 * * *", BERLIN, "2026-10-25T00:20Z", "2026-10-25T12:00Z", ["10-25T03:15+0100"]),
         # Every hour, or some minutes of every hour: each hour that passes counts, and no other.
         (
@@ -68,7 +86,13 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
             "2026-10-25T02:00Z",
             ["10-25T01:30+0200", "10-25T02:30+0200", "10-25T02:30+0100"],
         ),
-        ("30 * * * *", BERLIN, "2026-03-29T00:00Z", "2026-03-29T02:00Z", ["03-29T01:30+0100", "03-29T03:30+0200"]),
+        (
+            "30 * * * *",
+            BERLIN,
+            "2026-03-29T00:00Z",
+            "2026-03-29T02:00Z",
+            ["03-29T01:30+0100", "03-29T03:30+0200"],
+        ),
         # New York changes at other dates, at 02:00 as the clock shows it.
         (
             "30 2 * * *",
@@ -101,8 +125,20 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
             ["04-05T01:45+1100", "04-06T01:45+1030"],
         ),
         # The leap day, and the days after it.
-        ("0 0 29 2 *", "UTC", "2026-01-01T00:00Z", "2033-01-01T00:00Z", ["02-29T00:00+0000", "02-29T00:00+0000"]),
-        ("0 12 L 2 *", "UTC", "2027-01-01T00:00Z", "2028-12-31T00:00Z", ["02-28T12:00+0000", "02-29T12:00+0000"]),
+        (
+            "0 0 29 2 *",
+            "UTC",
+            "2026-01-01T00:00Z",
+            "2033-01-01T00:00Z",
+            ["02-29T00:00+0000", "02-29T00:00+0000"],
+        ),
+        (
+            "0 12 L 2 *",
+            "UTC",
+            "2027-01-01T00:00Z",
+            "2028-12-31T00:00Z",
+            ["02-28T12:00+0000", "02-29T12:00+0000"],
+        ),
         # Samoa went over the date line: its clocks never showed the 30th of December 2011.
         (
             "0 9 * * *",
@@ -132,7 +168,13 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
         ),
         # A zone that was merged into another one keeps its name; Sao Paulo, without daylight saving since 2019, had it
         # at midnight.
-        ("0 6 1 1 *", "Europe/Kiev", "2026-12-01T00:00Z", "2027-02-01T00:00Z", ["01-01T06:00+0200"]),
+        (
+            "0 6 1 1 *",
+            "Europe/Kiev",
+            "2026-12-01T00:00Z",
+            "2027-02-01T00:00Z",
+            ["01-01T06:00+0200"],
+        ),
         (
             "0 0 4 11 *",
             "America/Sao_Paulo",
@@ -161,8 +203,12 @@ def test_every_is_counted_from_the_epoch_and_not_from_when_the_schedule_was_set(
     ten = ScheduleSpec(every=10)
     assert next_tick(ten, at("2026-11-27T01:30:03.5Z")) == at("2026-11-27T01:30:10Z")
     assert next_tick(ten, at("2026-11-27T01:30:10Z")) == at("2026-11-27T01:30:20Z")
-    assert next_tick(ScheduleSpec(every="7d"), at("2026-11-27T00:00Z")) == at("2026-12-03T00:00Z")  # a Thursday
-    assert next_tick(ScheduleSpec(every="7s"), at("1969-12-31T23:59:50Z")) == at("1969-12-31T23:59:53Z")
+    assert next_tick(ScheduleSpec(every="7d"), at("2026-11-27T00:00Z")) == at(
+        "2026-12-03T00:00Z"
+    )  # a Thursday
+    assert next_tick(ScheduleSpec(every="7s"), at("1969-12-31T23:59:50Z")) == at(
+        "1969-12-31T23:59:53Z"
+    )
 
 
 def test_no_tick_is_made_by_datasets_by_hand_or_at_the_end_of_the_schedule() -> None:
@@ -184,30 +230,43 @@ def test_no_tick_is_made_by_datasets_by_hand_or_at_the_end_of_the_schedule() -> 
         (cron("30 2 * * *", BERLIN), "2026-03-30T00:30Z", "2026-03-29T01:00Z"),
         (cron("30 2 * * *", BERLIN), "2026-10-25T01:30Z", "2026-10-25T00:30Z"),
         (cron("0 0 29 2 *", "UTC"), "2028-02-29T00:00Z", "2024-02-29T00:00Z"),
-        (ScheduleSpec(every="1h", until="2026-01-01T00:30Z"), "2026-11-27T00:00Z", "2026-01-01T00:00Z"),
+        (
+            ScheduleSpec(every="1h", until="2026-01-01T00:30Z"),
+            "2026-11-27T00:00Z",
+            "2026-01-01T00:00Z",
+        ),
     ],
 )
-def test_the_tick_before_is_the_last_one_strictly_earlier(schedule: ScheduleSpec, before: str, expected: str) -> None:
+def test_the_tick_before_is_the_last_one_strictly_earlier(
+    schedule: ScheduleSpec, before: str, expected: str
+) -> None:
     assert previous_tick(schedule, at(before)) == at(expected)
 
 
 FIELD = st.sampled_from(["*", "0", "30", "1,2,3", "*/2", "2-4", "*/7"])
 
 
-@given(FIELD, FIELD.filter(lambda field: field != "30"), st.sampled_from([BERLIN, NEW_YORK, LORD_HOWE]), st.data())
+@given(
+    FIELD,
+    FIELD.filter(lambda field: field != "30"),
+    st.sampled_from([BERLIN, NEW_YORK, LORD_HOWE]),
+    st.data(),
+)
 def test_the_ticks_do_not_depend_on_where_the_look_began(
     minute: str, hour: str, zone: str, data: st.DataObject
 ) -> None:
     schedule = cron(f"{minute} {hour} * * *", zone)
-    begin = at(data.draw(st.sampled_from(["2026-03-28T18:00Z", "2026-10-24T18:00Z", "2026-04-04T06:00Z"])))
+    begin = at(
+        data.draw(st.sampled_from(["2026-03-28T18:00Z", "2026-10-24T18:00Z", "2026-04-04T06:00Z"]))
+    )
     end = begin + timedelta(hours=16)
     every = list(ticks(schedule, begin, end))
     assert every == sorted(set(every))
     middle = begin + timedelta(seconds=data.draw(st.integers(0, 16 * 3600)))
     assert [tick for tick in every if tick > middle] == list(ticks(schedule, middle, end))
-    assert previous_tick(schedule, middle) == next((t for t in reversed(every) if t < middle), None) or not (
-        every and every[0] < middle
-    )
+    assert previous_tick(schedule, middle) == next(
+        (t for t in reversed(every) if t < middle), None
+    ) or not (every and every[0] < middle)
 
 
 @pytest.mark.variant
@@ -221,9 +280,16 @@ def test_ticks_are_the_same_whatever_the_zone_and_the_zone_data_of_the_host() ->
         "    print(*ticks(schedule, begin, end))\n"
     )
     said = set()
-    for zone, path in (("UTC", ""), ("America/New_York", "/nowhere"), ("Australia/Lord_Howe", str(ROOT)), ("EST5", "")):
+    for zone, path in (
+        ("UTC", ""),
+        ("America/New_York", "/nowhere"),
+        ("Australia/Lord_Howe", str(ROOT)),
+        ("EST5", ""),
+    ):
         env = {**os.environ, "TZ": zone, "PYTHONTZPATH": path}
-        done = subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True
+        )
         said.add(done.stdout)
     (lines,) = said
     assert "2026-10-25 00:30:00+00:00 2026-10-26 01:30:00+00:00" in lines

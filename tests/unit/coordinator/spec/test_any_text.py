@@ -63,7 +63,21 @@ TOKENS += [
     "groups",
     "a",
 ]
-TOKENS += ["steps", "needs", "for_each", "from", "join", "at_least", "params", "python", "m:f", "1", "no", "~", "1e999"]
+TOKENS += [
+    "steps",
+    "needs",
+    "for_each",
+    "from",
+    "join",
+    "at_least",
+    "params",
+    "python",
+    "m:f",
+    "1",
+    "no",
+    "~",
+    "1e999",
+]
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -75,7 +89,15 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                [*GroupSpec.model_fields, *JobSpec.model_fields, "python", "sql", "from", "rule", "at_least"]
+                [
+                    *GroupSpec.model_fields,
+                    *JobSpec.model_fields,
+                    "python",
+                    "sql",
+                    "from",
+                    "rule",
+                    "at_least",
+                ]
             ),
             inner,
             max_size=4,
@@ -91,14 +113,22 @@ def test_any_text_is_read_or_refused_with_a_spec_error(text: str, source: str) -
     refuses_or_reads(text, source)
 
 
-@given(st.integers(0, len(FLIGHTS)), st.integers(0, 20), st.lists(st.sampled_from(TOKENS), max_size=3).map("".join))
+@given(
+    st.integers(0, len(FLIGHTS)),
+    st.integers(0, 20),
+    st.lists(st.sampled_from(TOKENS), max_size=3).map("".join),
+)
 @settings(max_examples=300, deadline=None)
-def test_a_spec_with_a_wound_is_read_or_refused_with_a_spec_error(at: int, length: int, new: str) -> None:
+def test_a_spec_with_a_wound_is_read_or_refused_with_a_spec_error(
+    at: int, length: int, new: str
+) -> None:
     refuses_or_reads(FLIGHTS[:at] + new + FLIGHTS[at + length :], "s.yaml")
 
 
 @given(
-    st.fixed_dictionaries({"name": st.just("x"), "groups": VALUES | st.lists(st.just({"name": "a"}) | VALUES)})
+    st.fixed_dictionaries(
+        {"name": st.just("x"), "groups": VALUES | st.lists(st.just({"name": "a"}) | VALUES)}
+    )
     | st.dictionaries(st.sampled_from(list(JobSpec.model_fields)), VALUES)
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -19,7 +19,12 @@ def plan(*groups: dict[str, Any]) -> Plan:
 def test_its_results_are_read_in_conditions_and_sql() -> None:
     sql = "SELECT :results.flights.version AS version"
     reads = {"name": "reads", "needs": ["flights"], "steps": [{"sql": sql, "output": "versions"}]}
-    after = {"name": "after", "needs": ["flights"], "when": "results.flights.version > 0", "spark": False}
+    after = {
+        "name": "after",
+        "needs": ["flights"],
+        "when": "results.flights.version > 0",
+        "spark": False,
+    }
     plan(COMPACTS, reads, {**after, "steps": [{"python": "m:f"}]})
 
 

@@ -26,7 +26,14 @@ PARAMS: dict[str, Any] = {
     "secret": "${env:KEY}",
 }
 RESULTS: dict[str, dict[str, Any] | None] = {
-    "clean": {"rows": 0, "ok": True, "items": 5, "many": list(range(8000)), "text": "x" * 9000, "none": None},
+    "clean": {
+        "rows": 0,
+        "ok": True,
+        "items": 5,
+        "many": list(range(8000)),
+        "text": "x" * 9000,
+        "none": None,
+    },
     "by-carrier": {"a key": 7},
     "failed": None,
 }
@@ -47,7 +54,10 @@ def judged(text: str) -> ConditionResult:
         ("not params.full or params.n in [1, 2, 3]", True),
         ("params.n not in (1, 2)", True),
         ("0 < params.n <= 3 != params.share", True),
-        ("params.n * 2 - 1 == 5 and params.n // 2 == 1 and params.n % 2 == 1 and params.n / 2 == 1.5", True),
+        (
+            "params.n * 2 - 1 == 5 and params.n // 2 == 1 and params.n % 2 == 1 and params.n / 2 == 1.5",
+            True,
+        ),
         ("2 ** params.n + 1 == 9 and -params.n < +1", True),
         ("'a' in params.text and params.text + 'b' == 'a%sb'", True),
         ("params.days + [3] == [1, 2, 3] and params.days[-1] == 2", True),
@@ -194,11 +204,79 @@ def test_values_are_looked_into_by_key_and_never_by_attribute() -> None:
 
 WORDS = st.sampled_from(
     [
-        *("params.n", "params.text", "params.days", "params.limits", "results.clean.many", "results.failed.rows"),
-        *("results.clean.text", "results.clean.rows", "params", "results", "x", "true", "none", "1", "0", "9", "1e308"),
-        *("'a'", "()", "[", "]", "(", ")", ",", ".", ".x", "['low']", "[0]", "{", "}", ":", "lambda", "for", "if"),
-        *("+", "-", "*", "**", "/", "//", "%", "<", "<=", "==", "!=", "in", "not in", "is", "is not", "and", "or"),
-        *("not", "|", "~", "@", ":=", "\n", "#", "f'{", "}'", "else", "__class__", "99999999999999999999"),
+        *(
+            "params.n",
+            "params.text",
+            "params.days",
+            "params.limits",
+            "results.clean.many",
+            "results.failed.rows",
+        ),
+        *(
+            "results.clean.text",
+            "results.clean.rows",
+            "params",
+            "results",
+            "x",
+            "true",
+            "none",
+            "1",
+            "0",
+            "9",
+            "1e308",
+        ),
+        *(
+            "'a'",
+            "()",
+            "[",
+            "]",
+            "(",
+            ")",
+            ",",
+            ".",
+            ".x",
+            "['low']",
+            "[0]",
+            "{",
+            "}",
+            ":",
+            "lambda",
+            "for",
+            "if",
+        ),
+        *(
+            "+",
+            "-",
+            "*",
+            "**",
+            "/",
+            "//",
+            "%",
+            "<",
+            "<=",
+            "==",
+            "!=",
+            "in",
+            "not in",
+            "is",
+            "is not",
+            "and",
+            "or",
+        ),
+        *(
+            "not",
+            "|",
+            "~",
+            "@",
+            ":=",
+            "\n",
+            "#",
+            "f'{",
+            "}'",
+            "else",
+            "__class__",
+            "99999999999999999999",
+        ),
     ]
 )
 
@@ -228,13 +306,17 @@ JSON = st.recursive(
     lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(), part, max_size=3),
     max_leaves=10,
 )
-OPERATORS = st.sampled_from(["not in", *"+-*/%<>", "//", "**", "<=", ">=", "==", "!=", "in", "is", "and", "or"])
+OPERATORS = st.sampled_from(
+    ["not in", *"+-*/%<>", "//", "**", "<=", ">=", "==", "!=", "in", "is", "and", "or"]
+)
 
 
 @given(JSON, JSON, OPERATORS)
 def test_no_two_values_make_an_operator_raise(a: Any, b: Any, op: str) -> None:
     right = "none" if op == "is" else "params.b"
-    result = evaluate(f"(params.a {op} {right}) == params.a[params.b]", {"a": a, "b": b}, RESULTS.get)
+    result = evaluate(
+        f"(params.a {op} {right}) == params.a[params.b]", {"a": a, "b": b}, RESULTS.get
+    )
     assert result.holds in (True, False, None)
     assert result.holds or result.text
 
@@ -255,13 +337,22 @@ SQL = "  - {name: b, steps: [{sql: x, output: o}]}\n"
 @pytest.mark.parametrize(
     ("when", "message"),
     [
-        ("results.a.rows >", "at character 17: invalid syntax; expected a condition, such as results.clean.rows > 0"),
+        (
+            "results.a.rows >",
+            "at character 17: invalid syntax; expected a condition, such as results.clean.rows > 0",
+        ),
         ("params.full ==\u00a7 1", "at character 15: invalid character"),
         ("results.b.rows > 0", "at character 1: unknown group 'b'; groups: a, g"),
         ("results.aa.rows > 0", "at character 1: unknown group 'aa'; did you mean 'a'?"),
-        ("params.full and params.ful", "at character 17: unknown parameter 'ful'; did you mean 'full'?"),
+        (
+            "params.full and params.ful",
+            "at character 17: unknown parameter 'ful'; did you mean 'full'?",
+        ),
         ("params.zzz", "at character 1: unknown parameter 'zzz'; there are: full"),
-        ("results.g.x > 1", "at character 1: 'g' is this group itself, which has no results before it has run"),
+        (
+            "results.g.x > 1",
+            "at character 1: 'g' is this group itself, which has no results before it has run",
+        ),
         ("rows > 0", "at character 1: unknown name 'rows'; expected params or results; quote text"),
         ("result.a.rows > 0", "at character 1: unknown name 'result'; did you mean 'results'?"),
         (
@@ -273,11 +364,16 @@ SQL = "  - {name: b, steps: [{sql: x, output: o}]}\n"
         ("params", "at character 1: params alone is no value; name a parameter, as in params.full"),
         ("'é' == params.full.__class__", "at character 8: '__class__' is not allowed"),
         ("params.full & true", "at character 1: `params.full & true` is not allowed"),
-        ("params.full is 1", "at character 1: is wants none, true or false on its right; use == here"),
+        (
+            "params.full is 1",
+            "at character 1: is wants none, true or false on its right; use == here",
+        ),
         ("params.full  == '" + "x" * 1000 + "'", "expected at most 1,000 characters, not 1,018"),
     ],
 )
-def test_a_condition_that_cannot_work_is_refused_with_its_line_and_place(when: str, message: str) -> None:
+def test_a_condition_that_cannot_work_is_refused_with_its_line_and_place(
+    when: str, message: str
+) -> None:
     (line,) = told(spec(when, name="g"))
     assert line.startswith("s.yaml:7:11: groups[1].when: ")
     assert message in line
@@ -288,18 +384,30 @@ def test_a_condition_that_cannot_work_is_refused_with_its_line_and_place(when: s
     [
         (SQL, "a", "group 'b' does not come before this one; add it to needs:"),
         (FORK, "a", "group 'b' does not come before this one; add it to needs:"),
-        (FORK, "b", "group 'b' is a fork; its members have results of their own, and none speaks for all"),
+        (
+            FORK,
+            "b",
+            "group 'b' is a fork; its members have results of their own, and none speaks for all",
+        ),
         (SQL, "b", "group 'b' has no Python step and no stream, so it has no results"),
-        ("  - {name: b, needs: [a]}\n", "b", "group 'b' has no Python step and no stream, so it has no results"),
+        (
+            "  - {name: b, needs: [a]}\n",
+            "b",
+            "group 'b' has no Python step and no stream, so it has no results",
+        ),
         (B, "a", "group 'b' does not come before this one; add it to needs:"),
         (B, "b", ""),
         (B + "  - {name: c, needs: [b]}\n", "c", ""),
     ],
 )
-def test_results_are_of_groups_that_come_before_and_record_some(more: str, needs: str, message: str) -> None:
+def test_results_are_of_groups_that_come_before_and_record_some(
+    more: str, needs: str, message: str
+) -> None:
     last = f"  - {{name: g, needs: [{needs}], when: results.b.n > 1, steps: [{{python: 'm:f'}}]}}\n"
     if message:
-        assert told(HEAD + A + more + last) == [f"s.yaml:5:33: groups[2].when: at character 1: {message}"]
+        assert told(HEAD + A + more + last) == [
+            f"s.yaml:5:33: groups[2].when: at character 1: {message}"
+        ]
     else:
         assert JobSpec.from_text(HEAD + A + more + last).groups[-1].when == "results.b.n > 1"
 
@@ -309,10 +417,10 @@ def test_the_counts_of_a_stream_are_results_also_without_python() -> None:
         "  - name: load\n    inputs: {e: {stream: /in, format: json, schema: id INT}}\n"
         "    steps: [{sql: x, output: o}]\n"
     )
-    last = (
-        "  - {name: g, needs: [load], when: results.load.e.files > 0, steps: [{sql: ':results.load.e', output: p}]}\n"
+    last = "  - {name: g, needs: [load], when: results.load.e.files > 0, steps: [{sql: ':results.load.e', output: p}]}\n"
+    text = (
+        HEAD.replace("groups:", "outputs: {o: {mode: append}}\npublish: [o]\ngroups:") + load + last
     )
-    text = HEAD.replace("groups:", "outputs: {o: {mode: append}}\npublish: [o]\ngroups:") + load + last
     assert JobSpec.from_text(text).groups[-1].when == "results.load.e.files > 0"
 
 
@@ -327,9 +435,13 @@ def test_a_fork_is_judged_before_it_has_members() -> None:
 def test_a_condition_is_text() -> None:
     for wrong in (True, 1, ["params.full"]):
         with pytest.raises(SpecError, match=r"groups\[0\]\.when: expected text, not "):
-            JobSpec.model_validate(minimal(groups=[{"name": "a", "when": wrong, "steps": [{"python": "m:f"}]}]))
+            JobSpec.model_validate(
+                minimal(groups=[{"name": "a", "when": wrong, "steps": [{"python": "m:f"}]}])
+            )
     with pytest.raises(SpecError, match="expected text, not empty text"):
-        JobSpec.model_validate(minimal(groups=[{"name": "a", "when": "", "steps": [{"python": "m:f"}]}]))
+        JobSpec.model_validate(
+            minimal(groups=[{"name": "a", "when": "", "steps": [{"python": "m:f"}]}])
+        )
 
 
 def test_a_group_sees_its_own_parameters_and_a_cycle_is_told_once() -> None:
@@ -344,7 +456,8 @@ def test_a_group_sees_its_own_parameters_and_a_cycle_is_told_once() -> None:
 def test_ten_thousand_conditions_in_a_chain_are_checked_in_seconds() -> None:
     step = [{"python": "m:f"}]
     chain = [{"name": "g0", "steps": step}] + [
-        {"name": f"g{i}", "needs": [f"g{i - 1}"], "when": "results.g0.n > 1", "steps": step} for i in range(1, 10_000)
+        {"name": f"g{i}", "needs": [f"g{i - 1}"], "when": "results.g0.n > 1", "steps": step}
+        for i in range(1, 10_000)
     ]
     limit = Limit(30.0, time.process_time)
     JobSpec.model_validate({"name": "x", "groups": chain})

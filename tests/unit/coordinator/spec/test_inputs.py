@@ -12,7 +12,9 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
-HEAD = "name: x\nparams: {days: [2, 1, 2], d: {type: list}, n: 3, bad: ['${env:X}', [1]]}\ngroups:\n"
+HEAD = (
+    "name: x\nparams: {days: [2, 1, 2], d: {type: list}, n: 3, bad: ['${env:X}', [1]]}\ngroups:\n"
+)
 A = "  - {name: a, steps: [{python: 'm:f', output: o}]}\n"
 Z = "  - {name: z, steps: [{sql: SELECT 1 AS n, output: p}]}\n"
 J = "  - {name: j, needs: [a, z]}\n"
@@ -30,7 +32,10 @@ def reads(needs: str, **more: str) -> str:
 
 
 def test_an_input_is_written_in_short_or_in_full() -> None:
-    text = reads("a", inputs="{u: flights, v: flights@latest, w: flights@7, x: {dataset: flights, version: 7}}")
+    text = reads(
+        "a",
+        inputs="{u: flights, v: flights@latest, w: flights@7, x: {dataset: flights, version: 7}}",
+    )
     inputs = plan_of(text).groups["r"].spec.inputs
     assert {name: (one.dataset, one.version) for name, one in inputs.items()} == {
         **dict.fromkeys("uv", ("flights", None)),
@@ -41,14 +46,29 @@ def test_an_input_is_written_in_short_or_in_full() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("{u: flights@}", "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7"),
-        ("{u: flights@0}", "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7"),
+        (
+            "{u: flights@}",
+            "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7",
+        ),
+        (
+            "{u: flights@0}",
+            "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7",
+        ),
         ("{u: a b}", "u: expected a name"),
-        ("{u: {dataset: a, versio: 1}}", "u.versio: unknown field 'versio'; did you mean 'version'?"),
+        (
+            "{u: {dataset: a, versio: 1}}",
+            "u.versio: unknown field 'versio'; did you mean 'version'?",
+        ),
         ("{u: {dataset: a, version: -1}}", "u.version: expected 0 or more, not the number -1"),
         ("{o: flights}", "o: 'o' is the name of an output of 'a' too; give the input another one"),
-        ("{q: flights}", "q: 'q' is the name of an output of this group too; give the input another one"),
-        ("{u: flights, U: flights}", "U: 'U' is the name of another input (case does not count) too"),
+        (
+            "{q: flights}",
+            "q: 'q' is the name of an output of this group too; give the input another one",
+        ),
+        (
+            "{u: flights, U: flights}",
+            "U: 'U' is the name of another input (case does not count) too",
+        ),
     ],
 )
 def test_a_wrong_input_is_named_with_what_was_expected(inputs: str, message: str) -> None:
@@ -64,24 +84,49 @@ def test_a_join_reads_nothing() -> None:
 @pytest.mark.parametrize(
     ("needs", "sql", "message"),
     [
-        ("z", "SELECT :results.a.n", ":results.a.n: group 'a' is not among the needs of this one; add it to needs:"),
+        (
+            "z",
+            "SELECT :results.a.n",
+            ":results.a.n: group 'a' is not among the needs of this one; add it to needs:",
+        ),
         ("z", "SELECT :results.aa.n", ":results.aa.n: unknown group 'aa'"),
-        ("z", "SELECT :results.z.n", ":results.z.n: group 'z' has no Python step and no stream, so it has no results"),
-        ("f", "SELECT :results.f.n", ":results.f.n: group 'f' is a fork; its members have results of their own"),
-        ("a", "SELECT :results.a, 1", ":results.a: expected :results.GROUP.KEY, two names of letters, digits and _"),
+        (
+            "z",
+            "SELECT :results.z.n",
+            ":results.z.n: group 'z' has no Python step and no stream, so it has no results",
+        ),
+        (
+            "f",
+            "SELECT :results.f.n",
+            ":results.f.n: group 'f' is a fork; its members have results of their own",
+        ),
+        (
+            "a",
+            "SELECT :results.a, 1",
+            ":results.a: expected :results.GROUP.KEY, two names of letters, digits and _",
+        ),
     ],
 )
-def test_a_result_that_sql_cannot_name_is_refused(needs: str, sql: str, message: str, tmp_path: Path) -> None:
+def test_a_result_that_sql_cannot_name_is_refused(
+    needs: str, sql: str, message: str, tmp_path: Path
+) -> None:
     (line,) = told(reads(needs, sql=sql))
     assert f"groups[4].steps[0].sql: {message}" in line
     (tmp_path / "q.sql").write_text(sql)
-    (line,) = told(reads(needs, sql=sql).replace(f"sql: {json.dumps(sql)}", "sql_file: q.sql"), folder=tmp_path)
+    (line,) = told(
+        reads(needs, sql=sql).replace(f"sql: {json.dumps(sql)}", "sql_file: q.sql"), folder=tmp_path
+    )
     assert f"groups[4].steps[0].sql_file: {message}" in line
 
 
 @pytest.mark.parametrize(
     "sql",
-    ["SELECT :results.a.n", "SELECT ':results.b.n'", "SELECT 1 -- :results.b.n", "SELECT x::results.b.n"],
+    [
+        "SELECT :results.a.n",
+        "SELECT ':results.b.n'",
+        "SELECT 1 -- :results.b.n",
+        "SELECT x::results.b.n",
+    ],
 )
 def test_a_result_of_a_needed_group_is_fine_also_through_a_join(sql: str) -> None:
     assert plan_of(reads("j", sql=sql)).groups["r"].reads == ("a", "z")
@@ -126,13 +171,31 @@ def test_a_submit_gives_the_values_of_a_fork() -> None:
     ("values", "message"),
     [
         ("{}", ": for_each wants at least one parameter"),
-        ("{day: {param: days}}", ".day.param: 'days' holds the same value twice; distinct: true takes each once"),
-        ("{day: {param: n}}", ".day.param: the parameter 'n' is no list; give it one, or type: list"),
+        (
+            "{day: {param: days}}",
+            ".day.param: 'days' holds the same value twice; distinct: true takes each once",
+        ),
+        (
+            "{day: {param: n}}",
+            ".day.param: the parameter 'n' is no list; give it one, or type: list",
+        ),
         ("{day: {param: dayz}}", ".day.param: unknown parameter 'dayz'; did you mean 'days'?"),
-        ("{day: {}}", ".day: expected from: output.column, or param: the name of a parameter that is a list"),
-        ("{day: {param: d, from: a.b}}", ".day: expected from: output.column, or param: the name of a parameter"),
-        ("{a: [1], b: {from: a.b}}", ": for_each takes values from a column for one parameter alone, not for several"),
-        (f"{{a: {list(range(101))}, b: {list(range(100))}}}", ": for_each holds 10100 combinations; at most 10000"),
+        (
+            "{day: {}}",
+            ".day: expected from: output.column, or param: the name of a parameter that is a list",
+        ),
+        (
+            "{day: {param: d, from: a.b}}",
+            ".day: expected from: output.column, or param: the name of a parameter",
+        ),
+        (
+            "{a: [1], b: {from: a.b}}",
+            ": for_each takes values from a column for one parameter alone, not for several",
+        ),
+        (
+            f"{{a: {list(range(101))}, b: {list(range(100))}}}",
+            ": for_each holds 10100 combinations; at most 10000",
+        ),
         (
             f"{{a: {{param: days, distinct: true}}, b: {list(range(5000))}}}",
             ": a fork of 15,000 members; at most 10,000",
@@ -146,7 +209,9 @@ def test_a_wrong_fork_is_named_with_what_was_expected(values: str, message: str)
 
 def test_values_that_a_fork_cannot_have_are_refused_also_in_a_parameter() -> None:
     lines = told(forked("{day: {param: bad}}"))
-    assert "the values of a fork are stored and shown, so no reference is resolved in them" in lines[0]
+    assert (
+        "the values of a fork are stored and shown, so no reference is resolved in them" in lines[0]
+    )
     assert "are text, numbers, true or false, or mappings of names to these, not a list" in lines[1]
 
 
@@ -165,8 +230,12 @@ def over_an_input(**fields: str) -> str:
     return f"{HEAD}{A}  - {{{written}, {fork}}}\n"
 
 
-def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_the_group_makes() -> None:
-    sales = "  - {name: sales, inputs: {sales: sales}, steps: [{python: 'm:f', output: sales_new}]}\n"
+def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_the_group_makes() -> (
+    None
+):
+    sales = (
+        "  - {name: sales, inputs: {sales: sales}, steps: [{python: 'm:f', output: sales_new}]}\n"
+    )
     fork = "  - {name: f, needs: [sales], for_each: {day: {from: sales.day}}, steps: [{python: 'm:f'}]}\n"
     plan = plan_of(HEAD + sales + fork)
     assert list(plan.groups) == ["sales", "f"]
@@ -174,35 +243,53 @@ def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_t
 
 
 def test_a_fork_over_an_input_gets_a_group_before_it_that_reads_the_values() -> None:
-    plan = plan_of(over_an_input(needs="[a]", when="results.a.n > 1", queue="heavy", retry="{max: 7}", pool="jdbc"))
+    plan = plan_of(
+        over_an_input(
+            needs="[a]", when="results.a.n > 1", queue="heavy", retry="{max: 7}", pool="jdbc"
+        )
+    )
     assert list(plan.groups) == ["a", "f-values", "f"]
     reader, fork = plan.groups["f-values"], plan.groups["f"]
     assert fork.spec.needs == ("f-values", "a")
     assert (reader.spec.needs, reader.spec.when) == (("a",), "results.a.n > 1")
     assert (reader.spec.spark, reader.spec.for_each, reader.spec.pool) == (False, None, None)
     assert (reader.spec.queue_name, reader.retry.max) == ("heavy", 7)
-    assert {name: (one.dataset, one.version) for name, one in reader.spec.inputs.items()} == {"prices": ("p", 7)}
+    assert {name: (one.dataset, one.version) for name, one in reader.spec.inputs.items()} == {
+        "prices": ("p", 7)
+    }
     assert [(one.key, one.distinct) for one in reader.collect] == [("prices.day", True)]
     assert reader.feeds == (("f", "prices.day"),)
     assert plan.default_publish == {"f"}
     # A needed group that reads the same dataset does not feed the fork.
-    other = plan_of(over_an_input(needs="[a]").replace("{name: a,", "{name: a, inputs: {prices: p},"))
+    other = plan_of(
+        over_an_input(needs="[a]").replace("{name: a,", "{name: a, inputs: {prices: p},")
+    )
     assert (other.groups["a"].feeds, other.groups["f-values"].feeds) == ((), (("f", "prices.day"),))
-    assert GroupPlan.model_validate_json(plan.group_plans("", None)["f-values"]).group == reader.spec
+    assert (
+        GroupPlan.model_validate_json(plan.group_plans("", None)["f-values"]).group == reader.spec
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": "f" * 57}, f"a group named '{'f' * 57}-values' will read these values, and names have at most 63"),
+        (
+            {"name": "f" * 57},
+            f"a group named '{'f' * 57}-values' will read these values, and names have at most 63",
+        ),
         (
             {"needs": "[a]", "join": "any_succeeded"},
             "waits for the group that reads its values, so join: cannot be any_",
         ),
-        ({"inputs": "{price: p}"}, "a fork of 'prices' must need the group that makes it; add needs:, or inputs: with"),
+        (
+            {"inputs": "{price: p}"},
+            "a fork of 'prices' must need the group that makes it; add needs:, or inputs: with",
+        ),
     ],
 )
-def test_a_fork_over_an_input_that_cannot_be_is_refused(fields: dict[str, str], message: str) -> None:
+def test_a_fork_over_an_input_that_cannot_be_is_refused(
+    fields: dict[str, str], message: str
+) -> None:
     (line,) = told(over_an_input(**fields))
     assert "groups[1].for_each.day.from: " in line
     assert message in line
@@ -210,4 +297,7 @@ def test_a_fork_over_an_input_that_cannot_be_is_refused(fields: dict[str, str], 
 
 def test_the_name_of_the_group_that_reads_the_values_is_taken() -> None:
     (line,) = told(over_an_input() + "  - {name: f-values, steps: [{python: 'm:f'}]}\n")
-    assert "there is a group 'f-values', the name of the one that will read these values; give it another name" in line
+    assert (
+        "there is a group 'f-values', the name of the one that will read these values; give it another name"
+        in line
+    )

@@ -21,7 +21,11 @@ DECLARED: dict[str, Any] = {
     "mode": {"type": "text", "default": "fast", "choices": ["fast", "slow"]},
     "full": {"type": "boolean", "default": False},
     "ids": {"type": "list", "default": [1]},
-    "source": {"type": "map", "default": {"type": "jdbc"}, "description": "Where the rows come from."},
+    "source": {
+        "type": "map",
+        "default": {"type": "jdbc"},
+        "description": "Where the rows come from.",
+    },
 }
 GIVEN: dict[str, Any] = {
     "day": UnparsedText("2013-12-31"),
@@ -84,7 +88,9 @@ def test_a_date_of_python_is_written_in_its_iso_form() -> None:
     noon = datetime.datetime(2013, 12, 31, 12, tzinfo=datetime.UTC)
     spec = JobSpec.from_values(minimal(params=DECLARED), {"day": noon.date(), "at": noon})
     assert (spec.values["day"], spec.values["at"]) == ("2013-12-31", "2013-12-31T12:00:00+00:00")
-    assert "expected a date such as 2013-12-31, not a Python datetime" in problem(DECLARED, day=noon)
+    assert "expected a date such as 2013-12-31, not a Python datetime" in problem(
+        DECLARED, day=noon
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,9 @@ def test_a_date_of_python_is_written_in_its_iso_form() -> None:
         ("ids", "[1", "cannot be read: not readable as YAML"),
     ],
 )
-def test_a_value_of_another_type_than_the_declared_one_is_refused(name: str, value: Any, message: str) -> None:
+def test_a_value_of_another_type_than_the_declared_one_is_refused(
+    name: str, value: Any, message: str
+) -> None:
     given = {"day": "2013-12-31", name: unparsed(value)}
     assert problem(DECLARED, **given).startswith(f"params.{name}: {message}")
 
@@ -127,11 +135,21 @@ def test_a_value_of_another_type_than_the_declared_one_is_refused(name: str, val
     [
         ("SE", "12", 12, "expected text, as in the spec, not the number 12"),
         (2013, "2014", "soon", "expected a whole number, as in the spec, not 'soon'"),
-        (1, "2", "0.5", "expected a whole number, as in the spec, not the number 0.5; for any number, declare it with"),
+        (
+            1,
+            "2",
+            "0.5",
+            "expected a whole number, as in the spec, not the number 0.5; for any number, declare it with",
+        ),
         (0.5, "1", "true", "expected a number, as in the spec, not true"),
         (False, "true", "0", "expected true or false, as in the spec, not the number 0"),
         ([1], "[]", "{}", "expected a list, as in the spec, not a mapping"),
-        ({"type": "jdbc", "url": "u"}, "{}", "", "expected a mapping, as in the spec, not nothing (null)"),
+        (
+            {"type": "jdbc", "url": "u"},
+            "{}",
+            "",
+            "expected a mapping, as in the spec, not nothing (null)",
+        ),
     ],
     ids=repr,
 )
@@ -147,7 +165,10 @@ def test_a_parameter_whose_default_is_null_takes_any_value(value: Any) -> None:
 
 @pytest.mark.parametrize("one", [1, 1.0])
 def test_choices_are_compared_as_json_does_it(one: Any) -> None:
-    params = {"p": {"type": "number", "default": 2.5, "choices": [1, 2.5]}, "q": {"type": "list", "choices": [[True]]}}
+    params = {
+        "p": {"type": "number", "default": 2.5, "choices": [1, 2.5]},
+        "q": {"type": "list", "choices": [[True]]},
+    }
     assert JobSpec.from_values(minimal(params=params), {"p": one}).values["p"] == 1
     assert problem(params, p=2) == "params.p: expected one of 1, 2.5, not the number 2"
 
@@ -202,7 +223,9 @@ groups:
 
 
 def test_a_required_value_is_asked_for_when_the_values_are_known() -> None:
-    spec = JobSpec.model_validate(minimal(params=DECLARED))  # in Python: read once, submitted with many values
+    spec = JobSpec.model_validate(
+        minimal(params=DECLARED)
+    )  # in Python: read once, submitted with many values
     assert spec.values["day"] is None
     with pytest.raises(SpecError, match="a value is required"):
         spec.with_params({})
@@ -210,7 +233,11 @@ def test_a_required_value_is_asked_for_when_the_values_are_known() -> None:
 
 
 def test_a_declaration_is_told_from_a_mapping_that_only_has_a_type() -> None:
-    params = {"a": {"type": "jdbc", "url": "u"}, "b": {"kind": "date"}, "c": {"type": "map", "default": {"type": "x"}}}
+    params = {
+        "a": {"type": "jdbc", "url": "u"},
+        "b": {"kind": "date"},
+        "c": {"type": "map", "default": {"type": "x"}},
+    }
     spec = JobSpec.from_values(minimal(params=params), {})
     assert spec.values == {**params, "c": {"type": "x"}}
     # A slip in a declaration makes no plain default of it.
@@ -221,5 +248,7 @@ def test_a_declaration_is_told_from_a_mapping_that_only_has_a_type() -> None:
 
 def test_a_declaration_stands_for_its_value_in_a_condition() -> None:
     groups = [{"name": "a", "when": "params.limit > 5", "steps": [{"python": "m:f"}]}]
-    plan = compile_to_store(JobSpec.from_values(minimal(params=DECLARED, groups=groups), {"day": "2013-12-31"})).plan
+    plan = compile_to_store(
+        JobSpec.from_values(minimal(params=DECLARED, groups=groups), {"day": "2013-12-31"})
+    ).plan
     assert plan.params["limit"] == 10

@@ -11,7 +11,11 @@ from tests.support.jobs.specs import told
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
-EVENTS = {"stream": "kafka://one:9093,two/events", "format": "json", "schema": "id BIGINT, at STRING"}
+EVENTS = {
+    "stream": "kafka://one:9093,two/events",
+    "format": "json",
+    "schema": "id BIGINT, at STRING",
+}
 
 
 def text_of(**change: Any) -> str:
@@ -49,7 +53,10 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stream": "kafka://one"}, "stream: 'kafka://one' must be kafka://broker:port,broker:port/topic"),
+        (
+            {"stream": "kafka://one"},
+            "stream: 'kafka://one' must be kafka://broker:port,broker:port/topic",
+        ),
         ({"stream": "kafka:///events"}, "must be kafka://broker:port"),
         ({"stream": "kafka://one,/events"}, "must be kafka://broker:port"),
         ({"stream": "kafka://one/a/b"}, "must be kafka://broker:port"),
@@ -58,10 +65,19 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
         ({"format": "csv"}, "format: expected json, avro, text or raw, not 'csv'"),
         ({"format": "raw"}, "format: json or avro wants a schema:, and no other format has one"),
         ({"schema": None}, "format: json or avro wants a schema:"),
-        ({"format": "avro"}, "format: avro wants an Avro schema in JSON as schema:, and this is none"),
+        (
+            {"format": "avro"},
+            "format: avro wants an Avro schema in JSON as schema:, and this is none",
+        ),
         ({"format": "avro", "schema": '"long"'}, "the Avro schema must be that of a record"),
-        ({"format": "avro", "schema": avro("a", ["int", "string"])}, "a union of Avro wants one type beside null"),
-        ({"format": "avro", "schema": avro("a", "node")}, "'node' is no type of Avro that becomes a column"),
+        (
+            {"format": "avro", "schema": avro("a", ["int", "string"])},
+            "a union of Avro wants one type beside null",
+        ),
+        (
+            {"format": "avro", "schema": avro("a", "node")},
+            "'node' is no type of Avro that becomes a column",
+        ),
         (
             {"format": "avro", "schema": avro("a", {"type": "int", "logicalType": "time-millis"})},
             "values of Avro's time-millis are not read",
@@ -69,24 +85,51 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
         ({"schema": "id BIGNT"}, "'BIGNT' is no type of a column"),
         ({"schema": "id INTERVAL"}, "no type of a column"),
         ({"schema": "id BIGINT, Key STRING", "metadata": ["key"]}, "the column key is there twice"),
-        ({"metadata": ["key", "lag"]}, "metadata[1]: expected key, headers, timestamp, partition, offset or topic"),
+        (
+            {"metadata": ["key", "lag"]},
+            "metadata[1]: expected key, headers, timestamp, partition, offset or topic",
+        ),
         ({"max_offsets_per_run": 0}, "max_offsets_per_run: expected 1 or more"),
         ({"ignore": ["*.tmp"]}, "unknown field 'ignore'"),
-        ({"options": {"group.id": "x"}}, "the option group.id cannot be set: positions are part of the package"),
-        ({"options": {"auto.offset.reset": "latest"}}, "the option auto.offset.reset cannot be set"),
-        ({"options": {"ssl.engine.location": "/x.so"}}, "ssl.engine.location is none of the options of librdkafka"),
-        ({"options": {"sasl.kerberos.kinit.cmd": "rm"}}, "sasl.kerberos.kinit.cmd is none of the options"),
-        ({"options": {"sasl.password": "${env:WORD}"}}, "the option sasl.password is stored and shown"),
+        (
+            {"options": {"group.id": "x"}},
+            "the option group.id cannot be set: positions are part of the package",
+        ),
+        (
+            {"options": {"auto.offset.reset": "latest"}},
+            "the option auto.offset.reset cannot be set",
+        ),
+        (
+            {"options": {"ssl.engine.location": "/x.so"}},
+            "ssl.engine.location is none of the options of librdkafka",
+        ),
+        (
+            {"options": {"sasl.kerberos.kinit.cmd": "rm"}},
+            "sasl.kerberos.kinit.cmd is none of the options",
+        ),
+        (
+            {"options": {"sasl.password": "${env:WORD}"}},
+            "the option sasl.password is stored and shown",
+        ),
         ({"options": {"ssl.key.pem": "-----BEGIN"}}, "the option ssl.key.pem is stored and shown"),
-        ({"options": {"sasl.username": "${vault:user}"}}, "expected a reference such as ${env:NAME}"),
+        (
+            {"options": {"sasl.username": "${vault:user}"}},
+            "expected a reference such as ${env:NAME}",
+        ),
     ],
 )
-def test_a_wrong_topic_is_named_with_what_was_expected(change: dict[str, Any], message: str) -> None:
+def test_a_wrong_topic_is_named_with_what_was_expected(
+    change: dict[str, Any], message: str
+) -> None:
     lines = told(text_of(**change))
     assert message in "\n".join(lines)
     assert all("groups[0].inputs.events" in line for line in lines)
 
 
 def test_options_may_hold_references_which_a_worker_resolves() -> None:
-    options = {"security.protocol": "SASL_SSL", "sasl.username": "${env:USER}", "sasl.password": "${secret:WORD}"}
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "${env:USER}",
+        "sasl.password": "${secret:WORD}",
+    }
     assert read(options=options).options == options

@@ -7,7 +7,12 @@ from unstuck.coordinator.spec.lineage import led_to
 
 def test_a_group_is_led_to_by_itself_and_by_those_before_it_through_any_group() -> None:
     needs = {"a": (), "b": (), "join": ("a", "b"), "c": ("join",), "d": ("a",), "e": ("c", "d")}
-    assert led_to(needs, {"a", "b", "c", "d"}) == {"a": {"a"}, "b": {"b"}, "c": {"a", "b", "c"}, "d": {"a", "d"}}
+    assert led_to(needs, {"a", "b", "c", "d"}) == {
+        "a": {"a"},
+        "b": {"b"},
+        "c": {"a", "b", "c"},
+        "d": {"a", "d"},
+    }
     assert led_to({}, {"x"}) == {"x": {"x"}}
 
 

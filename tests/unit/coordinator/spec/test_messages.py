@@ -93,7 +93,9 @@ groups:
 def test_what_is_no_name_of_an_error_is_told_where_it_stands(written: str, message: str) -> None:
     (line,) = told(f"name: x\ndefaults: {{retry: {{retry_on: {written}}}}}\n{HEAD[8:]}{A}")
     assert line.partition(": ")[2] == f"defaults.retry.{message}"
-    (line,) = told(f"{HEAD}  - {{name: a, retry: {{retry_on: {written}}}, steps: [{{python: 'm:f'}}]}}\n")
+    (line,) = told(
+        f"{HEAD}  - {{name: a, retry: {{retry_on: {written}}}, steps: [{{python: 'm:f'}}]}}\n"
+    )
     assert line.partition(": ")[2] == f"groups[0].retry.{message}"
 
 
@@ -114,10 +116,22 @@ def test_hooks_are_refused_with_what_to_write_instead(at: str) -> None:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("compact: flights, output: few", "compact: makes a version of its own, and has no output:"),
-        ("compact: flights, params: {target: 0}", "compact: takes no params: but target, a whole number of MB"),
-        ("compact: flights, params: {target: true}", "compact: takes no params: but target, a whole number of MB"),
-        ("compact: flights, params: {size: 1}", "compact: takes no params: but target, a whole number of MB"),
+        (
+            "compact: flights, output: few",
+            "compact: makes a version of its own, and has no output:",
+        ),
+        (
+            "compact: flights, params: {target: 0}",
+            "compact: takes no params: but target, a whole number of MB",
+        ),
+        (
+            "compact: flights, params: {target: true}",
+            "compact: takes no params: but target, a whole number of MB",
+        ),
+        (
+            "compact: flights, params: {size: 1}",
+            "compact: takes no params: but target, a whole number of MB",
+        ),
     ],
 )
 def test_a_compaction_that_asks_for_what_there_is_not_is_refused(step: str, message: str) -> None:
@@ -127,9 +141,13 @@ def test_a_compaction_that_asks_for_what_there_is_not_is_refused(step: str, mess
 
 @pytest.mark.parametrize("field", sorted(NOT_YET))
 def test_a_field_of_the_design_that_is_still_to_come_says_so(field: str) -> None:
-    assert told(f"{field}: 1\n" + HEAD + A) == [f"s.yaml:1:1: {field}: {field!r} is not supported yet; remove it"]
+    assert told(f"{field}: 1\n" + HEAD + A) == [
+        f"s.yaml:1:1: {field}: {field!r} is not supported yet; remove it"
+    ]
     group = HEAD + f"  - {{name: a, {field}: 1, steps: [{{python: 'm:f', {field}: 1}}]}}\n"
-    assert [line.rpartition(": ")[2] for line in told(group)] == [f"{field!r} is not supported yet; remove it"] * 2
+    assert [line.rpartition(": ")[2] for line in told(group)] == [
+        f"{field!r} is not supported yet; remove it"
+    ] * 2
 
 
 def test_every_pattern_has_words() -> None:
@@ -138,9 +156,13 @@ def test_every_pattern_has_words() -> None:
             own = {value["pattern"]} if isinstance(value.get("pattern"), str) else set()
             own |= set(value.get("patternProperties", ()))
             return own.union(*(patterns(child) for child in value.values()))
-        return set().union(*(patterns(child) for child in value)) if isinstance(value, list) else set()
+        return (
+            set().union(*(patterns(child) for child in value)) if isinstance(value, list) else set()
+        )
 
-    of_models = {p for p in patterns(schema.json_schema()) if r"\s*" not in p}  # the duration's words are its own
+    of_models = {
+        p for p in patterns(schema.json_schema()) if r"\s*" not in p
+    }  # the duration's words are its own
     assert of_models == set(PATTERNS)
 
 
@@ -168,7 +190,10 @@ def test_problems_of_a_python_value_have_paths_without_lines() -> None:
         JobSpec.model_validate(minimal(max_paralel=3))
     (problem,) = caught.value.problems
     assert (problem.path, problem.line, problem.source) == ("max_paralel", None, "")
-    assert str(caught.value) == "max_paralel: unknown field 'max_paralel'; did you mean 'max_parallel'?"
+    assert (
+        str(caught.value)
+        == "max_paralel: unknown field 'max_paralel'; did you mean 'max_parallel'?"
+    )
 
 
 def test_a_thousand_problems_are_told_in_fifty_lines() -> None:

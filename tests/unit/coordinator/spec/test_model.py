@@ -43,7 +43,10 @@ def test_json_and_python_values_say_the_same_as_yaml() -> None:
 def test_what_is_stored_reads_back_as_it_was_and_keeps_what_was_written() -> None:
     # A group that asks for the default by name must still win over the job's defaults after a round trip.
     spec = JobSpec.model_validate(
-        minimal(defaults={"worker_losses": 9}, groups=[{"name": "a", "worker_losses": 3, "steps": [{"python": "m:f"}]}])
+        minimal(
+            defaults={"worker_losses": 9},
+            groups=[{"name": "a", "worker_losses": 3, "steps": [{"python": "m:f"}]}],
+        )
     )
     again = JobSpec.model_validate_json(spec.to_json())
     assert again == spec
@@ -54,14 +57,17 @@ def test_what_is_stored_reads_back_as_it_was_and_keeps_what_was_written() -> Non
 def test_what_is_stored_holds_no_field_that_nobody_wrote() -> None:
     # Else a release that knows one field more would store specs that the release before it refuses.
     assert (
-        JobSpec.model_validate(minimal()).to_json() == '{"groups":[{"name":"a","steps":[{"python":"m:f"}]}],"name":"x"}'
+        JobSpec.model_validate(minimal()).to_json()
+        == '{"groups":[{"name":"a","steps":[{"python":"m:f"}]}],"name":"x"}'
     )
 
 
 def test_the_fingerprint_ignores_layout_and_sees_every_value() -> None:
     spec = JobSpec.from_text(FLIGHTS)
     assert (
-        JobSpec.from_text("# a comment\n" + FLIGHTS.replace("timeout: 1h", "timeout:   60m")).fingerprint
+        JobSpec.from_text(
+            "# a comment\n" + FLIGHTS.replace("timeout: 1h", "timeout:   60m")
+        ).fingerprint
         == spec.fingerprint
     )
     assert JobSpec.from_text(FLIGHTS.replace("2013", "2014")).fingerprint != spec.fingerprint
@@ -82,7 +88,11 @@ def test_all_forms_of_a_join_and_of_a_fork_survive_storing() -> None:
     )
     spec = JobSpec.from_text(text)
     assert JobSpec.model_validate_json(spec.to_json()) == spec
-    assert [str(group.join) for group in spec.groups[2:]] == ["at_least: 2", "at_least: 1", "none_failed"]
+    assert [str(group.join) for group in spec.groups[2:]] == [
+        "at_least: 2",
+        "at_least: 1",
+        "none_failed",
+    ]
 
 
 def test_a_spec_built_in_python_is_checked_like_one_that_was_read() -> None:
@@ -100,7 +110,9 @@ def test_a_spec_built_in_python_is_checked_like_one_that_was_read() -> None:
 def test_a_file_is_read_with_its_sql_beside_it(tmp_path: Path) -> None:
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "q.sql").write_text("SELECT 1 AS é", encoding="utf-8")
-    (tmp_path / "s.yaml").write_text(HEAD + "  - {name: a, steps: [{sql_file: sql/q.sql, output: o}]}\n")
+    (tmp_path / "s.yaml").write_text(
+        HEAD + "  - {name: a, steps: [{sql_file: sql/q.sql, output: o}]}\n"
+    )
     (step,) = JobSpec.from_file(tmp_path / "s.yaml").groups[0].steps
     assert (step.sql, step.sql_file, step.output) == ("SELECT 1 AS é", None, "o")
     inline = JobSpec.from_text(HEAD + "  - {name: a, steps: [{sql: SELECT 1 AS é, output: o}]}\n")
@@ -121,7 +133,9 @@ def test_a_file_is_read_with_its_sql_beside_it(tmp_path: Path) -> None:
         ("big.sql", "is larger than 1 MB"),
     ],
 )
-def test_an_sql_file_that_cannot_be_taken_is_refused_with_its_place(tmp_path: Path, name: str, message: str) -> None:
+def test_an_sql_file_that_cannot_be_taken_is_refused_with_its_place(
+    tmp_path: Path, name: str, message: str
+) -> None:
     (tmp_path / "q.sql").write_text("SELECT 1")
     folder = tmp_path / "specs"
     folder.mkdir()
@@ -134,9 +148,14 @@ def test_an_sql_file_that_cannot_be_taken_is_refused_with_its_place(tmp_path: Pa
 
 
 def test_an_sql_file_of_a_spec_without_a_folder_is_refused_before_anything_is_stored() -> None:
-    assert "this spec was not read from a file" in told(HEAD + "  - {name: a, steps: [{sql_file: q.sql}]}\n")[0]
+    assert (
+        "this spec was not read from a file"
+        in told(HEAD + "  - {name: a, steps: [{sql_file: q.sql}]}\n")[0]
+    )
     spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql"}]}]))
-    with pytest.raises(SpecError, match=r"groups\[0\]\.steps\[0\]\.sql_file: 'q\.sql' cannot be found"):
+    with pytest.raises(
+        SpecError, match=r"groups\[0\]\.steps\[0\]\.sql_file: 'q\.sql' cannot be found"
+    ):
         spec.to_json()
 
 
@@ -165,7 +184,9 @@ def test_a_file_above_ten_megabytes_is_refused(tmp_path: Path) -> None:
 
 
 def test_parameters_are_overridden_by_text_as_the_spec_would_read_it() -> None:
-    spec = JobSpec.model_validate(minimal(params={"year": 2013, "on": True, "months": [1], "rest": None}))
+    spec = JobSpec.model_validate(
+        minimal(params={"year": 2013, "on": True, "months": [1], "rest": None})
+    )
     texts = {"year": "2014", "on": "false", "months": "[2, 3]", "rest": "2013-01-01"}
     new = spec.with_params({name: UnparsedText(text) for name, text in texts.items()})
     assert new.params == {"year": 2014, "on": False, "months": [2, 3], "rest": "2013-01-01"}
@@ -174,7 +195,9 @@ def test_parameters_are_overridden_by_text_as_the_spec_would_read_it() -> None:
 
 
 @pytest.mark.parametrize("value", [str, UnparsedText])
-@pytest.mark.parametrize("text", ["NO", "01234", "2014", "null", "a: b # c", "[1, 2]", "*x", '"q"', "'q'", '"q', ""])
+@pytest.mark.parametrize(
+    "text", ["NO", "01234", "2014", "null", "a: b # c", "[1, 2]", "*x", '"q"', "'q'", '"q', ""]
+)
 def test_a_text_parameter_gets_the_text_character_by_character(text: str, value: type[Any]) -> None:
     spec = JobSpec.model_validate(minimal(params={"p": "SE"}))
     assert spec.with_params({"p": value(text)}).params == {"p": text}
@@ -184,7 +207,9 @@ def test_a_text_parameter_gets_the_text_character_by_character(text: str, value:
 def test_text_of_python_is_never_parsed(text: str) -> None:
     spec = JobSpec.model_validate(minimal(params={"any": None, "year": 2013}))
     assert spec.with_params({"any": text}).params["any"] == text
-    with pytest.raises(SpecError, match=r"^params\.year: expected a whole number, as in the spec, not '"):
+    with pytest.raises(
+        SpecError, match=r"^params\.year: expected a whole number, as in the spec, not '"
+    ):
         spec.with_params({"year": text})
 
 
@@ -220,7 +245,9 @@ def test_an_override_that_cannot_be_read_is_refused(text: str) -> None:
 
 def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(FLIGHTS)
-    assert JobSpec.from_file(tmp_path / "s.yaml", {"year": UnparsedText("2014")}).params == {"year": 2014}
+    assert JobSpec.from_file(tmp_path / "s.yaml", {"year": UnparsedText("2014")}).params == {
+        "year": 2014
+    }
 
 
 # --- the schema for editors
@@ -235,7 +262,9 @@ def test_the_committed_schema_is_up_to_date() -> None:
 def test_the_schema_knows_every_short_form_that_the_reader_takes() -> None:
     plain, at_least, long = schema.json_schema()["$defs"]["JoinRule"]["anyOf"]
     for rule in plain["enum"]:
-        JobSpec.model_validate(minimal(groups=[*minimal()["groups"], {"name": "b", "needs": ["a"], "join": rule}]))
+        JobSpec.model_validate(
+            minimal(groups=[*minimal()["groups"], {"name": "b", "needs": ["a"], "join": rule}])
+        )
     assert sorted([*plain["enum"], "at_least"]) == sorted(long["properties"]["rule"]["enum"])
     assert list(at_least["properties"]) == ["at_least"]
 
@@ -259,13 +288,19 @@ def test_every_property_of_the_schema_says_what_it_is_for() -> None:
 def test_the_schema_leaves_no_object_open_that_the_reader_closes() -> None:
     parsed = schema.json_schema()
     objects = [parsed, *parsed["$defs"].values()]
-    assert [part["title"] for part in objects if part.get("type") == "object" and part["additionalProperties"]] == []
+    assert [
+        part["title"]
+        for part in objects
+        if part.get("type") == "object" and part["additionalProperties"]
+    ] == []
     assert parsed["properties"]["params"]["additionalProperties"] is False
 
 
 def test_what_is_stored_is_not_checked_again() -> None:
     """Each load of a job would else take as long as its submit, on a coordinator that others wait for."""
-    stored = json.dumps({"name": "x", "groups": [{"name": "g", "steps": [{"sql": "SELECT 1; SELECT 2"}]}]})
+    stored = json.dumps(
+        {"name": "x", "groups": [{"name": "g", "steps": [{"sql": "SELECT 1; SELECT 2"}]}]}
+    )
     with pytest.raises(SpecError, match="several statements"):
         JobSpec.model_validate_json(stored)
     assert list(plan_of(stored).groups) == ["g"]

@@ -23,21 +23,45 @@ def refused(rule: str, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("{on: [fail], to: ops}", "notify[0].on[0]: expected a condition, one of failed, halted, finished, recovered"),
+        (
+            "{on: [fail], to: ops}",
+            "notify[0].on[0]: expected a condition, one of failed, halted, finished, recovered",
+        ),
         ("{on: [fail], to: ops}", "not 'fail'; did you mean 'failed'?"),
         ("{on: [7], to: ops}", "notify[0].on[0]: expected a condition, one of failed"),
         ("{on: failed, to: ops}", "notify[0].on: expected a list, not 'failed'"),
         ("{on: [], to: ops}", "notify[0].on: expected at least one, not none"),
-        ("{on: [retrying_for], to: ops}", "notify[0].on[0]: retrying_for needs a value, as retrying_for: 15m"),
+        (
+            "{on: [retrying_for], to: ops}",
+            "notify[0].on[0]: retrying_for needs a value, as retrying_for: 15m",
+        ),
         ("{on: [late], to: ops}", 'late needs a value, as late: "06:00", or "06:00 MON-FRI"'),
-        ("{on: [{failed: 5m}], to: ops}", "notify[0].on[0]: failed takes no value; write failed alone"),
-        ("{on: [{retrying: 5m}], to: ops}", "unknown field 'retrying'; did you mean 'retrying_for'?"),
-        ("{on: [{retrying_for: soon}], to: ops}", "notify[0].on[0].retrying_for: expected a duration such as 15s"),
+        (
+            "{on: [{failed: 5m}], to: ops}",
+            "notify[0].on[0]: failed takes no value; write failed alone",
+        ),
+        (
+            "{on: [{retrying: 5m}], to: ops}",
+            "unknown field 'retrying'; did you mean 'retrying_for'?",
+        ),
+        (
+            "{on: [{retrying_for: soon}], to: ops}",
+            "notify[0].on[0].retrying_for: expected a duration such as 15s",
+        ),
         ("{on: [{retrying_for: 0}], to: ops}", "a time of zero is over before it begins"),
-        ("{on: [{retrying_for: null}], to: ops}", "expected one condition with its value, as retrying_for: 15m"),
-        ("{on: [{running_for: 3 x normal}], to: ops}", "or a multiple of the runs before, as 3 x usual"),
+        (
+            "{on: [{retrying_for: null}], to: ops}",
+            "expected one condition with its value, as retrying_for: 15m",
+        ),
+        (
+            "{on: [{running_for: 3 x normal}], to: ops}",
+            "or a multiple of the runs before, as 3 x usual",
+        ),
         ("{on: [{running_for: 1 x usual}], to: ops}", "expected more than once the usual time"),
-        ("{on: [{running_for: 1h, retrying_for: 1h}], to: ops}", "expected one condition with its value"),
+        (
+            "{on: [{running_for: 1h, retrying_for: 1h}], to: ops}",
+            "expected one condition with its value",
+        ),
         ("{on: [failed, failed], to: ops}", "notify[0].on: failed: named twice in one rule"),
         ("{on: [recovered], to: ops}", "notify[0].on: recovered tells the end of a problem"),
         ("{on: [failed]}", "notify[0]: 'to' is missing"),
@@ -50,11 +74,15 @@ def refused(rule: str, more: str = "") -> str:
         ("failed", "notify[0]: expected a mapping, not 'failed'"),
     ],
 )
-def test_a_wrong_rule_is_refused_with_its_place_and_what_was_expected(rule: str, words: str) -> None:
+def test_a_wrong_rule_is_refused_with_its_place_and_what_was_expected(
+    rule: str, words: str
+) -> None:
     assert words in refused(rule)
 
 
-@pytest.mark.parametrize("late", ["6 o'clock", "24:00", "6:00", "06:00 MON-FRI-SUN", "06:00 MONDAY", "06:00,MON"])
+@pytest.mark.parametrize(
+    "late", ["6 o'clock", "24:00", "6:00", "06:00 MON-FRI-SUN", "06:00 MONDAY", "06:00,MON"]
+)
 def test_a_local_time_that_cannot_be_read_is_refused_with_its_place(late: str) -> None:
     words = refused(f'{{on: [{{late: "{late}"}}], to: ops}}', "schedule: {every: 10s}\n")
     assert words.startswith("notify[0].on[0].late: expected ")
@@ -62,7 +90,10 @@ def test_a_local_time_that_cannot_be_read_is_refused_with_its_place(late: str) -
 
 def test_behind_is_refused_where_no_group_reads_a_stream() -> None:
     words = refused("{on: [{behind: 5m}], to: ops}", "schedule: {every: 10s}\n")
-    assert words == "notify[0].on[0].behind: no group of the job reads a stream, so nothing can be behind"
+    assert (
+        words
+        == "notify[0].on[0].behind: no group of the job reads a stream, so nothing can be behind"
+    )
 
 
 def test_days_of_a_local_time_may_be_a_list_with_ranges_that_pass_the_end_of_the_week() -> None:
@@ -70,13 +101,18 @@ def test_days_of_a_local_time_may_be_a_list_with_ranges_that_pass_the_end_of_the
     assert late_of("23:59  mon-fri") == Late(23, 59, frozenset(range(5)))
     assert late_of("00:00 SAT-MON, wed") == Late(0, 0, frozenset((5, 6, 0, 2)))
     assert late_of("06:00 SUN") == Late(6, 0, frozenset((6,)))
-    assert late_of("06:00 SUN America/Argentina/Salta") == Late(6, 0, frozenset((6,)), "America/Argentina/Salta")
+    assert late_of("06:00 SUN America/Argentina/Salta") == Late(
+        6, 0, frozenset((6,)), "America/Argentina/Salta"
+    )
     assert late_of("06:00 UTC") == Late(6, 0, frozenset(range(7)), "UTC")
 
 
 def test_a_rule_is_stored_as_it_means_and_read_back() -> None:
     written = [
-        {"on": ["failed", {"retrying_for": "15m"}, {"running_for": "3 x usual"}, "recovered"], "to": "ops"},
+        {
+            "on": ["failed", {"retrying_for": "15m"}, {"running_for": "3 x usual"}, "recovered"],
+            "to": "ops",
+        },
         {"on": [{"late": "06:00 MON-FRI"}, {"running_for": 90}], "to": ["team", "on-call"]},
     ]
     spec = JobSpec.model_validate(minimal(schedule={}, notify=written))

@@ -36,11 +36,26 @@ def problems(outputs: str, more: str = "") -> list[str]:
             'quality.rules["a b"]: expected a name (letters, digits and _, not beginning',
         ),
         ("{rules: {a: 1}}", "quality.rules.a: expected text, not the number 1; put it in quotes"),
-        ("{rules: {a: ' '}}", "quality: the rule a is empty; write a condition, such as distance > 0"),
-        ("{rules: {a: x}, max_rejected_ratio: 2}", "quality.max_rejected_ratio: expected 1 or less, not the number 2"),
-        ("{rules: {a: x}, over: 20}", "quality.over: expected text, not the number 20; put it in quotes"),
-        ("{rules: {a: x}, over: 0 runs}", "quality.over: expected 1 to 1,000 runs, or a time, such as 20 runs or 1d"),
-        ("{rules: {a: x}, max_rejected: 1}", "quality.max_rejected: unknown field 'max_rejected'; did you mean 'max_"),
+        (
+            "{rules: {a: ' '}}",
+            "quality: the rule a is empty; write a condition, such as distance > 0",
+        ),
+        (
+            "{rules: {a: x}, max_rejected_ratio: 2}",
+            "quality.max_rejected_ratio: expected 1 or less, not the number 2",
+        ),
+        (
+            "{rules: {a: x}, over: 20}",
+            "quality.over: expected text, not the number 20; put it in quotes",
+        ),
+        (
+            "{rules: {a: x}, over: 0 runs}",
+            "quality.over: expected 1 to 1,000 runs, or a time, such as 20 runs or 1d",
+        ),
+        (
+            "{rules: {a: x}, max_rejected: 1}",
+            "quality.max_rejected: unknown field 'max_rejected'; did you mean 'max_",
+        ),
     ],
 )
 def test_wrong_rules_are_told_by_place(written: str, told: str) -> None:
@@ -48,7 +63,9 @@ def test_wrong_rules_are_told_by_place(written: str, told: str) -> None:
     assert problem.startswith(f"outputs.flights.{told}")
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("overwrite", "replace"), ("upsert", "merge"), ("apend", "append")])
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("overwrite", "replace"), ("upsert", "merge"), ("apend", "append")]
+)
 def test_a_mode_that_other_tools_have_is_told_by_our_word(theirs: str, ours: str) -> None:
     (problem,) = problems(f"{{flights: {{mode: {theirs}}}}}")
     assert problem.startswith("outputs.flights.mode: expected replace, append, ")
@@ -73,7 +90,10 @@ def test_rejected_rows_of_several_runs_are_counted_only_where_rows_are_appended(
         ("{unique: id}", "expect.unique: expected a list, not 'id'"),
         ("{unique: [id, id]}", "expect: unique names a column twice"),
         ("{fresh: {column: day}}", "expect.fresh: 'within' is missing"),
-        ("{fresh: {column: day, within: soon}}", "expect.fresh.within: expected a duration such as"),
+        (
+            "{fresh: {column: day, within: soon}}",
+            "expect.fresh.within: expected a duration such as",
+        ),
     ],
 )
 def test_wrong_expectations_are_told_by_place(written: str, told: str) -> None:
@@ -104,12 +124,18 @@ def test_the_name_of_rejected_rows_is_taken() -> None:
 
 def test_keys_of_a_fork_cannot_be_unique() -> None:
     (problem,) = problems("{parts: {expect: {unique: [id]}}}")
-    assert problem.startswith("outputs.parts.expect.unique: 'parts' is made by the members of the fork 'each', each of")
+    assert problem.startswith(
+        "outputs.parts.expect.unique: 'parts' is made by the members of the fork 'each', each of"
+    )
     assert problems("{parts: {expect: {rows: {min: 1}, fresh: {column: day, within: 2d}}}}") == []
 
 
-@pytest.mark.parametrize("rules", ["quality: {rules: {a: 'x > 0'}}", "expect: {unique: [id], rows: {min: 1}}"])
-def test_what_is_checked_holds_for_an_output_that_is_not_published_and_a_mode_does_not(rules: str) -> None:
+@pytest.mark.parametrize(
+    "rules", ["quality: {rules: {a: 'x > 0'}}", "expect: {unique: [id], rows: {min: 1}}"]
+)
+def test_what_is_checked_holds_for_an_output_that_is_not_published_and_a_mode_does_not(
+    rules: str,
+) -> None:
     assert problems(f"{{flights: {{{rules}}}}}", "publish: [parts]\n") == []
     (problem,) = problems(f"{{flights: {{{rules}, mode: append}}}}", "publish: [parts]\n")
     assert "publish: does not name 'flights'" in problem
@@ -119,7 +145,9 @@ def plan_of(**output: Any) -> GroupPlan:
     """The plan that a runner gets, as it is stored."""
     step = {"python": "m:f", "output": "flights"}
     written = {"name": "x", "groups": [{"name": "load", "steps": [step]}]}
-    spec = JobSpec.model_validate({**written, "outputs": {"flights": output}} if output else written)
+    spec = JobSpec.model_validate(
+        {**written, "outputs": {"flights": output}} if output else written
+    )
     stored = compile_plan(JobSpec.from_text(spec.to_json())).group_plans("file:///w", "id")["load"]
     return GroupPlan.model_validate_json(stored, context=STORED)
 
@@ -130,9 +158,14 @@ def test_a_runner_gets_what_it_checks_and_the_work_is_another_one() -> None:
 
     before = plan_of()
     bounds = plan_of(expect={"rows": {"min": 1}})
-    rules = plan_of(quality={"rules": {"a": "x > 0"}}, expect={"unique": ["id"], "fresh": {"column": "d", "within": 1}})
+    rules = plan_of(
+        quality={"rules": {"a": "x > 0"}},
+        expect={"unique": ["id"], "fresh": {"column": "d", "within": 1}},
+    )
     assert before.checks == bounds.checks == {}
-    assert fingerprint(before) == fingerprint(bounds), "the publisher alone compares rows with bounds"
+    assert fingerprint(before) == fingerprint(bounds), (
+        "the publisher alone compares rows with bounds"
+    )
     (checks,) = rules.checks.values()
     assert (checks.unique, checks.newest) == (("id",), "d")
     assert fingerprint(rules) != fingerprint(before)

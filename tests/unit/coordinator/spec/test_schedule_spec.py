@@ -31,7 +31,10 @@ def refused(schedule: str) -> str:
         ("{cron: 30 2 * * *}", "schedule: cron: has no zone"),
         ("{cron: 30 2 * * *, zone: europe/berlin}", "did you mean Europe/Berlin"),
         ("{cron: 30 2 * * *, zone: New York}", "did you mean America/New_York"),
-        ("{cron: 30 2 * * *, zone: CET}", "schedule.zone: 'CET' is no time zone; expected UTC, or a name of IANA"),
+        (
+            "{cron: 30 2 * * *, zone: CET}",
+            "schedule.zone: 'CET' is no time zone; expected UTC, or a name of IANA",
+        ),
         ("{cron: 30 2 * *, zone: UTC}", "schedule.cron: expected five fields"),
         ('{cron: "@daily", zone: UTC}', "write 0 0 * * *"),
         ("{cron: 0 30 2 * * *, zone: UTC}", "for seconds, take every:"),
@@ -44,26 +47,43 @@ def refused(schedule: str) -> str:
         ("{every: 10s, jitter: 10s}", "the jitter is not below every:"),
         ("{every: 10s, after: [raw]}", "every and after: a schedule has one trigger"),
         ("{every: 10s, cron: 0 0 * * *, zone: UTC}", "cron and every: a schedule has one trigger"),
-        ("{after: raw}", "schedule.after: expected a list of datasets, or all_of: with such a list, not 'raw'"),
+        (
+            "{after: raw}",
+            "schedule.after: expected a list of datasets, or all_of: with such a list, not 'raw'",
+        ),
         ("{after: []}", "schedule.after: expected at least one, not none"),
         ("{after: [raw, 7]}", "schedule.after[1]: expected text, not the number 7"),
         ("{after: [raw, raw]}", "schedule.after: raw: named twice"),
         ("{after: {}}", "schedule.after: expected a list of datasets"),
         ("{after: {all: [raw]}}", "unknown field 'all'; did you mean 'all_of'?"),
         ("{after: [flights]}", "schedule.after[0]: 'flights' is published by the job itself"),
-        ("{after: {all_of: [raw, flights]}}", "schedule.after.all_of[1]: 'flights' is published by the job itself"),
+        (
+            "{after: {all_of: [raw, flights]}}",
+            "schedule.after.all_of[1]: 'flights' is published by the job itself",
+        ),
         ("{every: 10s, only_if: arrived}", "schedule.only_if: no group of the job reads a stream"),
-        ("{every: 10s, overlap: queue}", "schedule.overlap: expected skip, wait or allow, not 'queue'"),
+        (
+            "{every: 10s, overlap: queue}",
+            "schedule.overlap: expected skip, wait or allow, not 'queue'",
+        ),
         ("{every: 10s, retry: {max: -1}}", "schedule.retry.max: expected 0 or more"),
-        ("{every: 10s, retry: {tries: 3}}", "unknown field 'tries'; known: max, backoff, max_backoff"),
+        (
+            "{every: 10s, retry: {tries: 3}}",
+            "unknown field 'tries'; known: max, backoff, max_backoff",
+        ),
         ("{every: 10s, keep_runs: 0}", "schedule.keep_runs: expected 1 or more"),
-        ("{every: 10s, until: 2026-12-31T18:00:00}", "schedule.until: expected a time with its offset from UTC"),
+        (
+            "{every: 10s, until: 2026-12-31T18:00:00}",
+            "schedule.until: expected a time with its offset from UTC",
+        ),
         ("{every: 10s, until: 2026-02-31T18:00:00Z}", "expected a time with its offset"),
         ("{evry: 10s}", "unknown field 'evry'; did you mean 'every'?"),
         ("10s", "schedule: expected a mapping, not '10s'"),
     ],
 )
-def test_a_wrong_schedule_is_refused_with_its_place_and_what_was_expected(schedule: str, words: str) -> None:
+def test_a_wrong_schedule_is_refused_with_its_place_and_what_was_expected(
+    schedule: str, words: str
+) -> None:
     assert words in refused(schedule)
 
 
@@ -86,7 +106,10 @@ def test_a_schedule_says_nothing_that_is_not_written_and_is_stored_as_written() 
         assert schedule is not None
         assert schedule.after is not None
         assert schedule.after.datasets == ("raw",)
-        assert ScheduleSpec.model_validate(schedule.model_dump(mode="json", exclude_unset=True)) == schedule
+        assert (
+            ScheduleSpec.model_validate(schedule.model_dump(mode="json", exclude_unset=True))
+            == schedule
+        )
 
 
 def test_a_dataset_that_the_job_makes_and_does_not_publish_may_be_followed() -> None:
@@ -97,7 +120,12 @@ def test_a_dataset_that_the_job_makes_and_does_not_publish_may_be_followed() -> 
     JobSpec.model_validate({"name": "x", "schedule": {"after": ["flights"]}, "groups": groups})
     with pytest.raises(SpecError, match="'flights' is published by the job itself"):
         JobSpec.model_validate(
-            {"name": "x", "schedule": {"after": ["flights"]}, "publish": ["flights", "report"], "groups": groups}
+            {
+                "name": "x",
+                "schedule": {"after": ["flights"]},
+                "publish": ["flights", "report"],
+                "groups": groups,
+            }
         )
 
 
@@ -112,10 +140,19 @@ def problems(data: dict[str, Any]) -> tuple[Problem, ...]:
 CRON = st.text(alphabet="0123456789*/-,#LWlwMONFRIAUG @", max_size=30)
 
 
-@given(st.one_of(CRON, st.lists(CRON.map(lambda text: text.replace(" ", "")), min_size=5, max_size=5).map(" ".join)))
+@given(
+    st.one_of(
+        CRON,
+        st.lists(CRON.map(lambda text: text.replace(" ", "")), min_size=5, max_size=5).map(
+            " ".join
+        ),
+    )
+)
 def test_any_text_as_cron_is_taken_or_refused_with_its_place(text: str) -> None:
     data = minimal(schedule={"cron": text, "zone": "UTC"})
     places = {problem.path for problem in problems(data)}
     assert places <= {"schedule.cron"}
     if not places:
-        assert next_tick(ScheduleSpec.model_validate(data["schedule"]), datetime(2026, 11, 27, tzinfo=UTC))
+        assert next_tick(
+            ScheduleSpec.model_validate(data["schedule"]), datetime(2026, 11, 27, tzinfo=UTC)
+        )

@@ -23,8 +23,15 @@ MONTH = group("by_month", "load_a", "load_b", for_each={"month": [1, 2, 3]})
 CHAIN = (LOAD, CLEAN, MONTH, group("total", "by_month"), group("report", "total"))
 
 
-def selected(*groups: dict[str, Any], only: Any = (), after: Any = (), until: Any = (), **job: Any) -> Selection:
-    return select(JobSpec.from_values({"name": "job", "groups": list(groups), **job}, None), only, after, until)
+def selected(
+    *groups: dict[str, Any], only: Any = (), after: Any = (), until: Any = (), **job: Any
+) -> Selection:
+    return select(
+        JobSpec.from_values({"name": "job", "groups": list(groups), **job}, None),
+        only,
+        after,
+        until,
+    )
 
 
 def names(part: Selection) -> list[str]:
@@ -35,18 +42,26 @@ def test_only_runs_these_from_what_comes_after_and_until_what_comes_before() -> 
     assert names(selected(*CHAIN, only=["load_*"])) == ["load_a", "load_b"]
     assert names(selected(*CHAIN, after=["total"])) == ["total", "report"]
     assert names(selected(*CHAIN, until=["by_month"])) == ["load_a", "load_b", "by_month"]
-    assert names(selected(*CHAIN, after=["load_a"], until=["total"])) == ["load_a", "by_month", "total"]
+    assert names(selected(*CHAIN, after=["load_a"], until=["total"])) == [
+        "load_a",
+        "by_month",
+        "total",
+    ]
 
 
 def test_a_group_reads_what_one_that_is_left_out_has_published() -> None:
     part = selected(*CHAIN, only=["report"])
-    assert {name: one.dataset for name, one in part.spec.groups[0].inputs.items()} == {"total": "total"}  # type: ignore[union-attr]
+    assert {name: one.dataset for name, one in part.spec.groups[0].inputs.items()} == {
+        "total": "total"
+    }  # type: ignore[union-attr]
     assert part.spec.groups[0].needs == ()
     assert part.lacking({"total"}) == ""
     assert "group report reads total of group total, which is left out" in part.lacking({"report"})
 
 
-def test_a_fork_over_a_column_of_a_group_that_is_left_out_reads_its_values_from_the_dataset() -> None:
+def test_a_fork_over_a_column_of_a_group_that_is_left_out_reads_its_values_from_the_dataset() -> (
+    None
+):
     fork = group("each", "load_a", for_each={"day": {"from": "load_a.day"}})
     part = selected(LOAD, fork, only=["each"])
     assert list(part.spec.groups[0].inputs) == ["load_a"]
@@ -61,11 +76,16 @@ def test_behind_a_join_that_is_left_out_the_groups_that_it_joins_are_read() -> N
 def test_what_is_published_is_what_the_whole_job_publishes_of_it() -> None:
     assert selected(*CHAIN, until=["total"]).spec.publish == ()
     assert selected(*CHAIN, after=["total"]).spec.publish is None
-    assert selected(*CHAIN, until=["total"], publish=["load_a", "report"]).spec.publish == ("load_a",)
+    assert selected(*CHAIN, until=["total"], publish=["load_a", "report"]).spec.publish == (
+        "load_a",
+    )
 
 
 def test_how_outputs_are_published_stays_and_of_one_that_is_not_its_checks() -> None:
-    outputs = {"report": {"mode": "append"}, "load_a": {"mode": "append", "expect": {"rows": {"min": 1}}}}
+    outputs = {
+        "report": {"mode": "append"},
+        "load_a": {"mode": "append", "expect": {"rows": {"min": 1}}},
+    }
     whole = {"outputs": outputs, "publish": ["report", "load_a"]}
     assert selected(*CHAIN, only=["report"], **whole).spec.outputs["report"].mode == "append"
     member = selected(*CHAIN, only=["by_month[1]", "load_a"], **whole).spec

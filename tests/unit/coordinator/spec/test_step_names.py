@@ -58,7 +58,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "FILE:4: groups[0].steps[0].python: a worker imports jobs:g, which is the function of FILE:6",
         ),
         ("@job.group()\ndef g(spark, ctx): ...\ng = 1\n", "which is a int now"),
-        ("@job.group()\ndef g(spark, ctx): ...\ndel g\n", "jobs has no g, so a worker cannot import jobs:g"),
+        (
+            "@job.group()\ndef g(spark, ctx): ...\ndel g\n",
+            "jobs has no g, so a worker cannot import jobs:g",
+        ),
         (
             "def timed(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n    return inner\n"
             "def g(spark, ctx): ...\njob.group()(timed(g))\n",
@@ -75,8 +78,14 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "@job.group()\n@Timed\ndef g(spark, ctx): ...\n",
             "an object of Timed has no name that a worker can import",
         ),
-        ("def g(spark, ctx, n): ...\njob.group('g')(functools.partial(g, n=1))\n", "a functools.partial has no name"),
-        ("g = lambda spark, ctx: None\njob.group('g')(g)\n", "FILE:4: a lambda has no name that a worker can import"),
+        (
+            "def g(spark, ctx, n): ...\njob.group('g')(functools.partial(g, n=1))\n",
+            "a functools.partial has no name",
+        ),
+        (
+            "g = lambda spark, ctx: None\njob.group('g')(g)\n",
+            "FILE:4: a lambda has no name that a worker can import",
+        ),
         (
             "def make(n):\n    def g(spark, ctx): return n\n    return g\njob.group()(make(1))\n",
             "FILE:5: g is defined inside make(), and a worker imports a step as module:function. Move it to the top",
@@ -97,19 +106,33 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "@job.group()\ndef g(ctx, spark): ...\n",
             "FILE:4: g must take spark and ctx first, and would get spark as ctx: def g(spark, ctx, …)",
         ),
-        ("@job.group()\ndef g(spark, day): ...\n", "FILE:4: g must take spark and ctx first, and would get ctx as day"),
-        ("@job.group()\ndef g(*, spark, ctx): ...\n", "FILE:4: g must take spark and ctx first: def g(spark, ctx, …)"),
-        ("@job.group()\ndef g(spark, ctx, day, /): ...\n", "FILE:4: g takes day by position only (/)"),
+        (
+            "@job.group()\ndef g(spark, day): ...\n",
+            "FILE:4: g must take spark and ctx first, and would get ctx as day",
+        ),
+        (
+            "@job.group()\ndef g(*, spark, ctx): ...\n",
+            "FILE:4: g must take spark and ctx first: def g(spark, ctx, …)",
+        ),
+        (
+            "@job.group()\ndef g(spark, ctx, day, /): ...\n",
+            "FILE:4: g takes day by position only (/)",
+        ),
     ],
 )
-def test_each_cause_is_refused_with_its_own_sentence_and_line(load: Any, body: str, refusal: str) -> None:
+def test_each_cause_is_refused_with_its_own_sentence_and_line(
+    load: Any, body: str, refusal: str
+) -> None:
     assert refusal in str(load(body))
 
 
 @pytest.mark.parametrize(
     ("body", "name"),
     [
-        ("class A:\n    @classmethod\n    def g(cls, spark, ctx): ...\nclass B(A): ...\njob.group()(B.g)\n", "B.g"),
+        (
+            "class A:\n    @classmethod\n    def g(cls, spark, ctx): ...\nclass B(A): ...\njob.group()(B.g)\n",
+            "B.g",
+        ),
         ("class A:\n    @job.group()\n    @staticmethod\n    def g(spark, ctx): ...\n", "A.g"),
         (
             "def timed(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n    return inner\n"
@@ -125,13 +148,17 @@ def test_each_cause_is_refused_with_its_own_sentence_and_line(load: Any, body: s
         ("@job.group()\ndef g(*args): ...\njob.group('again')(g)\n", "g"),
     ],
 )
-def test_a_name_that_leads_to_the_decorated_function_is_taken(load: Any, body: str, name: str) -> None:
+def test_a_name_that_leads_to_the_decorated_function_is_taken(
+    load: Any, body: str, name: str
+) -> None:
     made = load(body)
     assert isinstance(made, Job), made
     assert made.spec().groups[0].steps[0].python.partition(":")[2] == name  # type: ignore[union-attr]
 
 
-def test_an_inherited_classmethod_is_called_with_the_class_that_the_job_named(load: Any, unstuck: Unstuck) -> None:
+def test_an_inherited_classmethod_is_called_with_the_class_that_the_job_named(
+    load: Any, unstuck: Unstuck
+) -> None:
     job = load(
         "class A:\n    tag = 'a'\n    @classmethod\n    def g(cls, spark, ctx): ctx.result('tag', cls.tag)\n"
         "class B(A):\n    tag = 'b'\njob.group(spark=False)(B.g)\n"
@@ -142,12 +169,20 @@ def test_an_inherited_classmethod_is_called_with_the_class_that_the_job_named(lo
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        ("async def inner(): ...\n@job.group(spark=False)\ndef g(spark, ctx): return inner()\n", "coroutine"),
-        ("def inner(): yield 1\n@job.group(spark=False)\ndef g(spark, ctx): return inner()\n", "generator"),
+        (
+            "async def inner(): ...\n@job.group(spark=False)\ndef g(spark, ctx): return inner()\n",
+            "coroutine",
+        ),
+        (
+            "def inner(): yield 1\n@job.group(spark=False)\ndef g(spark, ctx): return inner()\n",
+            "generator",
+        ),
         ("@job.group(spark=False)\ndef g(spark, ctx): return map(print, [1])\n", "map"),
     ],
 )
-def test_work_that_a_step_returns_and_did_not_run_is_refused(load: Any, unstuck: Unstuck, body: str, kind: str) -> None:
+def test_work_that_a_step_returns_and_did_not_run_is_refused(
+    load: Any, unstuck: Unstuck, body: str, kind: str
+) -> None:
     reason = unstuck.run(load(body)).group("g").reason
     assert reason is not None
     assert reason.code == "BAD_STEP_CALL"
@@ -166,7 +201,9 @@ def run_script(folder: Path, *words: str) -> str:
     """What the program prints: the name of its step, or the refusal."""
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     command = [sys.executable, *words]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
     return (done.stdout or done.stderr).strip()
 
 
@@ -179,7 +216,9 @@ def test_a_step_of_a_script_is_named_by_the_module_that_a_worker_imports(tmp_pat
 
 
 @pytest.mark.variant
-def test_a_script_that_no_worker_could_import_is_refused_with_the_command_to_use(tmp_path: Path) -> None:
+def test_a_script_that_no_worker_could_import_is_refused_with_the_command_to_use(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "daily.py").write_text(SCRIPT)
     (tmp_path / "elsewhere").mkdir()
@@ -191,8 +230,12 @@ def test_a_script_that_no_worker_could_import_is_refused_with_the_command_to_use
 
 
 @pytest.mark.variant
-def test_a_notebook_and_an_interactive_session_are_refused_with_sentences_of_their_own(tmp_path: Path) -> None:
+def test_a_notebook_and_an_interactive_session_are_refused_with_sentences_of_their_own(
+    tmp_path: Path,
+) -> None:
     refusal = "a worker cannot import {}. Write the job and its functions into a module"
-    assert refusal.format("what is typed in or given by python -c") in run_script(tmp_path, "-c", SCRIPT)
+    assert refusal.format("what is typed in or given by python -c") in run_script(
+        tmp_path, "-c", SCRIPT
+    )
     notebook = f"def get_ipython(): ...\n{SCRIPT}"
     assert refusal.format("a cell of a notebook") in run_script(tmp_path, "-c", notebook)

@@ -22,40 +22,70 @@ NO_SPARK = {"spark": False, "steps": [{"python": "m:f"}]}
 
 def text_of(events: Any = None, outputs: Any = None, **group: Any) -> str:
     load = {"name": "load", "inputs": {"events": events or EVENTS}, "steps": SQL, **group}
-    return json.dumps({"name": "x", "groups": [load], "outputs": outputs or {"loads": {"mode": "append"}}})
+    return json.dumps(
+        {"name": "x", "groups": [load], "outputs": outputs or {"loads": {"mode": "append"}}}
+    )
 
 
 def test_an_output_that_another_group_declares_is_none_of_those_that_a_group_may_write() -> None:
-    spec = json.loads(text_of(outputs={name: {"mode": "append"} for name in ("loads", "ids", "more")}))
-    other = {"name": "ids", "inputs": {"events": EVENTS}, "steps": [{"python": "m:f", "output": "ids"}]}
+    spec = json.loads(
+        text_of(outputs={name: {"mode": "append"} for name in ("loads", "ids", "more")})
+    )
+    other = {
+        "name": "ids",
+        "inputs": {"events": EVENTS},
+        "steps": [{"python": "m:f", "output": "ids"}],
+    }
     plan = compile_plan(JobSpec.from_values({**spec, "groups": [*spec["groups"], other]}, None))
     assert plan.appended_by(plan.groups["load"]) == ("loads",), "of SQL, its own alone"
-    assert plan.appended_by(plan.groups["ids"]) == ("ids", "more"), "a function may write others by their names"
+    assert plan.appended_by(plan.groups["ids"]) == ("ids", "more"), (
+        "a function may write others by their names"
+    )
 
 
 def plan_of(text: str) -> GroupPlan:
-    plans = compile_plan(JobSpec.model_validate_json(JobSpec.from_text(text).to_json())).group_plans("/w", "id")
+    plans = compile_plan(
+        JobSpec.model_validate_json(JobSpec.from_text(text).to_json())
+    ).group_plans("/w", "id")
     return GroupPlan.model_validate_json(plans["load"], context=STORED)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stream": "data/events"}, "stream: 'data/events' must be an absolute path without .., file:///… or s3://…"),
-        ({"stream": "/data/../events"}, "stream: '/data/../events' must be an absolute path without .."),
+        (
+            {"stream": "data/events"},
+            "stream: 'data/events' must be an absolute path without .., file:///… or s3://…",
+        ),
+        (
+            {"stream": "/data/../events"},
+            "stream: '/data/../events' must be an absolute path without ..",
+        ),
         ({"stream": 7}, "stream: expected text, not the number 7; put it in quotes"),
         ({"stream": "s3://key:secret@bucket/events"}, "stream: "),
-        ({"format": "jsn"}, "format: expected json, csv, parquet, orc or text, not 'jsn'; did you mean 'json'?"),
-        ({"schema": "id"}, "schema: 'id' is no column; expected names and types, as id BIGINT, at STRING"),
+        (
+            {"format": "jsn"},
+            "format: expected json, csv, parquet, orc or text, not 'jsn'; did you mean 'json'?",
+        ),
+        (
+            {"schema": "id"},
+            "schema: 'id' is no column; expected names and types, as id BIGINT, at STRING",
+        ),
         ({"schema": "id BIGINT, at TXT"}, "schema: 'TXT' is no type of a column"),
         ({"schema": "a VARCHAR(10)"}, "schema: 'VARCHAR(10)' is no type of a column"),
         ({"schema": "id BIGINT,, at STRING"}, "schema: '' is no column"),
         ({"schema": "id BIGINT, ID STRING"}, "schema: the column id is there twice"),
         ({"schema": "a ARRAY<STRUCT<b: INT>, c INT"}, "schema: there is a < that is not closed"),
         ({"schema": "a INT COMMENT 'it''s, c INT"}, "schema: there is a ' that is not closed"),
-        ({"schema": "a DECIMAL(1,2)), c INT"}, "schema: there is a ) too many after 'a DECIMAL(1,2)'"),
+        (
+            {"schema": "a DECIMAL(1,2)), c INT"},
+            "schema: there is a ) too many after 'a DECIMAL(1,2)'",
+        ),
         ({"schema": ""}, "schema: expected text, not empty text"),
-        ({"options": {"header": 1.5}}, "options.header: expected text, not the number 1.5; put it in quotes"),
+        (
+            {"options": {"header": 1.5}},
+            "options.header: expected text, not the number 1.5; put it in quotes",
+        ),
         ({"changed": "maybe"}, "changed: expected fail, again or ignore, not 'maybe'"),
         ({"generation": 0}, "generation: expected 1 or more, not the number 0"),
         ({"generaton": 2}, "generaton: unknown field 'generaton'; did you mean 'generation'?"),
@@ -63,7 +93,9 @@ def plan_of(text: str) -> GroupPlan:
         ({"format": None}, "format: expected json, csv, parquet, orc or text"),
     ],
 )
-def test_a_wrong_stream_is_named_with_what_was_expected(change: dict[str, Any], message: str) -> None:
+def test_a_wrong_stream_is_named_with_what_was_expected(
+    change: dict[str, Any], message: str
+) -> None:
     (line,) = told(text_of({**EVENTS, **change}))
     assert f"groups[0].inputs.events.{message}" in line
 
@@ -75,14 +107,23 @@ def test_a_wrong_stream_is_named_with_what_was_expected(change: dict[str, Any], 
             {"format": "csv", "schema": "a ARRAY<INT>"},
             "a file of CSV holds no lists, maps and structs, as the column a",
         ),
-        ({"format": "text", "schema": "a INT"}, "a file of text has one column, of the type STRING"),
+        (
+            {"format": "text", "schema": "a INT"},
+            "a file of text has one column, of the type STRING",
+        ),
         ({"schema": "_file STRING"}, "the schema wants a column beside _file"),
         (
             {"options": {"maxFilesPerTrigger": "1"}},
             "files of the format json have no option maxfilespertrigger; say",
         ),
-        ({"options": {"Path": "/x"}}, "files of the format json have no option path; the place is stream:"),
-        ({"options": {"cleanSource": "delete"}}, "files of the format json have no option cleansource; there are: "),
+        (
+            {"options": {"Path": "/x"}},
+            "files of the format json have no option path; the place is stream:",
+        ),
+        (
+            {"options": {"cleanSource": "delete"}},
+            "files of the format json have no option cleansource; there are: ",
+        ),
     ],
 )
 @pytest.mark.parametrize("state", [False, True])
@@ -96,7 +137,10 @@ def test_what_no_file_can_hold_and_no_reader_obeys_is_refused(
 def test_the_name_of_the_files_that_are_put_aside_is_taken() -> None:
     both = {"loads": {"mode": "append"}, "loads__rejected": {"mode": "append"}}
     lines = told(text_of({**EVENTS, "on_bad_file": "skip"}, both))
-    assert "'loads__rejected' is the name of the rejected rows of 'loads'; take another one" in " ".join(lines)
+    assert (
+        "'loads__rejected' is the name of the rejected rows of 'loads'; take another one"
+        in " ".join(lines)
+    )
     assert plan_of(text_of(EVENTS, {"loads": {"mode": "append"}}))
 
 
@@ -123,7 +167,11 @@ def test_columns_are_written_as_in_sql(schema: str) -> None:
     ("group", "message"),
     [
         (
-            {"spark": False, "steps": [{"python": "m:f"}], "inputs": {"events": {**EVENTS, "state": True}}},
+            {
+                "spark": False,
+                "steps": [{"python": "m:f"}],
+                "inputs": {"events": {**EVENTS, "state": True}},
+            },
             "'events' is a stream with state: true, which Spark reads; leave out spark: false",
         ),
         (
@@ -134,10 +182,15 @@ def test_columns_are_written_as_in_sql(schema: str) -> None:
             {"for_each": {"n": [1, 2]}, "inputs": {"events": {**EVENTS, "state": True}}},
             "'events' is a stream with state: true, which the members of a fork cannot share",
         ),
-        ({"steps": [{"sql": "SELECT 1 AS n", "output": "other"}]}, "say outputs: {other: {mode: append}}"),
+        (
+            {"steps": [{"sql": "SELECT 1 AS n", "output": "other"}]},
+            "say outputs: {other: {mode: append}}",
+        ),
     ],
 )
-def test_a_group_that_cannot_read_a_stream_is_told_so_at_the_stream(group: dict[str, Any], message: str) -> None:
+def test_a_group_that_cannot_read_a_stream_is_told_so_at_the_stream(
+    group: dict[str, Any], message: str
+) -> None:
     lines = [line for line in told(text_of(**group)) if "inputs.events" in line]
     assert len(lines) == 1
     assert f"groups[0].inputs.events: {message}" in lines[0] or message in lines[0]
@@ -152,9 +205,14 @@ def test_a_group_that_cannot_read_a_stream_is_told_so_at_the_stream(group: dict[
         {"mode": "append", "format": "delta", "path": "/tables/loads"},
     ],
 )
-def test_an_output_of_a_stream_is_appended_to_a_dataset_and_nothing_else(output: dict[str, Any]) -> None:
+def test_an_output_of_a_stream_is_appended_to_a_dataset_and_nothing_else(
+    output: dict[str, Any],
+) -> None:
     (line,) = told(text_of(outputs={"loads": output}))
-    assert "groups[0].inputs.events: 'events' is a stream, and no output of the group is published by appending" in line
+    assert (
+        "groups[0].inputs.events: 'events' is a stream, and no output of the group is published by appending"
+        in line
+    )
     assert "say outputs: {loads: {mode: append}}" in line
 
 
@@ -177,20 +235,32 @@ def test_a_runner_knows_which_outputs_it_may_write_from_the_stream() -> None:
     spec = json.loads(text_of(outputs={"loads": {"mode": "append"}}, steps=python))
     assert plan_of(json.dumps({**spec, "publish": ["loads"]})).appended == ("loads",)
     spec["groups"].append({"name": "after", "needs": ["load"], "steps": python})
-    assert plan_of(json.dumps(spec)).appended == (), "the outputs of a group that others need are not published"
+    assert plan_of(json.dumps(spec)).appended == (), (
+        "the outputs of a group that others need are not published"
+    )
 
 
-def test_another_stream_or_generation_is_other_work_and_a_group_without_a_stream_is_the_same_work_as_before() -> None:
+def test_another_stream_or_generation_is_other_work_and_a_group_without_a_stream_is_the_same_work_as_before() -> (
+    None
+):
     def fingerprint(**change: Any) -> str:
-        return WorkOrder(plan=plan_of(text_of({**EVENTS, **change})), frozen=FrozenInputs()).fingerprint
+        return WorkOrder(
+            plan=plan_of(text_of({**EVENTS, **change})), frozen=FrozenInputs()
+        ).fingerprint
 
     same = fingerprint()
     assert fingerprint(generation=1) == same
-    assert same not in {fingerprint(generation=2), fingerprint(stream="/elsewhere"), fingerprint(schema="id INT")}
+    assert same not in {
+        fingerprint(generation=2),
+        fingerprint(stream="/elsewhere"),
+        fingerprint(schema="id INT"),
+    }
 
 
 def test_an_option_may_be_a_boolean() -> None:
     options = {"header": True, "sep": ";"}
-    spec = json.loads(JobSpec.from_text(text_of({**EVENTS, "format": "csv", "options": options})).to_json())
+    spec = json.loads(
+        JobSpec.from_text(text_of({**EVENTS, "format": "csv", "options": options})).to_json()
+    )
     stored = spec["groups"][0]["inputs"]["events"]["options"]
     assert stored == {"header": "true", "sep": ";"}

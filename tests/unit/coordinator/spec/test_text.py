@@ -60,9 +60,27 @@ def test_a_word_means_what_it_means_in_json_and_dates_are_text(word: str, value:
 
 
 @pytest.mark.parametrize(
-    "word", ["no", "NO", "off", "yes", "On", "010", "-007", "1_000", "0x1F", "0o17", "0b11", ".inf", "-.INF", ".nan"]
+    "word",
+    [
+        "no",
+        "NO",
+        "off",
+        "yes",
+        "On",
+        "010",
+        "-007",
+        "1_000",
+        "0x1F",
+        "0o17",
+        "0b11",
+        ".inf",
+        "-.INF",
+        ".nan",
+    ],
 )
-def test_a_word_that_yaml_readers_disagree_about_is_refused_with_its_place_and_advice(word: str) -> None:
+def test_a_word_that_yaml_readers_disagree_about_is_refused_with_its_place_and_advice(
+    word: str,
+) -> None:
     told = notes(f"params:\n  country: {word}")
     assert told.startswith(f"s.yaml:2:12: params.country: {word} ")
     assert "quotes" in told or f'"{word}"' in told
@@ -106,7 +124,9 @@ def test_merged_mappings_give_way_to_what_is_written() -> None:
 def test_an_alias_bomb_is_refused_before_it_is_built() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]
-    assert "more than 500,000 values, with the value of an alias counted each time" in refusal("\n".join(lines))
+    assert "more than 500,000 values, with the value of an alias counted each time" in refusal(
+        "\n".join(lines)
+    )
 
 
 def test_merged_mappings_do_not_multiply() -> None:
@@ -131,11 +151,18 @@ def test_deep_json_is_refused_and_breaks_nothing() -> None:
 
 
 def test_an_alias_to_itself_and_an_alias_to_nothing_are_refused() -> None:
-    assert refusal("a: &x [*x]") == "s.yaml:1:8: a[0]: the alias *x has no anchor &x whose value ends above it"
-    assert refusal("a: *x") == "s.yaml:1:4: a: the alias *x has no anchor &x whose value ends above it"
+    assert (
+        refusal("a: &x [*x]")
+        == "s.yaml:1:8: a[0]: the alias *x has no anchor &x whose value ends above it"
+    )
+    assert (
+        refusal("a: *x") == "s.yaml:1:4: a: the alias *x has no anchor &x whose value ends above it"
+    )
 
 
-@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!binary", "!!set", "!!int", "!mine"])
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system", "!!binary", "!!set", "!!int", "!mine"]
+)
 def test_no_tag_builds_anything(tag: str) -> None:
     assert f"the tag {tag} is not read here" in notes(f"a: {tag} 'x'")
 
@@ -150,7 +177,10 @@ def test_an_empty_text_says_what_is_wanted(text: str) -> None:
 
 
 def test_a_second_document_is_refused_where_it_begins() -> None:
-    assert refusal("a: 1\n---\nb: 2") == "s.yaml:2:1: a second document begins here; one file holds one spec"
+    assert (
+        refusal("a: 1\n---\nb: 2")
+        == "s.yaml:2:1: a second document begins here; one file holds one spec"
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +199,9 @@ def test_broken_yaml_says_where(text: str, place: str) -> None:
 
 
 def test_broken_json_says_where_and_is_not_read_as_yaml() -> None:
-    assert refusal('{"a": 1,\n "b": }', "s.JSON") == "s.JSON:2:7: not readable as JSON: expected value"
+    assert (
+        refusal('{"a": 1,\n "b": }', "s.JSON") == "s.JSON:2:7: not readable as JSON: expected value"
+    )
     assert "not readable as JSON" in refusal("a: 1", "s.json")
     assert "NaN is not JSON" in notes('{"a": NaN}', "s.json")
 
@@ -191,9 +223,18 @@ def test_half_a_character_is_refused() -> None:
     for written, place in [
         ('{"name": "\\ud800"', "s.json:1:10: name: expected valid Unicode text, not "),
         ('{"name": "x", "\\ud800": 1', "s.json:1:1: expected valid Unicode text, not "),
-        ('{"name": "x", "params": {"p": "\\ud800"}', "s.json:1:31: params.p: not valid Unicode text"),
-        ('{"name": "x", "params": {"p": {"\\ud800": 1}}', 's.json:1:32: params.p["\\ud800"]: not valid Unicode text'),
-        ('{"name": "x", "defaults": {"conf": {"k": "\\ud800"}}', "s.json:1:42: defaults.conf.k: not valid Unicode"),
+        (
+            '{"name": "x", "params": {"p": "\\ud800"}',
+            "s.json:1:31: params.p: not valid Unicode text",
+        ),
+        (
+            '{"name": "x", "params": {"p": {"\\ud800": 1}}',
+            's.json:1:32: params.p["\\ud800"]: not valid Unicode text',
+        ),
+        (
+            '{"name": "x", "defaults": {"conf": {"k": "\\ud800"}}',
+            "s.json:1:42: defaults.conf.k: not valid Unicode",
+        ),
     ]:
         (line,) = told(written + rest, "s.json")
         assert line.startswith(place)

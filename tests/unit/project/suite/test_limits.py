@@ -8,7 +8,9 @@ from tests.support import machine
 from tests.support.machine import Limit
 
 
-def test_a_limit_is_longer_by_as_much_as_the_machine_is_slower_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_is_longer_by_as_much_as_the_machine_is_slower_and_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [100.0]
     monkeypatch.setattr(machine, "slowness", lambda: 3.0)
     limit = Limit(10.0, lambda: clock[0])

@@ -20,7 +20,9 @@ from tests.support.servers import wait_until
 pytestmark = pytest.mark.variant
 
 # As `make test` has them, but for the number of test processes.
-OPTIONS = re.findall(r"^PYTEST_OPTIONS := -n \d+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+OPTIONS = re.findall(
+    r"^PYTEST_OPTIONS := -n \d+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+)[0]
 TWO, THREE, FIVE = (["-n", number, *OPTIONS.split()] for number in "235")
 # A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
@@ -72,13 +74,26 @@ class Suite:
     def run(self, *options: str, **settings: float) -> int:
         """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
-        pytest += [*("-p", "tests.support.suite.suite_limits"), *("-p", "xdist.plugin"), *("-p", "pytest_timeout")]
+        pytest += [
+            *("-p", "tests.support.suite.suite_limits"),
+            *("-p", "xdist.plugin"),
+            *("-p", "pytest_timeout"),
+        ]
         # Else it would remove the temporary folders of earlier suites, which may take minutes.
         told = ["-p", "no:cacheprovider", "--basetemp", str(self.folder / "temp")]
         told += [*(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
         with self.out.open("wb") as out:
             return subprocess.run(
-                ["sh", "-c", 'trap "" HUP; "$@" & wait $!', "sh", *pytest, *told, *options, str(self.folder)],
+                [
+                    "sh",
+                    "-c",
+                    'trap "" HUP; "$@" & wait $!',
+                    "sh",
+                    *pytest,
+                    *told,
+                    *options,
+                    str(self.folder),
+                ],
                 env={
                     **os.environ,
                     "PYTHONPATH": str(ROOT),
@@ -148,7 +163,9 @@ def test_after(fleet): ...
         )
     assert suite.run(*processes) == 1
     assert "3 failed, 6 passed" in suite.text
-    assert len(re.findall(r"^FAILED .*::test_hangs - Failed: Timeout", suite.text, re.MULTILINE)) == 3
+    assert (
+        len(re.findall(r"^FAILED .*::test_hangs - Failed: Timeout", suite.text, re.MULTILINE)) == 3
+    )
     suite.nothing_is_left()
 
 
@@ -161,41 +178,60 @@ ENDS = {
 }
 
 
-def test_test_processes_that_die_or_hang_take_their_fleets_with_them_and_the_suite_ends(suite: Suite) -> None:
+def test_test_processes_that_die_or_hang_take_their_fleets_with_them_and_the_suite_ends(
+    suite: Suite,
+) -> None:
     for name, how in zip("abc", ENDS.values(), strict=True):
         suite.file(name, f"{BEFORE}@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {how}\n")
     for name in "de":
         suite.file(name, "def test_good(): ...\n")
     assert suite.run(*FIVE, grace_after_timeout=3) == 1
     for name in "abc":
-        found = re.search(rf"worker '\w+' crashed while running '.*test_{name}.py::test_bad'", suite.text)
+        found = re.search(
+            rf"worker '\w+' crashed while running '.*test_{name}.py::test_bad'", suite.text
+        )
         assert found, suite.text
     assert "3 failed, 5 passed" in suite.text
     suite.nothing_is_left()
 
 
 @pytest.mark.parametrize("how", ["stuck in C code", "killed"])
-def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(suite: Suite, how: str) -> None:
+def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(
+    suite: Suite, how: str
+) -> None:
     suite.file("bad", f"{BEFORE}@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
     assert suite.run(grace_after_timeout=3) != 0
     suite.nothing_is_left()
 
 
-def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(suite: Suite) -> None:
-    suite.file("bad", "@pytest.mark.timeout(10)\ndef test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
+def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(
+    suite: Suite,
+) -> None:
+    suite.file(
+        "bad",
+        "@pytest.mark.timeout(10)\ndef test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n",
+    )
     suite.file("good", "def test_good(): ...\n")
     assert suite.run(*TWO, timeout=1, grace_after_timeout=1, longest_silence=15) == 1
     suite.nothing_is_left()
 
 
-def test_a_controller_that_is_killed_takes_the_test_processes_and_their_fleets_with_it(suite: Suite) -> None:
-    suite.file("bad", "def test_bad(fleet):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(1000)\n")
+def test_a_controller_that_is_killed_takes_the_test_processes_and_their_fleets_with_it(
+    suite: Suite,
+) -> None:
+    suite.file(
+        "bad",
+        "def test_bad(fleet):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(1000)\n",
+    )
     assert suite.run(*TWO) != 0
     suite.nothing_is_left()
 
 
 def test_a_thread_that_never_ends_does_not_keep_the_suite(suite: Suite) -> None:
-    suite.file("thread", "def test_thread():\n    threading.Thread(target=time.sleep, args=(1000,)).start()\n")
+    suite.file(
+        "thread",
+        "def test_thread():\n    threading.Thread(target=time.sleep, args=(1000,)).start()\n",
+    )
     assert suite.run(grace_at_end=5) == 1
     assert "1 passed" in suite.text
 
@@ -203,4 +239,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_suite(suite: Suite) -> None:
 def test_a_test_that_may_be_silent_for_longer_than_the_run_is_refused(suite: Suite) -> None:
     suite.file("long", "@pytest.mark.timeout(850)\ndef test_long(): ...\n")
     assert suite.run() == pytest.ExitCode.USAGE_ERROR
-    assert "test_long may take 910 s with its grace; the run is ended after 900 s without news" in suite.text
+    assert (
+        "test_long may take 910 s with its grace; the run is ended after 900 s without news"
+        in suite.text
+    )

@@ -16,7 +16,12 @@ from unstuck.tasks.errors import Unrecoverable
 from unstuck.tasks.formats.avro_records import avro_rows
 
 UTC = datetime.UTC
-POINT = {"type": "record", "name": "point", "namespace": "geo", "fields": [{"name": "x", "type": "double"}]}
+POINT = {
+    "type": "record",
+    "name": "point",
+    "namespace": "geo",
+    "fields": [{"name": "x", "type": "double"}],
+}
 FIELDS: dict[str, Any] = {
     "id": "long",
     "n": ["null", "int"],
@@ -68,7 +73,9 @@ def written(schema: str, row: dict[str, Any]) -> bytes:
 def test_each_type_is_what_was_written_and_a_message_without_a_value_has_nulls() -> None:
     schema = schema_of(**FIELDS)
     given = {**ROW, "key": uuid.UUID(ROW["key"])}
-    table, bad = avro_rows(schema, [written(schema, given), None, written(schema, {**given, "end": None, "n": 7})])
+    table, bad = avro_rows(
+        schema, [written(schema, given), None, written(schema, {**given, "end": None, "n": 7})]
+    )
     assert bad == {}
     first, none, last = table.to_pylist()
     assert {**first, "counts": dict(first["counts"])} == ROW
@@ -101,9 +108,13 @@ def test_bytes_that_are_no_record_are_told_and_cost_no_other_row(value: bytes, w
 
 
 def test_a_value_that_its_column_cannot_hold_is_told() -> None:
-    schema = schema_of(price={"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 2})
+    schema = schema_of(
+        price={"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 2}
+    )
     wide = schema_of(price={"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2})
-    table, bad = avro_rows(schema, [written(wide, {"price": Decimal(n)}) for n in ("1.50", "12345.67")])
+    table, bad = avro_rows(
+        schema, [written(wide, {"price": Decimal(n)}) for n in ("1.50", "12345.67")]
+    )
     assert table.to_pylist() == [{"price": Decimal("1.50")}]
     assert [*bad] == [1]
 

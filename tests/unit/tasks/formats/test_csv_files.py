@@ -38,10 +38,14 @@ def found(data: bytes, size: int, options: FileOptions) -> list[list[str | None]
 @pytest.mark.parametrize("seed", range(60))
 def test_each_field_is_what_python_wrote_into_it(seed: int) -> None:
     chance = random.Random(seed)
-    records = [["".join(chance.choices(PIECES, k=chance.randrange(4))) for _ in NAMES] for _ in range(30)]
+    records = [
+        ["".join(chance.choices(PIECES, k=chance.randrange(4))) for _ in NAMES] for _ in range(30)
+    ]
     written = io.StringIO(newline="")
     quoting = chance.choice([csv.QUOTE_ALL, csv.QUOTE_MINIMAL])
-    csv.writer(written, lineterminator=chance.choice(["\n", "\r\n"]), quoting=quoting).writerows([NAMES, *records])
+    csv.writer(written, lineterminator=chance.choice(["\n", "\r\n"]), quoting=quoting).writerows(
+        [NAMES, *records]
+    )
     data = written.getvalue().encode()
     for size in (1, 7, 64, 10_000):
         rows = found(data, size, FileOptions(header=True))
@@ -63,7 +67,9 @@ def test_quotes_that_open_no_field_are_letters_wherever_a_block_ends(seed: int) 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_record_with_another_number_of_fields_is_told_with_its_line(seed: int) -> None:
     chance = random.Random(seed)
-    before = "".join(chance.choices(['1,"x\ny",2\n', "1,2,3\n", "\n", '5",6,7\r\n'], k=chance.randrange(20)))
+    before = "".join(
+        chance.choices(['1,"x\ny",2\n', "1,2,3\n", "\n", '5",6,7\r\n'], k=chance.randrange(20))
+    )
     wrong = chance.choice(["1,2\n", "1,2,3,4\n", '"1\n2",3\n'])
     for size in (3, 10_000):
         with pytest.raises(Unreadable) as raised:
@@ -90,6 +96,8 @@ def test_with_an_escape_the_next_letter_is_itself() -> None:
         ("parquet", {"mergeSchema": "true"}, "no option mergeschema; there are: none"),
     ],
 )
-def test_an_option_that_nothing_obeys_is_refused(format: str, options: dict[str, str], said: str) -> None:
+def test_an_option_that_nothing_obeys_is_refused(
+    format: str, options: dict[str, str], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         file_options(format, options)

@@ -31,12 +31,19 @@ JSON = b'{"id": 1, "region": "n", "amount": 1.5}\n'
 
 
 def rows_of(
-    path: Path, data: bytes, form: str = "csv", max_bytes: int = 5_000_000, zone: str = "UTC", **spec: Any
+    path: Path,
+    data: bytes,
+    form: str = "csv",
+    max_bytes: int = 5_000_000,
+    zone: str = "UTC",
+    **spec: Any,
 ) -> list[dict[str, Any]]:
     path.write_bytes(data)
     options = spec.pop("options", {"header": "true"} if form == "csv" else {})
     schema = spec.pop("schema", "id BIGINT, region STRING, amount DOUBLE")
-    stream = StreamInput(stream=str(path.parent), format=form, schema=schema, options=options, **spec)
+    stream = StreamInput(
+        stream=str(path.parent), format=form, schema=schema, options=options, **spec
+    )
     file = ArrivedFile(str(path), found_as(str(path)))
     return [row for table in decoded(file, stream, zone, max_bytes) for row in table.to_pylist()]
 
@@ -66,7 +73,11 @@ def parquet() -> bytes:
 def test_a_packed_file_whose_name_does_not_say_so_is_told_by_its_content(
     tmp_path: Path, data: bytes, said: str
 ) -> None:
-    for form, options in [("csv", {"encoding": "ISO-8859-1"}), ("text", {"encoding": "ISO-8859-1"}), ("text", {})]:
+    for form, options in [
+        ("csv", {"encoding": "ISO-8859-1"}),
+        ("text", {"encoding": "ISO-8859-1"}),
+        ("text", {}),
+    ]:
         with pytest.raises(Unreadable, match=said):
             rows_of(tmp_path / "a.txt", data, form, options=options, schema="line STRING")
 
@@ -93,17 +104,27 @@ def test_a_file_with_none_of_the_columns_is_refused_also_where_other_columns_are
 
 def test_a_name_that_differs_in_case_alone_is_told_and_not_read_as_null(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="it has ID, and the schema says id"):
-        rows_of(tmp_path / "a.json", JSON + JSON.replace(b"id", b"ID"), "json", on_other_columns="allow")
+        rows_of(
+            tmp_path / "a.json", JSON + JSON.replace(b"id", b"ID"), "json", on_other_columns="allow"
+        )
     nested = b'{"one": {"Part": 1}}\n'
     with pytest.raises(Unreadable, match="it has Part, and the schema says part"):
-        rows_of(tmp_path / "a.json", nested, "json", schema="one STRUCT<part: INT>", on_other_columns="allow")
+        rows_of(
+            tmp_path / "a.json",
+            nested,
+            "json",
+            schema="one STRUCT<part: INT>",
+            on_other_columns="allow",
+        )
     both = b'{"id": 1, "ID": 2, "amount": 1.5, "more": 3}\n'
     (row,) = rows_of(tmp_path / "a.json", both, "json", on_other_columns="allow")
     assert row == {"id": 1, "region": None, "amount": 1.5}
 
 
 @pytest.mark.parametrize("name", ["u\u0308ber", "\u2003über"])
-def test_a_name_that_is_the_same_for_people_is_told_and_not_read_as_null(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_the_same_for_people_is_told_and_not_read_as_null(
+    tmp_path: Path, name: str
+) -> None:
     schema, line = "über INT, id INT", json.dumps({name: 1, "id": 1}).encode()
     with pytest.raises(Unreadable, match=r"it has `.*`, and the schema says `über`"):
         rows_of(tmp_path / "a.json", line, "json", schema=schema, on_other_columns="allow")
@@ -115,7 +136,10 @@ def test_a_name_that_is_the_same_for_people_is_told_and_not_read_as_null(tmp_pat
 @pytest.mark.parametrize(
     ("about", "said"),
     [
-        ({"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}, "says .*legacyDateTime"),
+        (
+            {"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""},
+            "says .*legacyDateTime",
+        ),
         ({"org.apache.spark.version": "2.4.8"}, "Spark before 3.0"),
         ({"org.apache.spark.sql.parquet.row.metadata": "{}"}, "Spark before 3.0"),
         ({"org.apache.spark.version": "4.0.0"}, ""),
@@ -134,7 +158,11 @@ def test_an_old_day_of_the_julian_calendar_is_refused_and_not_read_as_another_da
     tmp_path: Path, about: dict[str, str], said: str, value: Any, kind: str
 ) -> None:
     out = pa.BufferOutputStream()
-    young = pa.table({"a": [None]}) if isinstance(value, dict) else pa.table({"a": [value.replace(year=1900, day=3)]})
+    young = (
+        pa.table({"a": [None]})
+        if isinstance(value, dict)
+        else pa.table({"a": [value.replace(year=1900, day=3)]})
+    )
     old = pa.table({"a": [value]})
     young = young.cast(old.schema)
     with pq.ParquetWriter(out, old.schema.with_metadata(about)) as file:
@@ -143,11 +171,13 @@ def test_an_old_day_of_the_julian_calendar_is_refused_and_not_read_as_another_da
     out = pa.BufferOutputStream()
     pq.write_table(old.replace_schema_metadata(about), out)
     if not said:
-        assert rows_of(tmp_path / "b.parquet", out.getvalue().to_pybytes(), "parquet", schema=f"a {kind}") == [
-            {"a": value}
-        ]
+        assert rows_of(
+            tmp_path / "b.parquet", out.getvalue().to_pybytes(), "parquet", schema=f"a {kind}"
+        ) == [{"a": value}]
         return
-    with pytest.raises(Unreadable, match=f"the column a has a day before 1582-11-01.* from 1 on.*{said}.*CORRECTED"):
+    with pytest.raises(
+        Unreadable, match=f"the column a has a day before 1582-11-01.* from 1 on.*{said}.*CORRECTED"
+    ):
         rows_of(tmp_path / "b.parquet", out.getvalue().to_pybytes(), "parquet", schema=f"a {kind}")
 
 
@@ -170,7 +200,9 @@ BERLIN = "Europe/Berlin"
 def in_file(form: str, texts: list[str]) -> bytes:
     """A file of this format with the times in its column ``at``."""
     if form == "orc":
-        times = pa.table({"at": pa.array(map(datetime.datetime.fromisoformat, texts), pa.timestamp("us"))})
+        times = pa.table(
+            {"at": pa.array(map(datetime.datetime.fromisoformat, texts), pa.timestamp("us"))}
+        )
         orc.write_table(times, data := io.BytesIO())
         return data.getvalue()
     lines = ["at", *texts] if form == "csv" else [json.dumps({"at": text}) for text in texts]
@@ -189,12 +221,18 @@ def test_a_local_time_that_a_change_of_clocks_repeats_is_the_first_of_the_two(
     options |= {"timeZone": BERLIN} if by_option else {}
     times = LOCAL_TIMES if form == "orc" else LOCAL_TIMES + WITH_OFFSET
     data, zone = in_file(form, [text for text, _ in times]), "Asia/Tokyo" if by_option else BERLIN
-    rows = rows_of(tmp_path / f"a.{form}", data, form, zone=zone, options=options, schema="at TIMESTAMP")
-    assert [row["at"].astimezone(datetime.UTC).isoformat() for row in rows] == [instant for _, instant in times]
+    rows = rows_of(
+        tmp_path / f"a.{form}", data, form, zone=zone, options=options, schema="at TIMESTAMP"
+    )
+    assert [row["at"].astimezone(datetime.UTC).isoformat() for row in rows] == [
+        instant for _, instant in times
+    ]
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "orc"])
-def test_a_local_time_that_a_change_of_clocks_leaves_out_is_refused(tmp_path: Path, form: str) -> None:
+def test_a_local_time_that_a_change_of_clocks_leaves_out_is_refused(
+    tmp_path: Path, form: str
+) -> None:
     data = in_file(form, ["2026-03-29T01:59:59", "2026-03-29T02:30:00"])
     with pytest.raises(Unreadable, match="02:30"):
         rows_of(tmp_path / f"a.{form}", data, form, zone=BERLIN, schema="at TIMESTAMP")
@@ -202,7 +240,11 @@ def test_a_local_time_that_a_change_of_clocks_leaves_out_is_refused(tmp_path: Pa
 
 def test_a_text_that_only_begins_like_a_packed_file_is_read(tmp_path: Path) -> None:
     for first in ("PAR1", "BZh", "ORC", "PK", "Obj"):
-        (row,) = rows_of(tmp_path / "a.csv", f"{first},region\n1,n\n".encode(), schema=f"{first} INT, region STRING")
+        (row,) = rows_of(
+            tmp_path / "a.csv",
+            f"{first},region\n1,n\n".encode(),
+            schema=f"{first} INT, region STRING",
+        )
         assert row == {first: 1, "region": "n"}
 
 
@@ -223,7 +265,9 @@ def test_numbers_have_the_marks_that_the_options_say_and_no_others(
     data, more = f"a;b\n{text};{text}\n".encode(), {"header": "true", "sep": ";", **options}
     schema = "a DOUBLE, b DECIMAL(12,2)"
     if value is None:
-        with pytest.raises(Unreadable, match=rf"line 2.*{re.escape(text)}|{re.escape(text)}.*Line 2"):
+        with pytest.raises(
+            Unreadable, match=rf"line 2.*{re.escape(text)}|{re.escape(text)}.*Line 2"
+        ):
             rows_of(tmp_path / "a.csv", data, schema=schema, options=more)
     else:
         assert rows_of(tmp_path / "a.csv", data, schema=schema, options=more) == [
@@ -234,7 +278,9 @@ def test_numbers_have_the_marks_that_the_options_say_and_no_others(
 def repeated(value: Any, rows: int) -> bytes:
     """A Parquet file of some hundred bytes with one value in all rows."""
     column = pa.DictionaryArray.from_arrays(pa.repeat(0, rows).cast(pa.int32()), pa.array([value]))
-    pq.write_table(pa.table({"a": column}), data := io.BytesIO(), compression="zstd", store_schema=False)
+    pq.write_table(
+        pa.table({"a": column}), data := io.BytesIO(), compression="zstd", store_schema=False
+    )
     return data.getvalue()
 
 
@@ -244,14 +290,39 @@ ZEROS = b"0" * 10**7
 @pytest.mark.parametrize(
     ("name", "data", "schema", "message"),
     [
-        ("a.txt.zst", pa.compress(ZEROS, "zstd", asbytes=True), "a STRING", "a line has more than 1,000,000 bytes"),
+        (
+            "a.txt.zst",
+            pa.compress(ZEROS, "zstd", asbytes=True),
+            "a STRING",
+            "a line has more than 1,000,000 bytes",
+        ),
         ("a.txt.gz", gzip.compress(b"\n" * 10**7), "a STRING", "beyond the bound of 5,000,000"),
-        ("a.csv.gz", gzip.compress(b'"' + ZEROS[: 4 * 10**6]), "a STRING", "a record has more than 1,000,000 bytes"),
-        ("a.json.gz", gzip.compress(b'{"a": "' + ZEROS), "a STRING", "a line has more than 1,000,000 bytes"),
+        (
+            "a.csv.gz",
+            gzip.compress(b'"' + ZEROS[: 4 * 10**6]),
+            "a STRING",
+            "a record has more than 1,000,000 bytes",
+        ),
+        (
+            "a.json.gz",
+            gzip.compress(b'{"a": "' + ZEROS),
+            "a STRING",
+            "a line has more than 1,000,000 bytes",
+        ),
         ("a.json.gz", gzip.compress(b" \n" * 10**7), "a STRING", "beyond the bound of 5,000,000"),
-        ("a.parquet", repeated(1, 10**6), "a BIGINT", "unpacked it has 8,000,000 or more, beyond the bound"),
+        (
+            "a.parquet",
+            repeated(1, 10**6),
+            "a BIGINT",
+            "unpacked it has 8,000,000 or more, beyond the bound",
+        ),
         ("a.parquet", repeated("x" * 10**4, 10**5), "a STRING", "beyond the bound of 5,000,000"),
-        ("a.parquet", repeated("x" * 2 * 10**6, 1), "a STRING", "a row has more than 1,000,000 bytes"),
+        (
+            "a.parquet",
+            repeated("x" * 2 * 10**6, 1),
+            "a STRING",
+            "a row has more than 1,000,000 bytes",
+        ),
     ],
 )
 def test_a_small_file_that_stands_for_gigabytes_is_refused_with_the_figure(
@@ -263,14 +334,21 @@ def test_a_small_file_that_stands_for_gigabytes_is_refused_with_the_figure(
         rows_of(tmp_path / name, data, form, schema=schema, options=options, max_row_bytes=10**6)
 
 
-def test_a_lack_of_memory_says_nothing_about_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_says_nothing_about_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*arguments: Any, **more: Any) -> Any:
         raise pa.ArrowMemoryError("malloc of size 64 failed")
 
-    for form, call in {"csv": "pyarrow.csv.read_csv", "parquet": "pyarrow.parquet.ParquetFile"}.items():
+    for form, call in {
+        "csv": "pyarrow.csv.read_csv",
+        "parquet": "pyarrow.parquet.ParquetFile",
+    }.items():
         with monkeypatch.context() as patch:
             patch.setattr(call, fails)
-            with pytest.raises(OutOfMemory, match=r"a\.data takes more memory than this worker has") as refused:
+            with pytest.raises(
+                OutOfMemory, match=r"a\.data takes more memory than this worker has"
+            ) as refused:
                 rows_of(tmp_path / "a.data", CSV, form)
             failure = failure_of(refused.value)
             assert (failure.code, failure.recoverable) == ("OUT_OF_MEMORY", True)

@@ -23,7 +23,9 @@ HOUR = "id BIGINT, day DATE, hour STRING"
 MARCH = datetime.date(2026, 3, 1)
 
 
-def read(folder: Path, form: str, below: str, row: dict[str, Any], schema: str, **spec: Any) -> list[dict[str, Any]]:
+def read(
+    folder: Path, form: str, below: str, row: dict[str, Any], schema: str, **spec: Any
+) -> list[dict[str, Any]]:
     """The rows of a file with one ``row`` in a folder ``below`` that of a stream."""
     (path := folder / below / f"1.{form}").parent.mkdir(parents=True, exist_ok=True)
     if form == "parquet":
@@ -46,8 +48,16 @@ def read(folder: Path, form: str, below: str, row: dict[str, Any], schema: str, 
     ("below", "schema", "values"),
     [
         ("day=2026-03-01/hour=01", HOUR, {"day": MARCH, "hour": "01"}),
-        ("day=2026-03-01/x/HOUR=01", "id BIGINT, day STRING, hour INT", {"day": "2026-03-01", "hour": 1}),
-        ("day=2026-03-02/hour=__HIVE_DEFAULT_PARTITION__", HOUR, {"day": MARCH.replace(day=2), "hour": None}),
+        (
+            "day=2026-03-01/x/HOUR=01",
+            "id BIGINT, day STRING, hour INT",
+            {"day": "2026-03-01", "hour": 1},
+        ),
+        (
+            "day=2026-03-02/hour=__HIVE_DEFAULT_PARTITION__",
+            HOUR,
+            {"day": MARCH.replace(day=2), "hour": None},
+        ),
         ("day=2026-03-01/hour=a%3Ab", HOUR, {"day": MARCH, "hour": "a:b"}),
         ("other=1", "id BIGINT", {}),
     ],
@@ -55,7 +65,9 @@ def read(folder: Path, form: str, below: str, row: dict[str, Any], schema: str, 
 def test_a_column_in_the_name_of_a_folder_has_the_value_there(
     tmp_path: Path, form: str, below: str, schema: str, values: dict[str, Any], other: str
 ) -> None:
-    assert read(tmp_path, form, below, {"id": 1}, schema, on_other_columns=other) == [{"id": 1, **values}]
+    assert read(tmp_path, form, below, {"id": 1}, schema, on_other_columns=other) == [
+        {"id": 1, **values}
+    ]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -64,7 +76,9 @@ def test_a_file_with_another_value_than_its_folder_is_refused(tmp_path: Path, fo
     for other in ("fail", "allow"):
         assert read(tmp_path, form, "hour=2", row, schema, on_other_columns=other) == [row]
         for below in ("hour=3", "hour=__HIVE_DEFAULT_PARTITION__"):
-            with pytest.raises(Unreadable, match=r"(line|row) [12]: the column hour holds 2, and its folder says"):
+            with pytest.raises(
+                Unreadable, match=r"(line|row) [12]: the column hour holds 2, and its folder says"
+            ):
                 read(tmp_path, form, below, row, schema, on_other_columns=other)
 
 
@@ -72,10 +86,15 @@ def test_a_file_with_another_value_than_its_folder_is_refused(tmp_path: Path, fo
     ("below", "message"),
     [
         ("day=2026-02-30", "its folder day=2026-02-30 has no date for the column day"),
-        ("day=2026-03-01/day=2026-03-02", "two of its folders give the column day different values"),
+        (
+            "day=2026-03-01/day=2026-03-02",
+            "two of its folders give the column day different values",
+        ),
     ],
 )
-def test_a_folder_without_a_value_of_the_type_is_refused(tmp_path: Path, below: str, message: str) -> None:
+def test_a_folder_without_a_value_of_the_type_is_refused(
+    tmp_path: Path, below: str, message: str
+) -> None:
     with pytest.raises(Unreadable, match=message):
         read(tmp_path, "json", below, {"id": 1}, "id BIGINT, day DATE")
 
@@ -83,6 +102,8 @@ def test_a_folder_without_a_value_of_the_type_is_refused(tmp_path: Path, below: 
 def test_columns_by_position_leave_out_those_of_folders(tmp_path: Path) -> None:
     (path := tmp_path / "day=2026-03-01" / "1.csv").parent.mkdir()
     path.write_text("7,n\n")
-    stream = StreamInput(stream=str(tmp_path), format="csv", schema="id BIGINT, day DATE, region STRING")
+    stream = StreamInput(
+        stream=str(tmp_path), format="csv", schema="id BIGINT, day DATE, region STRING"
+    )
     (table,) = decoded(ArrivedFile(str(path), found_as(str(path))), stream, "UTC", 2**30)
     assert table.to_pylist() == [{"id": 7, "day": MARCH, "region": "n"}]

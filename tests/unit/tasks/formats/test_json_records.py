@@ -14,7 +14,9 @@ from unstuck.tasks.formats.json_records import json_columns
 from unstuck.tasks.spec.types import field, parse_type
 
 
-def read(kind: str, *values: str | bytes | None, other: Any = "fail") -> tuple[list[Any], dict[int, str]]:
+def read(
+    kind: str, *values: str | bytes | None, other: Any = "fail"
+) -> tuple[list[Any], dict[int, str]]:
     """The column ``a`` of this type, of JSON texts."""
     given = [value.encode() if isinstance(value, str) else value for value in values]
     table, bad = json_columns([field("a", parse_type(kind))], given, other)
@@ -37,7 +39,11 @@ def read(kind: str, *values: str | bytes | None, other: Any = "fail") -> tuple[l
         ("decimal(10, 2)", "1.10", Decimal("1.10")),
         ("decimal(10, 2)", "7", Decimal("7.00")),
         ("date", '"2024-02-29"', date(2024, 2, 29)),
-        ("timestamp", '"2024-02-29T01:00:00.123456+02:00"', datetime(2024, 2, 28, 23, 0, 0, 123456, UTC)),
+        (
+            "timestamp",
+            '"2024-02-29T01:00:00.123456+02:00"',
+            datetime(2024, 2, 28, 23, 0, 0, 123456, UTC),
+        ),
         ("timestamp_ntz", '"2024-02-29 01:00:00"', datetime(2024, 2, 29, 1)),
         ("binary", '"/w=="', b"\xff"),
         ("array<int>", "[1, null]", [1, None]),
@@ -46,7 +52,9 @@ def read(kind: str, *values: str | bytes | None, other: Any = "fail") -> tuple[l
         ("struct<x: int, y: array<string>>", '{"x": 1, "y": ["a"]}', {"x": 1, "y": ["a"]}),
     ],
 )
-def test_a_value_that_fits_its_column_is_the_same_value(kind: str, text: str, expected: Any) -> None:
+def test_a_value_that_fits_its_column_is_the_same_value(
+    kind: str, text: str, expected: Any
+) -> None:
     rows, bad = read(kind, '{"a": null}', f'{{"a": {text}}}', None, f'{{"a":{text}}}\n')
     assert rows == [None, expected, None, expected]
     assert bad == {}
@@ -91,7 +99,9 @@ def test_a_value_that_fits_its_column_is_the_same_value(kind: str, text: str, ex
         ("map<string, int>", '[["x", 1]]'),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_and_the_rows_around_it_stay(kind: str, text: str) -> None:
+def test_a_value_that_does_not_fit_is_told_and_the_rows_around_it_stay(
+    kind: str, text: str
+) -> None:
     rows, bad = read(kind, '{"a": null}', f'{{"a": {text}}}', '{"a": null}')
     assert rows == [None, None]
     assert [*bad] == [1]
@@ -100,8 +110,26 @@ def test_a_value_that_does_not_fit_is_told_and_the_rows_around_it_stay(kind: str
 @pytest.mark.parametrize(
     "value",
     [
-        *("", " ", "null", "1", "[1]", '{"a": 1}{"a": 2}', '{"a": 1', ',"a": 2}', '{"a": 1} x', b'{"a": "\xff"}'),
-        *("[" * 100_000, '{"a": 1, "a": 2}', '{"b": 1, "a": 2}', "{}", '\ufeff{"a": 1}', '{"a": 1}'.encode("utf-16")),
+        *(
+            "",
+            " ",
+            "null",
+            "1",
+            "[1]",
+            '{"a": 1}{"a": 2}',
+            '{"a": 1',
+            ',"a": 2}',
+            '{"a": 1} x',
+            b'{"a": "\xff"}',
+        ),
+        *(
+            "[" * 100_000,
+            '{"a": 1, "a": 2}',
+            '{"b": 1, "a": 2}',
+            "{}",
+            '\ufeff{"a": 1}',
+            '{"a": 1}'.encode("utf-16"),
+        ),
     ],
 )
 def test_what_is_no_object_of_these_columns_is_told_and_makes_no_row(value: str | bytes) -> None:
@@ -119,7 +147,13 @@ def test_other_names_pass_if_they_are_allowed() -> None:
 def test_bad_values_of_several_columns_are_each_told_with_column_and_value() -> None:
     fields = [field("a", "long"), field("b", "string")]
     table, bad = json_columns(
-        fields, [b'{"a": 1, "b": "x"}', b'{"a": "x", "b": "x"}', b'{"a": 1, "b": 1}', b'{"a": "x", "b": 1}']
+        fields,
+        [
+            b'{"a": 1, "b": "x"}',
+            b'{"a": "x", "b": "x"}',
+            b'{"a": 1, "b": 1}',
+            b'{"a": "x", "b": 1}',
+        ],
     )
     assert table.to_pylist() == [{"a": 1, "b": "x"}]
     assert bad.pop(3)
@@ -129,7 +163,13 @@ def test_bad_values_of_several_columns_are_each_told_with_column_and_value() -> 
     }
 
 
-WELL = ['{"a": 1, "b": "x"}', '{"b":"","a":null}', '{"a":2,"b":null}', '{"b": "{", "a": 3}', '{"a": 4, "b": "\\""}']
+WELL = [
+    '{"a": 1, "b": "x"}',
+    '{"b":"","a":null}',
+    '{"a":2,"b":null}',
+    '{"b": "{", "a": 3}',
+    '{"a": 4, "b": "\\""}',
+]
 ODD = [
     *(
         '{"a":1},{"a":2}',
@@ -160,7 +200,9 @@ ODD = [
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_what_is_read_at_once_is_what_is_read_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_at_once_is_what_is_read_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(seed)
     texts = [chance.choice(WELL + ODD * (seed % 2)) for _ in range(chance.randrange(1, 6))]
     values, fields = [text.encode() for text in texts], [field("a", "long"), field("b", "string")]

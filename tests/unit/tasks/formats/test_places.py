@@ -42,7 +42,9 @@ def stripes(*bad: int) -> bytes:
 
 
 def json_lines(*bad: int) -> bytes:
-    return b"".join(b'{"id": 300}\n' if row in bad else b'{"id": 1}\n' for row in range(1, ROWS + 1))
+    return b"".join(
+        b'{"id": 300}\n' if row in bad else b'{"id": 1}\n' for row in range(1, ROWS + 1)
+    )
 
 
 def csv(*bad: int) -> bytes:
@@ -52,7 +54,9 @@ def csv(*bad: int) -> bytes:
 
 
 def text(*bad: int) -> bytes:
-    return b"".join(b"%s\n" % (b"\xff" if row in bad else b"x" * 1000) for row in range(1, WIDE + 1))
+    return b"".join(
+        b"%s\n" % (b"\xff" if row in bad else b"x" * 1000) for row in range(1, WIDE + 1)
+    )
 
 
 @pytest.mark.variant

@@ -42,7 +42,9 @@ def test_small_files_share_a_part(tmp_path: Path) -> None:
     assert written(parts) == [[*range(10)]]
 
 
-def test_the_size_of_each_table_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_each_table_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Empty, "asked", 0)
     parts = Parts(Files(str(tmp_path)), "in")
     for _ in range(1000):
@@ -52,7 +54,9 @@ def test_the_size_of_each_table_is_asked_once(tmp_path: Path, monkeypatch: pytes
     assert Empty.asked == 1000
 
 
-def test_a_large_file_is_written_in_parts_and_none_of_them_counts_if_it_is_dropped(tmp_path: Path) -> None:
+def test_a_large_file_is_written_in_parts_and_none_of_them_counts_if_it_is_dropped(
+    tmp_path: Path,
+) -> None:
     parts = Parts(Files(str(tmp_path)), "in", part_bytes=20)
     parts.add(numbers(1))
     parts.keep()

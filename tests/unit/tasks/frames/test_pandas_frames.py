@@ -56,12 +56,20 @@ def test_row_numbers_and_an_index_that_is_a_column_too_are_left_out(frame: pd.Da
         ([FIVE.replace(tzinfo=UTC), pd.NaT, FIVE], "row 3: 2024-01-01 05:00:00"),
         ([[date(2024, 1, 1)], None, (pd.NaT, FIVE)], "row 3: 2024-01-01 05:00:00"),
         ([np.array([date(2024, 1, 1), FIVE], dtype=object)], "row 1: 2024-01-01 05:00:00"),
-        ([[{"a": date(2024, 1, 1)}], float("nan"), [None, {"b": 1}, {"a": FIVE}]], "row 3: 2024-01-01 05:00:00"),
-        ([{"a": FIVE.replace(tzinfo=UTC)}, {"a": pd.NaT}, {"a": FIVE}], "row 3: 2024-01-01 05:00:00"),
+        (
+            [[{"a": date(2024, 1, 1)}], float("nan"), [None, {"b": 1}, {"a": FIVE}]],
+            "row 3: 2024-01-01 05:00:00",
+        ),
+        (
+            [{"a": FIVE.replace(tzinfo=UTC)}, {"a": pd.NaT}, {"a": FIVE}],
+            "row 3: 2024-01-01 05:00:00",
+        ),
         ([[FIVE], [FIVE, FIVE.replace(tzinfo=UTC)]], r"row 2: 2024-01-01 05:00:00\+00:00"),
     ],
 )
-def test_dates_and_times_and_times_with_and_without_a_zone_are_not_mixed(values: list[Any], said: str) -> None:
+def test_dates_and_times_and_times_with_and_without_a_zone_are_not_mixed(
+    values: list[Any], said: str
+) -> None:
     with pytest.raises(OutputInvalid, match=rf"the column at(\.a)? mixes .*{said}.*to_datetime"):
         table_of(pd.DataFrame({"at": pd.Series(values, dtype=object)}))
 
@@ -73,7 +81,9 @@ def test_dates_and_times_are_not_mixed_in_the_values_of_a_category_either() -> N
 
 def test_a_category_of_instants_is_one_of_instants() -> None:
     at = pd.Series(pd.to_datetime([FIVE, None, FIVE]).tz_localize("US/Eastern"))
-    table = table_of(pd.DataFrame({"at": at.astype("category"), "n": pd.Series([3, None, 1], dtype="category")}))
+    table = table_of(
+        pd.DataFrame({"at": at.astype("category"), "n": pd.Series([3, None, 1], dtype="category")})
+    )
     assert str(table["at"].type) == "timestamp[us, tz=UTC]"
     assert table.to_pylist()[0] == {"at": datetime(2024, 1, 1, 10, tzinfo=UTC), "n": 3}
     assert table.to_pylist()[1] == {"at": None, "n": None}

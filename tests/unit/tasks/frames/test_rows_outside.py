@@ -19,7 +19,9 @@ def staged(folder: Path, *days: str) -> StagedOutput:
     made = []
     for number, day in enumerate(days):
         path = f"part-{number}.parquet"
-        pq.write_table(pa.table({"day": [day, day], "n": [2 * number, 2 * number + 1]}), folder / path)
+        pq.write_table(
+            pa.table({"day": [day, day], "n": [2 * number, 2 * number + 1]}), folder / path
+        )
         made.append(DataFile(path, 2, (folder / path).stat().st_size, {"day": day}))
     return StagedOutput(made, 2 * len(made), "")
 
@@ -32,7 +34,10 @@ def refusal(folder: Path, *days: str) -> str:
 
 def test_all_files_of_a_partition_count(tmp_path: Path) -> None:
     said = refusal(tmp_path, "02", "04", "03", "02", "02")
-    assert "8 of 10 rows of flights are of partitions that partitions: does not name: day=02 (6 rows), " in said
+    assert (
+        "8 of 10 rows of flights are of partitions that partitions: does not name: day=02 (6 rows), "
+        in said
+    )
     assert "day=03 (2 rows). The first one: day=02, n=0." in said
 
 
@@ -40,9 +45,14 @@ def test_of_many_partitions_the_first_ten_are_named_and_the_others_counted(tmp_p
     days = [f"{day:02}" for day in range(30, 17, -1)]
     said = refusal(tmp_path, *days, *days)
     named = [f"day={day} (4 rows)" for day in range(18, 28)]
-    assert f"52 of 52 rows of flights are of partitions that partitions: does not name: {', '.join(named)}, " in said
+    assert (
+        f"52 of 52 rows of flights are of partitions that partitions: does not name: {', '.join(named)}, "
+        in said
+    )
     assert "and 3 more. The first one: day=18, n=24." in said
 
 
 def test_rows_of_the_named_partitions_alone_are_no_error(tmp_path: Path) -> None:
-    check_named(Files(str(tmp_path)), "flights", staged(tmp_path, "04", "04"), {"day": ["04", "05"]})
+    check_named(
+        Files(str(tmp_path)), "flights", staged(tmp_path, "04", "04"), {"day": ["04", "05"]}
+    )

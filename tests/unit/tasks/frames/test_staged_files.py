@@ -40,7 +40,11 @@ def test_leftovers_of_a_writer_are_no_rows_of_an_output(files: Files) -> None:
 def test_leftovers_of_a_partitioned_write_are_not_collected(files: Files) -> None:
     rows = stage_table(files, f"{FOLDER}-source", pa.table({"n": [1, 2, 3]})).files[0]
     data, source = files.read(rows.path), f"{FOLDER}/_parted"
-    for name in ("__unstuck_partition=a/part-1.parquet", "__unstuck_partition=b/part-1.parquet", *LEFT_BEHIND):
+    for name in (
+        "__unstuck_partition=a/part-1.parquet",
+        "__unstuck_partition=b/part-1.parquet",
+        *LEFT_BEHIND,
+    ):
         files.write_durable(f"{source}/{name}", data)
     assert collect_parts(files, source, FOLDER)
     assert [file.rows for file in describe(files, FOLDER).files] == [3, 3]

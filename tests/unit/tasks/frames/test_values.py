@@ -82,7 +82,11 @@ class Rude:
     ],
 )
 def test_any_number_is_progress_and_a_total_that_is_none_is_not_known(
-    ctx: StepContext, shown: Shown, caplog: pytest.LogCaptureFixture, said: tuple[Any, ...], seen: tuple[Any, Any]
+    ctx: StepContext,
+    shown: Shown,
+    caplog: pytest.LogCaptureFixture,
+    said: tuple[Any, ...],
+    seen: tuple[Any, Any],
 ) -> None:
     ctx.progress(*said)
     assert shown == [seen]
@@ -107,7 +111,12 @@ def test_any_number_is_progress_and_a_total_that_is_none_is_not_known(
     ],
 )
 def test_what_is_no_number_is_no_progress_is_said_once_and_fails_no_step(
-    ctx: StepContext, shown: Shown, caplog: pytest.LogCaptureFixture, said: tuple[Any, ...], seen: Shown, named: str
+    ctx: StepContext,
+    shown: Shown,
+    caplog: pytest.LogCaptureFixture,
+    said: tuple[Any, ...],
+    seen: Shown,
+    named: str,
 ) -> None:
     caplog.set_level(logging.INFO)  # also where another test has left logging off
     for _ in range(3):
@@ -125,7 +134,10 @@ def test_numbers_of_numpy_are_results_as_pythons_are(ctx: StepContext, work: Wor
     ctx.result("mean", {"price": np.float32(0.5), "weights": [np.float64(1.5)]})
     ctx.result("whole", np.bool_(True))
     assert work.results == {"rows": 3, "mean": {"price": 0.5, "weights": [1.5]}, "whole": True}
-    assert evaluate("results.g.rows == 3 and results.g.whole", {}, lambda _: work.results).holds is True
+    assert (
+        evaluate("results.g.rows == 3 and results.g.whole", {}, lambda _: work.results).holds
+        is True
+    )
 
 
 def kind(value: Any) -> str:
@@ -162,11 +174,16 @@ def test_a_result_that_cannot_be_kept_is_named_with_what_was_expected(
     with pytest.raises(OutputInvalid, match="the result 'strange' is not a JSON value: ") as caught:
         ctx.result("strange", value)
     assert says in str(caught.value)
-    assert "Expected: text, a finite number, true, false, none, or a list or mapping of these" in str(caught.value)
+    assert (
+        "Expected: text, a finite number, true, false, none, or a list or mapping of these"
+        in str(caught.value)
+    )
     assert work.results == {}
 
 
-@pytest.mark.parametrize("value", [nested(MAX_DEPTH), 10**4000, "\0 \ud83d\ude00", 5e-324, {1: None}], ids=kind)
+@pytest.mark.parametrize(
+    "value", [nested(MAX_DEPTH), 10**4000, "\0 \ud83d\ude00", 5e-324, {1: None}], ids=kind
+)
 def test_a_result_that_is_taken_reaches_the_marker_the_record_and_the_person(
     ctx: StepContext, work: Work, value: Any
 ) -> None:
@@ -196,8 +213,13 @@ class Unspeakable(Exception):
 
 
 def test_an_error_without_a_text_is_a_failure_that_says_so() -> None:
-    assert failure_of(Unspeakable()).text == "Unspeakable: (it has no text: asking for it raised RuntimeError)"
-    assert "(it has no text: asking for it raised RuntimeError)" in failure_of(SystemExit(Rude())).text
+    assert (
+        failure_of(Unspeakable()).text
+        == "Unspeakable: (it has no text: asking for it raised RuntimeError)"
+    )
+    assert (
+        "(it has no text: asking for it raised RuntimeError)" in failure_of(SystemExit(Rude())).text
+    )
 
 
 def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
@@ -205,10 +227,14 @@ def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
         code = 42  # type: ignore[assignment]
 
     failure = failure_of(Ours("no"))
-    assert Outcome.from_json(Outcome(OutcomeKind.FAILED, failure=failure).to_json()).failure == failure
+    assert (
+        Outcome.from_json(Outcome(OutcomeKind.FAILED, failure=failure).to_json()).failure == failure
+    )
 
 
-def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fails_no_step(tmp_path: Path) -> None:
+def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fails_no_step(
+    tmp_path: Path,
+) -> None:
     log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log")
     with log.open():
         log.logger.info("%d rows", "many")

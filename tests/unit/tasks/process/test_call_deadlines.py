@@ -36,7 +36,9 @@ def test_an_error_of_a_call_is_printed_and_stops_nobody(capsys: pytest.CaptureFi
     assert "ValueError: invalid literal" in capsys.readouterr().err
 
 
-def test_a_call_is_made_here_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_made_here_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -68,8 +68,14 @@ def grüße(dump: StackDump) -> None:
 def test_the_frames_of_a_process_in_a_c_call_are_read_again_and_again() -> None:
     with process(backtracks) as (of, dump):
         for _ in range(3):
-            found = wait_until(lambda: (one := answer(of, dump)) and one[0].function == "match" and one, 30, "the call")
-            assert found[1] == RawFrame(__file__, backtracks.__code__.co_firstlineno + 1, "backtracks")
+            found = wait_until(
+                lambda: (one := answer(of, dump)) and one[0].function == "match" and one,
+                30,
+                "the call",
+            )
+            assert found[1] == RawFrame(
+                __file__, backtracks.__code__.co_firstlineno + 1, "backtracks"
+            )
 
 
 def test_a_name_beyond_ascii_is_read_as_it_is() -> None:

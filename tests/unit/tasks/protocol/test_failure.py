@@ -50,9 +50,18 @@ def files_of(trace: str) -> list[str]:
     return [line.split('"')[1] for line in trace.splitlines() if line.startswith("  File ")]
 
 
-def test_the_traceback_in_the_log_begins_with_the_users_own_frames_and_hides_none_after_them() -> None:
+def test_the_traceback_in_the_log_begins_with_the_users_own_frames_and_hides_none_after_them() -> (
+    None
+):
     told = describe_in_time(
-        raised(OURS, "/lib/py4j/java.py", "/app/mine.py", OURS, "/app/deeper.py", error=ValueError("no"))
+        raised(
+            OURS,
+            "/lib/py4j/java.py",
+            "/app/mine.py",
+            OURS,
+            "/app/deeper.py",
+            error=ValueError("no"),
+        )
     )
     assert files_of(told.whole) == ["/app/mine.py", OURS, "/app/deeper.py"]
     assert told.whole.startswith("Traceback (most recent call last):\n")
@@ -68,15 +77,22 @@ def test_an_error_of_ours_is_its_sentence_and_the_frames_of_the_users_code() -> 
 
 
 def test_an_error_of_spark_about_a_query_is_its_sentence_and_the_frames_of_the_users_code() -> None:
-    told = describe_in_time(raised(OURS, "/lib/pyspark/sql/dataframe.py", error=OfSpark("no such row")))
+    told = describe_in_time(
+        raised(OURS, "/lib/pyspark/sql/dataframe.py", error=OfSpark("no such row"))
+    )
     assert (files_of(told.whole), told.failure.traceback) == ([], "")
     assert told.whole.endswith("AnalysisException: no such row")
-    told = describe_in_time(raised("/app/mine.py", "/lib/pyspark/sql/dataframe.py", error=OfSpark("no such row")))
+    told = describe_in_time(
+        raised("/app/mine.py", "/lib/pyspark/sql/dataframe.py", error=OfSpark("no such row"))
+    )
     assert files_of(told.whole) == ["/app/mine.py"]
 
 
 def test_an_error_that_nobody_expects_keeps_all_frames_where_none_is_the_users() -> None:
-    assert files_of(describe_in_time(raised(OURS, OURS, error=KeyError("no"))).whole) == [OURS, OURS]
+    assert files_of(describe_in_time(raised(OURS, OURS, error=KeyError("no"))).whole) == [
+        OURS,
+        OURS,
+    ]
 
 
 def test_a_module_of_steps_that_cannot_be_imported_is_told_by_its_line(
@@ -91,7 +107,9 @@ def test_a_module_of_steps_that_cannot_be_imported_is_told_by_its_line(
         return describe_in_time(refused.value.with_traceback(None)).whole
 
     assert files_of(told_of("broken_steps:f")) == [str(tmp_path / "broken_steps.py")]
-    assert told_of("nowhere_steps:f").startswith("STEP_NOT_FOUND: nowhere_steps:f cannot be imported")
+    assert told_of("nowhere_steps:f").startswith(
+        "STEP_NOT_FOUND: nowhere_steps:f cannot be imported"
+    )
 
 
 def test_of_an_error_that_the_users_code_raised_the_causes_are_told() -> None:
@@ -104,15 +122,22 @@ def test_of_an_error_that_the_users_code_raised_the_causes_are_told() -> None:
 def test_of_an_error_that_we_raised_in_a_call_of_the_user_our_own_causes_are_left_out() -> None:
     ours = OutputInvalid("it is no JSON value: it holds a set")
     ours.__cause__ = raised(OURS, "/lib/json/encoder.py", error=TypeError("it holds a set"))
-    assert files_of(describe_in_time(raised("/app/mine.py", OURS, error=ours)).whole) == ["/app/mine.py"]
+    assert files_of(describe_in_time(raised("/app/mine.py", OURS, error=ours)).whole) == [
+        "/app/mine.py"
+    ]
     ours = OutputInvalid("it cannot be stored")
     ours.__cause__ = raised(OURS, error=TypeError("what the sentence leaves out"))
     ours.__cause__.__context__ = raised(OURS, error=KeyError("x"))
     whole = describe_in_time(raised("/app/mine.py", OURS, error=ours)).whole
-    assert (files_of(whole), "TypeError: what the sentence leaves out" in whole) == (["/app/mine.py"], True)
+    assert (files_of(whole), "TypeError: what the sentence leaves out" in whole) == (
+        ["/app/mine.py"],
+        True,
+    )
 
 
-@pytest.mark.parametrize("said", ["no such column", "no such column\n'Project ['a]\n+- Relation [b]"])
+@pytest.mark.parametrize(
+    "said", ["no such column", "no such column\n'Project ['a]\n+- Relation [b]"]
+)
 def test_an_error_that_repeats_its_cause_is_in_the_log_once(said: str) -> None:
     """The plan of a wrong query stood in the log twice: from Spark, and from the error of ours that it caused."""
     ours = SqlInvalid(f"the query is wrong: {said}")
@@ -151,9 +176,17 @@ def about_sql() -> SqlInvalid:
 @pytest.mark.parametrize(
     ("error", "recoverable", "names"),
     [
-        (Flaky(), True, (f"{__name__}.Flaky", "ConnectionError", "OSError", "Exception", "BaseException")),
+        (
+            Flaky(),
+            True,
+            (f"{__name__}.Flaky", "ConnectionError", "OSError", "Exception", "BaseException"),
+        ),
         (SystemExit(1), True, ("SystemExit", "BaseException")),
-        (TypeError("'NoneType' object is not iterable"), True, ("TypeError", "Exception", "BaseException")),
+        (
+            TypeError("'NoneType' object is not iterable"),
+            True,
+            ("TypeError", "Exception", "BaseException"),
+        ),
         (TypeError(OfSpark()), True, ("TypeError", "Exception", "BaseException")),
         (OfSpark(), True, (*SPARKS, "Exception", "BaseException")),
         # What fails at once by default is named by its own kind alone: `Exception` does not speak for it.
@@ -161,7 +194,11 @@ def about_sql() -> SqlInvalid:
         (NameError("x"), False, ("NameError",)),
         (UnboundLocalError("x"), False, ("UnboundLocalError", "NameError")),
         (IndentationError("x"), False, ("IndentationError", "SyntaxError")),
-        (about_sql(), False, ("unstuck.tasks.errors.SqlInvalid", "unstuck.tasks.errors.Unrecoverable", *SPARKS)),
+        (
+            about_sql(),
+            False,
+            ("unstuck.tasks.errors.SqlInvalid", "unstuck.tasks.errors.Unrecoverable", *SPARKS),
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )

@@ -64,4 +64,7 @@ def test_the_failure_of_an_error_of_the_jvm_is_its_one_line_and_the_traceback_is
 
 
 def test_a_call_that_says_no_more_is_told() -> None:
-    assert told_by_java("An error occurred while calling o1.x") == "An error occurred while calling o1.x"
+    assert (
+        told_by_java("An error occurred while calling o1.x")
+        == "An error occurred while calling o1.x"
+    )

@@ -26,13 +26,17 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("package", "name"), SCRIPTS, ids=[name for _, name in SCRIPTS])
-def test_a_script_declares_every_key_and_argument_that_it_uses_and_no_other(package: str, name: str) -> None:
+def test_a_script_declares_every_key_and_argument_that_it_uses_and_no_other(
+    package: str, name: str
+) -> None:
     text = (FOLDERS[package] / f"{name}.lua").read_text()
     assert not re.search(r"\b(KEYS|ARGV)\b", text), "by name, never by number"
     loaded, keys, args = load(package, name)  # a name that is not declared would be refused
     numbered = {(table, int(n)) for table, n in re.findall(r"\b(KEYS|ARGV)\[(\d+)\]", loaded)}
     assert numbered == {
-        (table, n) for table, names in (("KEYS", keys), ("ARGV", args)) for n in range(1, len(names) + 1)
+        (table, n)
+        for table, names in (("KEYS", keys), ("ARGV", args))
+        for n in range(1, len(names) + 1)
     }
 
 
@@ -67,7 +71,9 @@ def test_a_call_whose_reply_is_lost_is_sent_again(redis_server: RedisServer) -> 
     assert proxy.lost > 0
 
 
-def test_a_call_that_a_signal_interrupts_leaves_no_answer_to_the_next_one(redis_server: RedisServer) -> None:
+def test_a_call_that_a_signal_interrupts_leaves_no_answer_to_the_next_one(
+    redis_server: RedisServer,
+) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 

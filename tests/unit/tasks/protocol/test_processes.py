@@ -35,15 +35,26 @@ RUNNER = RunnerStatus(
     step="counting",
 )
 COORDINATOR = CoordinatorStatus(
-    id="h:2:b", host="h", pid=2, queues=("control",), seen=101.0, swept_at=99.0, oldest_since={"light": 40.0}
+    id="h:2:b",
+    host="h",
+    pid=2,
+    queues=("control",),
+    seen=101.0,
+    swept_at=99.0,
+    oldest_since={"light": 40.0},
 )
 
 
 @pytest.mark.parametrize("status", [RUNNER, COORDINATOR])
-def test_a_process_comes_back_as_it_described_itself(client: redis.Redis, status: ProcessStatus) -> None:
+def test_a_process_comes_back_as_it_described_itself(
+    client: redis.Redis, status: ProcessStatus
+) -> None:
     registry = ProcessRegistry(client, KEYS)
     registry.note(lambda _now: status)
-    client.hset(KEYS.processes, mapping={"odd": "no line of ours", "odder": "[]", "oddest": '{"kind": "runner"}'})
+    client.hset(
+        KEYS.processes,
+        mapping={"odd": "no line of ours", "odder": "[]", "oddest": '{"kind": "runner"}'},
+    )
     assert registry.read() == [status]
     assert registry.runners() == [one for one in [status] if one is RUNNER]
     registry.leave(status.id)
@@ -52,14 +63,21 @@ def test_a_process_comes_back_as_it_described_itself(client: redis.Redis, status
 
 def test_what_the_reader_finds_out_is_not_written(client: redis.Redis) -> None:
     ProcessRegistry(client, KEYS).note(
-        lambda _now: RunnerStatus(id="r", host="h", pid=1, queues=(), seen=1.0, silent=True, worker_pid=2)
+        lambda _now: RunnerStatus(
+            id="r", host="h", pid=1, queues=(), seen=1.0, silent=True, worker_pid=2
+        )
     )
     assert "silent" not in str(client.hget(KEYS.processes, "r"))
 
 
 def test_since_when_it_runs_is_its_last_claim_while_it_runs_something() -> None:
     assert RUNNER.since == 95.0
-    assert RunnerStatus(id="r", host="h", pid=1, queues=(), seen=1.0, worker_pid=2, claimed_at=95.0).since is None
+    assert (
+        RunnerStatus(
+            id="r", host="h", pid=1, queues=(), seen=1.0, worker_pid=2, claimed_at=95.0
+        ).since
+        is None
+    )
 
 
 def test_a_warehouse_whose_path_is_no_text_stops_no_process(client: redis.Redis) -> None:

@@ -39,9 +39,14 @@ def secrets_of(*values: str) -> Secrets:
 
 def test_references_are_resolved_at_any_depth_and_secrets_are_cleaned_out_again() -> None:
     secrets = Secrets({"PW": "hunter2!", "HOST": "db-host-1", "DEBUG": "true"})
-    value = secrets.resolve({"url": "jdbc://${env:HOST}/?p=${secret:PW}", "list": ["${secret:PW}", 3, "${env:DEBUG}"]})
+    value = secrets.resolve(
+        {"url": "jdbc://${env:HOST}/?p=${secret:PW}", "list": ["${secret:PW}", 3, "${env:DEBUG}"]}
+    )
     assert value == {"url": "jdbc://db-host-1/?p=hunter2!", "list": ["hunter2!", 3, "true"]}
-    assert secrets.clean("login hunter2! at db-host-1, true") == "login ${secret:PW} at db-host-1, true"
+    assert (
+        secrets.clean("login hunter2! at db-host-1, true")
+        == "login ${secret:PW} at db-host-1, true"
+    )
     assert secrets.clean_all({"hunter2!": ["hunter2!", 1]}) == {"${secret:PW}": ["${secret:PW}", 1]}
     assert secrets.given == {"PW": "hunter2!"}
 
@@ -53,13 +58,20 @@ def test_a_missing_variable_is_named(reference: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "     ", "12345", " abcde ", "true", "String", "timestamp", "PRODUCTION", "password"]
+    "value",
+    ["", "     ", "12345", " abcde ", "true", "String", "timestamp", "PRODUCTION", "password"],
 )
-def test_a_common_word_or_a_short_text_can_be_no_secret_and_the_reason_does_not_say_it(value: str) -> None:
+def test_a_common_word_or_a_short_text_can_be_no_secret_and_the_reason_does_not_say_it(
+    value: str,
+) -> None:
     secrets = Secrets({"WORD": value})
-    with pytest.raises(Unrecoverable, match="what WORD holds on this worker can be no secret") as refused:
+    with pytest.raises(
+        Unrecoverable, match="what WORD holds on this worker can be no secret"
+    ) as refused:
         secrets.resolve("${secret:WORD}")
-    assert not value.strip() or value.strip() not in str(refused.value).replace("shorter than 6", "")
+    assert not value.strip() or value.strip() not in str(refused.value).replace(
+        "shorter than 6", ""
+    )
     assert secrets.resolve("${env:WORD}") == value
 
 
@@ -76,7 +88,9 @@ def test_a_secret_may_stand_in_a_file_that_another_variable_names(tmp_path: Path
 
 @pytest.mark.parametrize("secret", ["hunter2!", "-----BEGIN-----\nabc\n-----END-----"])
 @pytest.mark.parametrize("form", ["{}", "{}\n", "{}\r\n", "\ufeff{}", "\ufeff{}\n\n"])
-def test_a_mark_and_line_ends_are_no_characters_of_a_secret(tmp_path: Path, secret: str, form: str) -> None:
+def test_a_mark_and_line_ends_are_no_characters_of_a_secret(
+    tmp_path: Path, secret: str, form: str
+) -> None:
     file = tmp_path / "pw"
     written = form.format(secret)
     for text in (written, written.replace("\r", "").replace("\n", "\r\n")):
@@ -87,9 +101,16 @@ def test_a_mark_and_line_ends_are_no_characters_of_a_secret(tmp_path: Path, secr
 
 @pytest.mark.parametrize(
     ("data", "why"),
-    [(None, "No such file"), (b"x" * 70_000, "more than 64 KB"), (b"hunter2\xff", "not UTF-8"), (b"", "no secret")],
+    [
+        (None, "No such file"),
+        (b"x" * 70_000, "more than 64 KB"),
+        (b"hunter2\xff", "not UTF-8"),
+        (b"", "no secret"),
+    ],
 )
-def test_a_file_that_holds_no_secret_is_refused_with_its_name(tmp_path: Path, data: bytes | None, why: str) -> None:
+def test_a_file_that_holds_no_secret_is_refused_with_its_name(
+    tmp_path: Path, data: bytes | None, why: str
+) -> None:
     file = tmp_path / "pw"
     if data is not None:
         file.write_bytes(data)
@@ -98,9 +119,14 @@ def test_a_file_that_holds_no_secret_is_refused_with_its_name(tmp_path: Path, da
     assert "hunter2" not in str(refused.value)
 
 
-def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands_for_the_text() -> None:
+def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands_for_the_text() -> (
+    None
+):
     secrets = Secrets({"A": "${secret:B}", "B": "hunter2!"})
-    assert secrets.resolve("${secret:A} $${secret:B} $$${env:B}") == "${secret:B} ${secret:B} $${env:B}"
+    assert (
+        secrets.resolve("${secret:A} $${secret:B} $$${env:B}")
+        == "${secret:B} ${secret:B} $${env:B}"
+    )
     assert secrets.given == {"A": "${secret:B}"}
 
 
@@ -121,7 +147,17 @@ def test_what_is_meant_as_a_reference_and_is_none_is_found(text: str, wrong: str
 
 
 @pytest.mark.parametrize(
-    "text", ["${env:HOME}", "${secret:A}", "$${vault:x}", "${name}", "$5 {a: b}", "${}", "${env_name}", "a$"]
+    "text",
+    [
+        "${env:HOME}",
+        "${secret:A}",
+        "$${vault:x}",
+        "${name}",
+        "$5 {a: b}",
+        "${}",
+        "${env_name}",
+        "a$",
+    ],
 )
 def test_references_and_plain_text_are_not_wrong(text: str) -> None:
     assert reference_in(text, wrong=True) is None
@@ -161,8 +197,12 @@ def test_of_a_secret_that_contains_another_one_no_tail_is_left(order: int) -> No
         lambda value: f"jdbc://user:{quote(value, safe='')}@host/",
     ],
 )
-@pytest.mark.parametrize("value", ["hunter2!", KEY, STRANGE, "both ' and \"", "ends in a slash\\", KEY + "\n"])
-def test_a_secret_is_found_in_every_form_in_which_it_is_written(write: Callable[[str], str], value: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["hunter2!", KEY, STRANGE, "both ' and \"", "ends in a slash\\", KEY + "\n"]
+)
+def test_a_secret_is_found_in_every_form_in_which_it_is_written(
+    write: Callable[[str], str], value: str
+) -> None:
     written = write(value)
     cleaned = secrets_of(value).clean(f"before {written} after")
     assert cleaned.startswith("before "), cleaned
@@ -193,7 +233,10 @@ def test_data_hold_a_secret_in_any_form_and_names_a_short_one_only_as_a_whole() 
 
 def test_a_long_value_is_taken_out_whole() -> None:
     value = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
-    assert secrets_of(value).clean(f"<{value}>").replace("${secret:S0}", "") in ("<>", f"<{value[-3:]}>")
+    assert secrets_of(value).clean(f"<{value}>").replace("${secret:S0}", "") in (
+        "<>",
+        f"<{value[-3:]}>",
+    )
 
 
 # -- streams ---------------------------------------------------------------------------------------------------
@@ -223,12 +266,14 @@ def test_a_text_in_parts_is_cleaned_as_in_one_wherever_it_is_torn(seed: int) -> 
         out += stream.feed(text[at : at + step])
         at += step
     out += stream.finish()
-    assert out.replace("${secret:S4}\n", "").replace("${secret:S4}", "") == secrets.clean(text).replace(
-        "${secret:S4}\n", ""
-    ).replace("${secret:S4}", "")
+    assert out.replace("${secret:S4}\n", "").replace("${secret:S4}", "") == secrets.clean(
+        text
+    ).replace("${secret:S4}\n", "").replace("${secret:S4}", "")
 
 
-def test_a_stream_holds_back_the_end_of_an_unfinished_line_and_no_more_than_a_secret_is_long() -> None:
+def test_a_stream_holds_back_the_end_of_an_unfinished_line_and_no_more_than_a_secret_is_long() -> (
+    None
+):
     stream = Stream(secrets_of("hunter2"))
     assert stream.feed("line\n") == "line\n"
     shown = stream.feed("x" * 1000 + "hunt")

@@ -32,18 +32,28 @@ def test_a_retry_that_has_ended_holds_the_folders_that_count_in_it(client: redis
     assert staging.retries().of == set()
 
 
-def test_an_open_retry_holds_all_folders_of_the_jobs_that_it_may_adopt_from(client: redis.Redis) -> None:
+def test_an_open_retry_holds_all_folders_of_the_jobs_that_it_may_adopt_from(
+    client: redis.Redis,
+) -> None:
     assert retried(client, "{}", is_open=True).retries().of == {"first", "second"}
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", "null", "1", "[" * 100_000])
-def test_a_damaged_record_holds_all_folders_as_nobody_knows_which_count(client: redis.Redis, damaged: str) -> None:
+def test_a_damaged_record_holds_all_folders_as_nobody_knows_which_count(
+    client: redis.Redis, damaged: str
+) -> None:
     assert retried(client, damaged, is_open=False).retries().of == {"first", "second"}
 
 
-def test_a_file_is_needed_while_its_job_may_be_retried_or_its_folder_counts(client: redis.Redis) -> None:
-    needed = retried(client, json.dumps({"staging": "_staging/other/load/1-n-c"}), is_open=False).needed()
+def test_a_file_is_needed_while_its_job_may_be_retried_or_its_folder_counts(
+    client: redis.Redis,
+) -> None:
+    needed = retried(
+        client, json.dumps({"staging": "_staging/other/load/1-n-c"}), is_open=False
+    ).needed()
     assert needed(f"{FOLDER}/flights/part-0.parquet"), "a job that has failed may be retried"
     assert needed("_staging/other/load/1-n-c/flights/part-0.parquet"), "it counts in a retry"
     assert not needed("_staging/other/load/2-n-c/flights/part-0.parquet"), "its job has finished"
-    assert not needed("_staging/gone/load/1-n-c/flights/part-0.parquet"), "nobody knows its job any more"
+    assert not needed("_staging/gone/load/1-n-c/flights/part-0.parquet"), (
+        "nobody knows its job any more"
+    )

@@ -21,10 +21,23 @@ import redis
 
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.driver.driver import local_master, temporary_conf
-from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, InputMissing, OutputInvalid, SqlInvalid, StepNotFound
+from unstuck.tasks.errors import (
+    BadStepCall,
+    ForkValuesInvalid,
+    InputMissing,
+    OutputInvalid,
+    SqlInvalid,
+    StepNotFound,
+)
 from unstuck.tasks.frames.output import collect, read_table, stage
 from unstuck.tasks.frames.spark import hadoop_uri
-from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, process_state, working_folder
+from unstuck.tasks.process.tree import (
+    ProcessState,
+    Tree,
+    describe_status,
+    process_state,
+    working_folder,
+)
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
@@ -44,7 +57,11 @@ from unstuck.tasks.watchdog.cancel_channel import CancelChannel
 
 def imported_by(module: str) -> set[str]:
     code = f"import sys, {module}; print(' '.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
 
 
 def test_a_coordinator_can_import_the_celery_app_without_any_package_of_a_worker() -> None:
@@ -57,7 +74,13 @@ def test_a_coordinator_can_import_the_celery_app_without_any_package_of_a_worker
 
 
 def test_the_watchdog_starts_without_spark_and_celery() -> None:
-    assert not imported_by("unstuck.tasks.watchdog") & {"pyspark", "pyarrow", "pandas", "celery", "kombu"}
+    assert not imported_by("unstuck.tasks.watchdog") & {
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "celery",
+        "kombu",
+    }
 
 
 def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
@@ -98,7 +121,9 @@ def test_a_step_gets_the_parameters_it_takes() -> None:
         (by_position, {"a": 1}, set(), "takes a by position only"),
     ],
 )
-def test_a_call_that_does_not_fit_says_how(function: Any, params: Any, own: set[str], says: str) -> None:
+def test_a_call_that_does_not_fit_says_how(
+    function: Any, params: Any, own: set[str], says: str
+) -> None:
     with pytest.raises(BadStepCall, match=says):
         fit("m:f", function, params, own=own)
 
@@ -113,7 +138,9 @@ def test_a_call_that_does_not_fit_says_how(function: Any, params: Any, own: set[
         ("os:sep", [], "not a function"),
     ],
 )
-def test_code_that_may_not_or_cannot_be_imported_is_refused(name: str, allowed: list[str], says: str) -> None:
+def test_code_that_may_not_or_cannot_be_imported_is_refused(
+    name: str, allowed: list[str], says: str
+) -> None:
     with pytest.raises(StepNotFound, match=says):
         find(name, allowed)
 
@@ -163,23 +190,33 @@ def test_only_frames_are_outputs(files: Files, value: Any) -> None:
 
 def test_what_could_be_a_table_is_refused_with_how_to_make_one(files: Files) -> None:
     with pytest.raises(
-        OutputInvalid, match=r"not pyarrow.lib.RecordBatchReader. pyarrow.table\(frame\) makes an Arrow"
+        OutputInvalid,
+        match=r"not pyarrow.lib.RecordBatchReader. pyarrow.table\(frame\) makes an Arrow",
     ):
         stage(files, "_staging/x", pa.table({"n": [1]}).to_reader())
-    with pytest.raises(OutputInvalid, match=r"not builtins.list. pyarrow.Table.from_pylist\(frame\) makes an Arrow"):
+    with pytest.raises(
+        OutputInvalid, match=r"not builtins.list. pyarrow.Table.from_pylist\(frame\) makes an Arrow"
+    ):
         stage(files, "_staging/x", [{"n": 1}])
     by_name = pd.DataFrame({"name": ["a", "a"]}).groupby("name").size()
-    with pytest.raises(OutputInvalid, match=r"not pandas.*Series. reset_index\(\) makes a pandas frame of it"):
+    with pytest.raises(
+        OutputInvalid, match=r"not pandas.*Series. reset_index\(\) makes a pandas frame of it"
+    ):
         stage(files, "_staging/x", by_name)
 
 
-def test_the_first_value_that_does_not_fit_those_before_it_is_shown_with_its_row(files: Files) -> None:
+def test_the_first_value_that_does_not_fit_those_before_it_is_shown_with_its_row(
+    files: Files,
+) -> None:
     column = pd.Series([None, 1, 2.5, "n/a", 3, "x"], dtype=object, index=range(7, 13))
     with pytest.raises(
-        OutputInvalid, match=r"cannot be stored: .*; row 4 is the first that does not fit: 'n/a' \(str\)"
+        OutputInvalid,
+        match=r"cannot be stored: .*; row 4 is the first that does not fit: 'n/a' \(str\)",
     ):
         stage(files, "_staging/x", pd.DataFrame({"n": column}))
-    with pytest.raises(OutputInvalid, match=r"too large.*; row 1 is the first that does not fit: 12\d+ \(int\)"):
+    with pytest.raises(
+        OutputInvalid, match=r"too large.*; row 1 is the first that does not fit: 12\d+ \(int\)"
+    ):
         stage(files, "_staging/x", pd.DataFrame({"n": [2**90]}))
 
 
@@ -194,14 +231,18 @@ def test_the_first_value_that_does_not_fit_those_before_it_is_shown_with_its_row
         (list(range(10_001)), True, "more than 10000"),
     ],
 )
-def test_values_that_cannot_be_a_fork_are_refused(files: Files, values: list[Any], distinct: bool, says: str) -> None:
+def test_values_that_cannot_be_a_fork_are_refused(
+    files: Files, values: list[Any], distinct: bool, says: str
+) -> None:
     staged = stage(files, "_staging/x", pa.table({"v": values}))
     with pytest.raises(ForkValuesInvalid, match=says):
         collect(files, staged, Collect(output="x", column="v", distinct=distinct))
 
 
 def test_values_that_python_cannot_hold_are_refused(files: Files) -> None:
-    staged = stage(files, "_staging/x", pa.table({"v": pa.array([5_000_000], pa.date32())}))  # in the year 15,659
+    staged = stage(
+        files, "_staging/x", pa.table({"v": pa.array([5_000_000], pa.date32())})
+    )  # in the year 15,659
     with pytest.raises(ForkValuesInvalid, match="a value of the column v cannot be read"):
         collect(files, staged, Collect(output="x", column="v"))
 
@@ -216,13 +257,22 @@ def test_values_that_the_store_could_not_hold_are_refused(files: Files) -> None:
 
 def test_distinct_values_keep_their_order_and_an_empty_output_has_none(files: Files) -> None:
     wanted = Collect(output="x", column="v", distinct=True)
-    assert collect(files, stage(files, "_staging/x", pa.table({"v": ["b", "a", "b", None]})), wanted) == ["b", "a"]
-    assert collect(files, stage(files, "_staging/y", pa.table({"v": pa.array([], pa.int64())})), wanted) == []
+    assert collect(
+        files, stage(files, "_staging/x", pa.table({"v": ["b", "a", "b", None]})), wanted
+    ) == ["b", "a"]
+    assert (
+        collect(
+            files, stage(files, "_staging/y", pa.table({"v": pa.array([], pa.int64())})), wanted
+        )
+        == []
+    )
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(files: Files) -> None:
     with pytest.raises(ForkValuesInvalid, match="no column w; it has v"):
-        collect(files, stage(files, "_staging/x", pa.table({"v": [1]})), Collect(output="x", column="w"))
+        collect(
+            files, stage(files, "_staging/x", pa.table({"v": [1]})), Collect(output="x", column="w")
+        )
 
 
 def test_two_needs_with_one_output_name_are_refused(files: Files) -> None:
@@ -238,9 +288,16 @@ def test_two_needs_with_one_output_name_are_refused(files: Files) -> None:
 
 def test_results_and_sources_of_what_is_read_come_with_it(files: Files) -> None:
     inputs: dict[str, list[str]] = {"a": [], "f": [], "g": [], "skipped": []}
-    for group, n, results in (("a", 1, {"x": 1}), ("f", 1, {"x": 2}), ("f", 2, {}), ("g", 1, {"x": 3})):
+    for group, n, results in (
+        ("a", 1, {"x": 1}),
+        ("f", 1, {"x": 2}),
+        ("f", 2, {}),
+        ("g", 1, {"x": 3}),
+    ):
         staging = f"_staging/j/{group}/{n}-n-c"
-        marker = Marker(f"j/{group}/{n}/n/c", "f", {}, {}, results, 0.0, sources={"flights": [n], group: [7]})
+        marker = Marker(
+            f"j/{group}/{n}/n/c", "f", {}, {}, results, 0.0, sources={"flights": [n], group: [7]}
+        )
         write_marker(files, staging, marker)
         inputs[group].append(staging)
     read = read_inputs(files, inputs, ("f", "g"))
@@ -253,7 +310,9 @@ def test_a_step_gets_results_of_its_own_that_it_may_change(tmp_path: Path) -> No
     work.recorded = {"a": {"x": [1]}}
     ctx.results("a")["x"].append(2)
     assert ctx.results("a") == {"x": [1]}
-    with pytest.raises(InputMissing, match=r"no results of a group 'b'; there are those of: a\. Name it in needs:"):
+    with pytest.raises(
+        InputMissing, match=r"no results of a group 'b'; there are those of: a\. Name it in needs:"
+    ):
         ctx.results("b")
 
 
@@ -261,7 +320,11 @@ def test_a_step_gets_results_of_its_own_that_it_may_change(tmp_path: Path) -> No
 
 
 def test_the_cores_of_a_machine_are_shared_by_its_runners() -> None:
-    assert [local_master("local[*]", slots, 8) for slots in (1, 3, 20)] == ["local[8]", "local[2]", "local[1]"]
+    assert [local_master("local[*]", slots, 8) for slots in (1, 3, 20)] == [
+        "local[8]",
+        "local[2]",
+        "local[1]",
+    ]
     assert local_master("spark://host:7077", 4, 8) == "spark://host:7077"
 
 
@@ -279,8 +342,12 @@ time.sleep(600)
 """
 
 
-def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_lost_its_parent() -> None:
-    root = subprocess.Popen([sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, process_group=0, text=True)
+def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_lost_its_parent() -> (
+    None
+):
+    root = subprocess.Popen(
+        [sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, process_group=0, text=True
+    )
     assert root.stdout is not None
     child = psutil.Process(int(root.stdout.readline()))
     tree = Tree(psutil.Process(root.pid))
@@ -293,7 +360,9 @@ def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_l
     wait_until(lambda: process_state(child) is ProcessState.GONE, 5, "the orphan to be gone")
 
 
-def test_a_tree_is_killed_where_the_kernel_opens_no_reaped_leader_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_is_killed_where_the_kernel_opens_no_reaped_leader_of_a_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Older kernels answer EINVAL there, not ESRCH, and psutil takes that for a fault."""
     opens = os.pidfd_open
 
@@ -303,7 +372,9 @@ def test_a_tree_is_killed_where_the_kernel_opens_no_reaped_leader_of_a_group(mon
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     monkeypatch.setattr(os, "pidfd_open", opened)
-    root = subprocess.Popen([sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, process_group=0, text=True)
+    root = subprocess.Popen(
+        [sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, process_group=0, text=True
+    )
     assert root.stdout is not None
     child = psutil.Process(int(root.stdout.readline()))
     root.stdout.close()
@@ -337,7 +408,9 @@ def test_what_an_attempt_leaves_behind_is_seen() -> None:
         thread.join()
 
 
-def test_a_working_directory_whose_mount_does_not_know_it_any_more_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_directory_whose_mount_does_not_know_it_any_more_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def stale() -> str:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
@@ -434,11 +507,18 @@ def context(tmp_path: Path) -> tuple[Work, StepContext]:
     work = Work(Files(str(tmp_path)), Token("job", "g", 1, "n", "c"), None, {})
     log = logging.getLogger("step")
     return work, StepContext(
-        work, {}, log=log, scratch=Scratch(tmp_path), is_cancelled=lambda: False, report=lambda done, total: None
+        work,
+        {},
+        log=log,
+        scratch=Scratch(tmp_path),
+        is_cancelled=lambda: False,
+        report=lambda done, total: None,
     )
 
 
-def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they_were(
+    tmp_path: Path,
+) -> None:
     work, ctx = context(tmp_path)
     ctx.result("rows", 3)
     ctx.result("names", ("a", None, True))
@@ -450,17 +530,24 @@ def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they
         with pytest.raises(OutputInvalid, match="the result 'bad' is not a JSON value"):
             ctx.result("bad", wrong)
     ctx.result("most", "x" * 65_000)
-    with pytest.raises(OutputInvalid, match="with 'more' the results of this attempt are over 64 KiB; write a frame"):
+    with pytest.raises(
+        OutputInvalid,
+        match="with 'more' the results of this attempt are over 64 KiB; write a frame",
+    ):
         ctx.result("more", "x" * 1000)
     assert {**work.results, "most": ""} == {"rows": 4, "names": ["a", None, True], "most": ""}
 
 
-def test_a_lost_connection_is_heard_like_an_instruction(client: redis.Redis, redis_server: RedisServer) -> None:
+def test_a_lost_connection_is_heard_like_an_instruction(
+    client: redis.Redis, redis_server: RedisServer
+) -> None:
     """Redis may have been rolled back to before the claim: whoever holds the attempt should be the first to say so."""
     with connect(redis_server.url) as mine:
         channel = CancelChannel(mine, Keys())
         channel.follow("job")
-        wait_until(lambda: client.pubsub_numsub(Keys().cancel("job"))[0][1] == 1, 5, "the subscription")
+        wait_until(
+            lambda: client.pubsub_numsub(Keys().cancel("job"))[0][1] == 1, 5, "the subscription"
+        )
         assert not channel.received()
         client.publish(Keys().cancel("job"), "1")
         wait_until(channel.received, 5, "the order")
@@ -480,4 +567,6 @@ def test_a_folder_for_temporary_files_that_a_user_gave_to_java_stays() -> None:
 
 def test_executors_on_other_hosts_are_not_told_the_folder_of_a_driver() -> None:
     assert "spark.hadoop.hadoop.tmp.dir" in temporary_conf(Path("/tmp/a"), "local[*]", {})
-    assert "spark.hadoop.hadoop.tmp.dir" not in temporary_conf(Path("/tmp/a"), "spark://host:7077", {})
+    assert "spark.hadoop.hadoop.tmp.dir" not in temporary_conf(
+        Path("/tmp/a"), "spark://host:7077", {}
+    )

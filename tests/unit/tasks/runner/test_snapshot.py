@@ -9,7 +9,9 @@ import pytest
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 
 
-def test_a_system_without_the_calls_of_linux_has_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_the_calls_of_linux_has_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("getresuid", "getresgid", "sched_getaffinity"):  # macOS has none of them
         monkeypatch.delattr(os, name)
 

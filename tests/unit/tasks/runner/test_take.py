@@ -41,7 +41,9 @@ def test_a_runner_that_lingers_hears_the_bell_and_takes_what_its_own_outcome_set
     (offer,) = coordinator.sent
     out = tmp_path / "runner"
     out.mkdir()
-    with single_runner(coordinator.settings.redis_url, out, offer, prepared=NOTES_ITS_WAITS) as runner:
+    with single_runner(
+        coordinator.settings.redis_url, out, offer, prepared=NOTES_ITS_WAITS
+    ) as runner:
         wait_until(lambda: _blocked(coordinator), 60, "the runner to wait for a notice")
         assert coordinator.events(job, "b") == []
         wait_until(lambda: _ended(coordinator, job), 30, "the job to end")
@@ -58,7 +60,10 @@ def _ended(coordinator: Coordinator, job: str) -> bool:
 
 
 def _blocked(coordinator: Coordinator) -> bool:
-    return any(client["cmd"] == "blpop" and "b" in client["flags"] for client in coordinator.redis.client_list())
+    return any(
+        client["cmd"] == "blpop" and "b" in client["flags"]
+        for client in coordinator.redis.client_list()
+    )
 
 
 def test_a_scratch_folder_is_not_there_before_somebody_asks_for_it(tmp_path: Path) -> None:
@@ -70,7 +75,9 @@ def test_a_scratch_folder_is_not_there_before_somebody_asks_for_it(tmp_path: Pat
 
 
 def test_the_plan_of_a_fork_is_parsed_once_for_all_its_members(coordinator: Coordinator) -> None:
-    coordinator.submit(group("w", for_each={"n": list(range(5))}), params={"one": "of this test alone"})
+    coordinator.submit(
+        group("w", for_each={"n": list(range(5))}), params={"one": "of this test alone"}
+    )
     coordinator.read()
     orders = [coordinator.claim(offer).work_order for offer in coordinator.offers()]
     assert sorted(str(order.frozen.value) for order in orders) == [str(n) for n in range(5)]

@@ -88,7 +88,11 @@ class Runner:
 
         def found() -> list[psutil.Process]:
             children = psutil.Process(self.process.pid).children()
-            return [c for c in children if c.pid != self.watchdog.pid and "unstuck.tasks.watchdog" in command_line(c)]
+            return [
+                c
+                for c in children
+                if c.pid != self.watchdog.pid and "unstuck.tasks.watchdog" in command_line(c)
+            ]
 
         (one,) = wait_until(found, 10, "another watchdog")
         return one
@@ -105,7 +109,11 @@ def runner(redis_server: RedisServer) -> Iterator[Runner]:
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(
         [sys.executable, "-c", _RUNNER],
-        env={**os.environ, "UNSTUCK_REDIS_URL": redis_server.url, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={
+            **os.environ,
+            "UNSTUCK_REDIS_URL": redis_server.url,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
         text=True,
         process_group=0,  # as a runner has: it ends itself with its group
         **streams,  # type: ignore[call-overload]
@@ -124,8 +132,16 @@ Does = Callable[[Runner], object]
 @pytest.mark.parametrize(
     ("step", "then", "says"),
     [
-        ("hoard(64)", "os.kill(client.watchdog_pid, signal.SIGKILL)", "no other can be started: OSError: [Errno 24]"),
-        ("os.closerange(3, 64)", "time.sleep(60)", "cannot be read any more: OSError: [Errno 9] Bad file descriptor"),
+        (
+            "hoard(64)",
+            "os.kill(client.watchdog_pid, signal.SIGKILL)",
+            "no other can be started: OSError: [Errno 24]",
+        ),
+        (
+            "os.closerange(3, 64)",
+            "time.sleep(60)",
+            "cannot be read any more: OSError: [Errno 9] Bad file descriptor",
+        ),
     ],
     ids=["no descriptor is left", "every descriptor was closed"],
 )
@@ -139,7 +155,10 @@ def test_a_runner_that_can_have_no_watchdog_ends_with_all_that_it_started_and_sa
     said = runner.end()
     assert "CRITICAL the " in said
     assert says in said
-    assert f"{runner.process.pid} ends itself with all that it started; the worker starts another" in said
+    assert (
+        f"{runner.process.pid} ends itself with all that it started; the worker starts another"
+        in said
+    )
     wait_until(lambda: fleet.gone(int(child)), 5, "what the step had started to be gone")
     wait_until(lambda: fleet.gone(runner.watchdog.pid), 5, "the watchdog to be gone")
 
@@ -148,7 +167,9 @@ HANG_THE_LOG = "logging.getLogger().addHandler(Hung())"  # as that of an attempt
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_watchdog_is_replaced_although_the_log_hangs(runner: Runner, number: signal.Signals) -> None:
+def test_a_watchdog_is_replaced_although_the_log_hangs(
+    runner: Runner, number: signal.Signals
+) -> None:
     runner.do(HANG_THE_LOG)
     runner.watchdog.send_signal(number)
     runner.another_watchdog()
@@ -183,7 +204,9 @@ def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runne
     stopped = int(runner.do("print(client.watchdog_pid)"))
     os.kill(stopped, signal.SIGSTOP)
     wait_until(lambda: fleet.gone(stopped), 10, "the stopped watchdog to be killed")
-    wait_until(lambda: runner.do("print(client.watchdog_pid)") != str(stopped), 10, "another watchdog")
+    wait_until(
+        lambda: runner.do("print(client.watchdog_pid)") != str(stopped), 10, "another watchdog"
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ from unstuck.tasks.spec.sql_tokens import (
 
 
 def test_each_result_gets_one_plain_name_that_no_parameter_has() -> None:
-    text, named = with_plain_names("SELECT :results.a.x + :results.a.x, :results.b.y - :result_0", {"result_0"})
+    text, named = with_plain_names(
+        "SELECT :results.a.x + :results.a.x, :results.b.y - :result_0", {"result_0"}
+    )
     assert text == "SELECT :result_1 + :result_1, :result_2 - :result_0"
     assert {name: (one.group, one.key) for name, one in named.items()} == {
         "result_1": ("a", "x"),
@@ -51,7 +53,10 @@ def test_strings_names_comments_and_casts_hold_no_marker(sql: str) -> None:
 
 
 def test_a_marker_that_is_not_whole_is_found_too() -> None:
-    assert [(one.text, one.group) for one in result_markers("SELECT f(:results.by-carrier.x), :results.")] == [
+    assert [
+        (one.text, one.group)
+        for one in result_markers("SELECT f(:results.by-carrier.x), :results.")
+    ] == [
         (":results.by-carrier.x", ""),
         (":results.", ""),
     ]
@@ -75,12 +80,21 @@ def test_a_marker_that_is_not_whole_is_found_too() -> None:
         ("SELECT 'FROM b' -- FROM c", set()),
         ("SELECT (SELECT max(id) FROM b) FROM a -- , c", {"a", "b"}),
         ("WITH RECURSIVE t(n) MAX RECURSION LEVEL 9 AS (SELECT n FROM t) SELECT * FROM t", set()),
-        ("WITH t (SELECT * FROM a), u (x) (SELECT 1), `v` AS (SELECT 1) SELECT * FROM t, u, v", {"a"}),
+        (
+            "WITH t (SELECT * FROM a), u (x) (SELECT 1), `v` AS (SELECT 1) SELECT * FROM t, u, v",
+            {"a"},
+        ),
         ("SELECT 1 AS from, e.from, e.join AS join FROM edges e ORDER BY e.from", {"edges"}),
         ("SELECT to, from FROM edges ORDER BY from DESC", set()),
         ("SELECT CASE WHEN from IS NULL THEN 1 END FROM edges", set()),
-        ("FROM a, LATERAL explode(x) JOIN LATERAL (SELECT * FROM b) LATERAL VIEW explode(y) c", {"a", "b"}),
-        ("SELECT * FROM parquet.`/x` JOIN global_temp.v JOIN c.d.t JOIN IDENTIFIER(:name) JOIN STREAM s", set()),
+        (
+            "FROM a, LATERAL explode(x) JOIN LATERAL (SELECT * FROM b) LATERAL VIEW explode(y) c",
+            {"a", "b"},
+        ),
+        (
+            "SELECT * FROM parquet.`/x` JOIN global_temp.v JOIN c.d.t JOIN IDENTIFIER(:name) JOIN STREAM s",
+            set(),
+        ),
     ],
 )
 def test_the_tables_that_a_statement_reads_are_found(sql: str, tables: set[str]) -> None:
@@ -99,23 +113,42 @@ def test_what_a_statement_creates_is_found(sql: str, created: set[str]) -> None:
     assert created_in(sql) == created
 
 
-@pytest.mark.parametrize("sql", ["USE db", "SET CATALOG c", "CACHE TABLE t AS SELECT 1", "BEGIN SELECT 1; END", ""])
+@pytest.mark.parametrize(
+    "sql", ["USE db", "SET CATALOG c", "CACHE TABLE t AS SELECT 1", "BEGIN SELECT 1; END", ""]
+)
 def test_names_are_known_only_after_statements_that_make_none_or_say_which(sql: str) -> None:
     assert not makes_known_names(sql)
-    assert all(map(makes_known_names, ("-- a\nSELECT 1", "(SELECT 1)", "CREATE VIEW v AS SELECT 1", "drop table t")))
+    assert all(
+        map(
+            makes_known_names,
+            ("-- a\nSELECT 1", "(SELECT 1)", "CREATE VIEW v AS SELECT 1", "drop table t"),
+        )
+    )
 
 
-@pytest.mark.parametrize("sql", ["SHOW TABLES FROM a", "DELETE FROM a", "DESCRIBE a", "BEGIN SELECT * FROM a; END"])
+@pytest.mark.parametrize(
+    "sql", ["SHOW TABLES FROM a", "DELETE FROM a", "DESCRIBE a", "BEGIN SELECT * FROM a; END"]
+)
 def test_only_what_reads_rows_needs_its_tables(sql: str) -> None:
     assert not needs_tables(sql)
-    assert all(map(needs_tables, ("/**/ ( SELECT 1)", "WITH a AS (SELECT 1) FROM a", "INSERT INTO t SELECT * FROM a")))
+    assert all(
+        map(
+            needs_tables,
+            ("/**/ ( SELECT 1)", "WITH a AS (SELECT 1) FROM a", "INSERT INTO t SELECT * FROM a"),
+        )
+    )
 
 
 def test_comments_begin_and_end_in_code_alone() -> None:
     assert parameters_in("SELECT '--' AS x, :r AS r") == {"r"}
     assert parameters_in("SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y") == {"r"}
-    assert parameters_in("SELECT 1 /* a /* :no */ :no */ + : /* blank */ `r`, x::int -- :no\n") == {"r"}
-    assert parameters_in("SELECT $$ :no ' $$, $t$ :no $$ $t$, :r, r'\\', :s, file://a--b") == {"r", "s"}
+    assert parameters_in("SELECT 1 /* a /* :no */ :no */ + : /* blank */ `r`, x::int -- :no\n") == {
+        "r"
+    }
+    assert parameters_in("SELECT $$ :no ' $$, $t$ :no $$ $t$, :r, r'\\', :s, file://a--b") == {
+        "r",
+        "s",
+    }
 
 
 @pytest.mark.parametrize(
@@ -123,14 +156,25 @@ def test_comments_begin_and_end_in_code_alone() -> None:
     [
         *[
             (text, True)
-            for text in ("/* -- */ ( SELECT 1)", "-- a\nWITH a AS (SELECT 1) FROM a", "values (1)", "TABLE t")
+            for text in (
+                "/* -- */ ( SELECT 1)",
+                "-- a\nWITH a AS (SELECT 1) FROM a",
+                "values (1)",
+                "TABLE t",
+            )
         ],
         *[(text, True) for text in ("SELECT 1 AS insert, 2 delete FROM t", "SELECT 'insert into'")],
         *[
             (text, False)
-            for text in ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", "FROM a INSERT OVERWRITE t SELECT 1")
+            for text in (
+                "WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a",
+                "FROM a INSERT OVERWRITE t SELECT 1",
+            )
         ],
-        *[(text, False) for text in ("'SELECT 1'", "CREATE VIEW v AS SELECT 1", "`select` 1", "", "-- SELECT 1")],
+        *[
+            (text, False)
+            for text in ("'SELECT 1'", "CREATE VIEW v AS SELECT 1", "`select` 1", "", "-- SELECT 1")
+        ],
     ],
 )
 def test_a_query_is_told_from_what_writes_its_rows_itself(sql: str, rows: bool) -> None:
@@ -140,7 +184,24 @@ def test_a_query_is_told_from_what_writes_its_rows_itself(sql: str, rows: bool) 
 @pytest.mark.variant
 @pytest.mark.parametrize(
     "piece",
-    ["/* ", "*/", "'", "''\\'", '"', "`", "$a$", "$a", "--", "r'", ":results.a.b ", "a://", "((", "/*+", "a", "\\"],
+    [
+        "/* ",
+        "*/",
+        "'",
+        "''\\'",
+        '"',
+        "`",
+        "$a$",
+        "$a",
+        "--",
+        "r'",
+        ":results.a.b ",
+        "a://",
+        "((",
+        "/*+",
+        "a",
+        "\\",
+    ],
 )
 def test_a_long_text_is_read_once_whatever_it_holds(piece: str) -> None:
     """To go back in such a text takes minutes for some pieces and hours for others, beyond the limit of the test."""

@@ -30,7 +30,11 @@ def test_work_of_an_earlier_release_is_known_after_an_upgrade() -> None:
         ({"steps": [{"sql": "SELECT 1"}]}, {}, False),
         ({"steps": [{"sql": "SELECT :day"}]}, {}, True),
         ({"steps": [{"sql": "SELECT :\nday"}]}, {}, True),
-        ({"steps": [{"sql": "SELECT 1", "output": "o"}]}, {"checks": {"o": {"partitions": {"d": [":day"]}}}}, True),
+        (
+            {"steps": [{"sql": "SELECT 1", "output": "o"}]},
+            {"checks": {"o": {"partitions": {"d": [":day"]}}}},
+            True,
+        ),
         ({"steps": [{"python": "m:f"}]}, {}, False),
         ({"steps": [{"python": "m:f"}], "params": {"night": 1}}, {}, False),
         ({"steps": [{"python": "m:f"}], "for_each": {"n": {"param": "day"}}}, {}, True),
@@ -42,7 +46,11 @@ def test_a_parameter_that_a_group_neither_names_nor_reads_does_not_make_its_work
 ) -> None:
     def made(day: int, read: list[str] | None) -> str:
         given = GroupPlan(
-            group=GroupSpec(name="g", **group), params={"day": day}, warehouse="/w", warehouse_id="w", **plan
+            group=GroupSpec(name="g", **group),
+            params={"day": day},
+            warehouse="/w",
+            warehouse_id="w",
+            **plan,
         )
         return WorkOrder(plan=given, frozen=FrozenInputs(value=day)).fingerprint_of(read)
 

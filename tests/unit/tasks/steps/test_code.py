@@ -26,7 +26,17 @@ def code_of_steps(steps: list[dict[str, Any]], version: str | None = None) -> st
 def test_the_code_of_sql_is_its_text() -> None:
     assert code("SELECT 1") == code("SELECT 1")
     assert code("SELECT 1").startswith("sql:")
-    assert len({code("SELECT 1"), code("SELECT 2"), code("SELECT 1", "SELECT 2"), code("SELECT 1, SELECT 2")}) == 4
+    assert (
+        len(
+            {
+                code("SELECT 1"),
+                code("SELECT 2"),
+                code("SELECT 1", "SELECT 2"),
+                code("SELECT 1, SELECT 2"),
+            }
+        )
+        == 4
+    )
     assert code("SELECT 1", version="v1") == "version v1"
 
 

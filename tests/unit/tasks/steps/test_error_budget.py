@@ -22,7 +22,9 @@ def run(good: int, rejected: int, *, ago: float = 60.0, mode: str = "append") ->
     return Entry(1, 0, "job", "package", "job", "load", NOW - ago, datasets=datasets)
 
 
-def passes(good: int, rejected: int, *before: Entry, over: str = "3 runs", ratio: float = 0.1) -> bool:
+def passes(
+    good: int, rejected: int, *before: Entry, over: str = "3 runs", ratio: float = 0.1
+) -> bool:
     """Whether a run with so many rows passes after those of ``before``, the newest first."""
     quality = Quality(rules={"ok": "true"}, max_rejected_ratio=ratio, over=over)
     try:
@@ -60,7 +62,9 @@ def test_only_runs_of_the_time_count() -> None:
     assert passes(9, 1, *before, over="1d")
 
 
-@pytest.mark.parametrize("between", [run(500, 0, mode="compact"), run(500, 0, mode="restore"), run(0, 0, mode="skip")])
+@pytest.mark.parametrize(
+    "between", [run(500, 0, mode="compact"), run(500, 0, mode="restore"), run(0, 0, mode="skip")]
+)
 def test_versions_that_are_no_load_are_no_runs(between: Entry) -> None:
     assert not passes(9, 1, between, run(9, 0), run(1, 9), over="3 runs")
     assert passes(9, 1, between, run(9, 0), run(1, 9), over="2 runs")

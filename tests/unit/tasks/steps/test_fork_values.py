@@ -17,7 +17,9 @@ from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 
-COLUMNS = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("n", "region")]
+COLUMNS = [
+    {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("n", "region")
+]
 SCHEMA = json.dumps({"type": "struct", "fields": COLUMNS})
 
 
@@ -35,7 +37,9 @@ def test_a_file_that_is_older_than_the_column_has_nulls_there(tmp_path: Path) ->
     wanted = Collect(output="events", column="region", distinct=True)
     assert collect(Files(str(tmp_path)), made, wanted, MAX_JOB_BYTES) == [7]
     with pytest.raises(ForkValuesInvalid, match=r"events\.region has a null"):
-        collect(Files(str(tmp_path)), made, wanted.model_copy(update={"distinct": False}), MAX_JOB_BYTES)
+        collect(
+            Files(str(tmp_path)), made, wanted.model_copy(update={"distinct": False}), MAX_JOB_BYTES
+        )
 
 
 @pytest.mark.parametrize("name", ["customer id", "a.b", "a.b c", "1", "`q`"])
@@ -51,4 +55,6 @@ def test_a_file_that_is_no_parquet_file_is_an_error_of_the_values(tmp_path: Path
     made = dataset(tmp_path, pa.table({"n": [1], "region": [7]}))
     (tmp_path / "0.parquet").write_bytes(b"not a table")
     with pytest.raises(ForkValuesInvalid, match="a value of the column region cannot be read"):
-        collect(Files(str(tmp_path)), made, Collect(output="events", column="region"), MAX_JOB_BYTES)
+        collect(
+            Files(str(tmp_path)), made, Collect(output="events", column="region"), MAX_JOB_BYTES
+        )

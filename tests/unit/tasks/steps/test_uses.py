@@ -45,7 +45,9 @@ def test_what_a_call_may_not_reach_is_not_told() -> None:
     assert uses_of(perhaps) == Uses((), (), True)
 
 
-def test_a_name_that_is_not_written_out_or_a_context_that_is_given_away_leaves_the_outputs_open() -> None:
+def test_a_name_that_is_not_written_out_or_a_context_that_is_given_away_leaves_the_outputs_open() -> (
+    None
+):
     assert uses_of(open_name) == Uses(("a",), None, False)
     assert uses_of(gives_away) == Uses(("a",), None, False)
     assert uses_of(bound_method) == Uses((), None, False)

@@ -31,7 +31,10 @@ def test_a_broker_that_was_away_for_long_is_found_again_within_seconds(
 ) -> None:
     monkeypatch.setattr(kombu.utils.functional, "sleep", lambda _seconds: None)
     waits: list[float] = []
-    with _connection(app, f"redis://127.0.0.1:{free_port()}/0") as connection, pytest.raises(OperationalError):
+    with (
+        _connection(app, f"redis://127.0.0.1:{free_port()}/0") as connection,
+        pytest.raises(OperationalError),
+    ):
         connection.ensure_connection(lambda _error, wait: waits.append(wait), 20)
     assert waits[:3] == [1.0, 2.0, 3.0]
     assert len(waits) == 20
@@ -47,7 +50,9 @@ def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not
         try:
             with pytest.raises(OperationalError, match="NOREPLICAS"):
                 listens.ensure_connection(max_retries=0)
-            assert sends.default_channel, "the wake-up is refused when it is sent, and sent again later"
+            assert sends.default_channel, (
+                "the wake-up is refused when it is sent, and sent again later"
+            )
         finally:
             client.config_set("min-replicas-to-write", 0)
         assert listens.ensure_connection(max_retries=0).connected
@@ -55,13 +60,17 @@ def test_who_listens_waits_for_a_broker_that_takes_writes_and_who_sends_does_not
 
 
 @APPS
-def test_a_heartbeat_for_monitors_that_cannot_be_sent_does_not_hold_up_its_process(app: Any, tmp_path: Path) -> None:
+def test_a_heartbeat_for_monitors_that_cannot_be_sent_does_not_hold_up_its_process(
+    app: Any, tmp_path: Path
+) -> None:
     server = RedisServer(tmp_path)
     server.start()
     with _connection(app, server.url) as connection:
         events = app.events.Dispatcher(connection, hostname="here")
         events.send("worker-online", retry=True)
-        beat = Thread(target=events.send, args=("worker-heartbeat",), kwargs={"retry": True}, daemon=True)
+        beat = Thread(
+            target=events.send, args=("worker-heartbeat",), kwargs={"retry": True}, daemon=True
+        )
         server.stop()
         beat.start()
         wait_until(lambda: not beat.is_alive(), 20, "the heartbeat to be given up")
@@ -92,7 +101,11 @@ def test_what_lies_among_the_unacknowledged_messages_and_is_none_does_not_keep_t
     client: redis.Redis, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Given one message that nobody has acknowledged in time, among such that are none
-    kept = {"body": "", "headers": {}, "properties": {"delivery_info": {}, "delivery_tag": "kept", "priority": 0}}
+    kept = {
+        "body": "",
+        "headers": {},
+        "properties": {"delivery_info": {}, "delivery_tag": "kept", "priority": 0},
+    }
     none = [
         "garbage",
         "[]",
@@ -103,7 +116,9 @@ def test_what_lies_among_the_unacknowledged_messages_and_is_none_does_not_keep_t
         "[" * 100_000,
         "x" * 10**6,
     ]
-    lying = {"kept": json.dumps([kept, "", "light"])} | {f"none{number}": raw for number, raw in enumerate(none)}
+    lying = {"kept": json.dumps([kept, "", "light"])} | {
+        f"none{number}": raw for number, raw in enumerate(none)
+    }
     client.hset(f"{Keys().broker}unacked", mapping=lying)
     client.zadd(f"{Keys().broker}unacked_index", dict.fromkeys(lying, 1.0))
     # When a worker looks for such messages

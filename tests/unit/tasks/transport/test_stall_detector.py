@@ -13,7 +13,13 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport import stall_detector
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.transport.stall_detector import LOOKS, Silence, StallDetector, messages_wait, on_each_message
+from unstuck.tasks.transport.stall_detector import (
+    LOOKS,
+    Silence,
+    StallDetector,
+    messages_wait,
+    on_each_message,
+)
 
 KEYS = Keys()
 
@@ -27,7 +33,12 @@ def test_a_worker_that_takes_nothing_though_it_could_at_all_looks_has_stalled() 
     ("should_receive", "received", "connection", "why"),
     [
         (True, 1, None, "it has received a message"),
-        (False, 0, None, "it is busy, or was told to stop, or its queues are empty, or Redis did not answer"),
+        (
+            False,
+            0,
+            None,
+            "it is busy, or was told to stop, or its queues are empty, or Redis did not answer",
+        ),
         (True, 0, "another", "it had lost its connection, and has connected again"),
     ],
 )
@@ -39,12 +50,19 @@ def test_one_excuse_begins_the_count_again(
     for _ in range(received):
         silence.received()
     assert not silence.look(should_receive, connection), why
-    assert [silence.look(True, connection) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True], why
+    assert [silence.look(True, connection) for _ in range(LOOKS + 1)] == [False] * LOOKS + [True], (
+        why
+    )
 
 
-def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis, redis_server: RedisServer) -> None:
+def test_a_store_that_does_not_answer_is_held_against_nobody(
+    client: redis.Redis, redis_server: RedisServer
+) -> None:
     client.rpush(KEYS.queue("some"), "offer")
-    with connect(redis_server.url) as here, connect(f"redis://127.0.0.1:{free_port()}/0", repeats=0) as away:
+    with (
+        connect(redis_server.url) as here,
+        connect(f"redis://127.0.0.1:{free_port()}/0", repeats=0) as away,
+    ):
         assert messages_wait(here, KEYS, ["none", "some"])
         assert not messages_wait(here, KEYS, ["none"])
         assert not messages_wait(here, KEYS, []), (
@@ -53,7 +71,9 @@ def test_a_store_that_does_not_answer_is_held_against_nobody(client: redis.Redis
         assert not messages_wait(away, KEYS, ["some"])
         client.config_set("min-replicas-to-write", 1)
         try:
-            assert not messages_wait(here, KEYS, ["some"]), "to take it is a write, which is refused"
+            assert not messages_wait(here, KEYS, ["some"]), (
+                "to take it is a write, which is refused"
+            )
         finally:
             client.config_set("min-replicas-to-write", 0)
 
@@ -75,7 +95,9 @@ def test_a_stall_detector_that_fails_ends_its_worker_for_nobody_else_would_notic
 
     channel = SimpleNamespace(qos=SimpleNamespace(append=list))
     detector = Failing(None)
-    detector.start(SimpleNamespace(task_consumer=SimpleNamespace(channel=channel)))  # no Celery has so little
+    detector.start(
+        SimpleNamespace(task_consumer=SimpleNamespace(channel=channel))
+    )  # no Celery has so little
     wait_until(lambda: detector.given_up, 10, "the detector to end its worker")
     assert "has failed, so it ends" in caplog.text
 
@@ -88,7 +110,11 @@ def test_every_message_that_arrives_is_heard_whatever_celery_makes_of_it() -> No
         queue.declare()
         on_each_message(channel.qos, lambda: heard.append(None))
         got: list[object] = []
-        with Consumer(channel, [queue], on_message=lambda message: (got.append(message.payload), message.ack())):
+        with Consumer(
+            channel,
+            [queue],
+            on_message=lambda message: (got.append(message.payload), message.ack()),
+        ):
             for text in ("no task of ours", "another"):
                 Producer(channel).publish(text, routing_key="stalling")
                 broker.drain_events()

@@ -13,13 +13,25 @@ from unstuck.tasks.warehouse.files import Files
 
 @pytest.fixture(params=["folder", "memory"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    return Files(str(tmp_path / "w") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
+    return Files(
+        str(tmp_path / "w") if request.param == "folder" else f"memory://{uuid.uuid4().hex}"
+    )
 
 
-def test_what_is_unpacked_is_what_was_packed_without_the_temporary_files_of_spark(files: Files) -> None:
-    for path in ("a/metadata", "a/offsets/0", "a/offsets/.0.crc", "a/sources/0/.1.tmp", "ab/metadata"):
+def test_what_is_unpacked_is_what_was_packed_without_the_temporary_files_of_spark(
+    files: Files,
+) -> None:
+    for path in (
+        "a/metadata",
+        "a/offsets/0",
+        "a/offsets/.0.crc",
+        "a/sources/0/.1.tmp",
+        "ab/metadata",
+    ):
         files.write_durable(f"_staging/{path}", path.encode() * 100)
-    assert pack(files, "_staging/a", files.paths("_staging/a"), "_staging/a.tar.gz") == files.size("_staging/a.tar.gz")
+    assert pack(files, "_staging/a", files.paths("_staging/a"), "_staging/a.tar.gz") == files.size(
+        "_staging/a.tar.gz"
+    )
     unpack(files, "_staging/a.tar.gz", "_staging/b")
     assert files.paths("_staging/b") == ["_staging/b/metadata", "_staging/b/offsets/0"]
     assert files.read("_staging/b/offsets/0") == b"a/offsets/0" * 100

@@ -34,7 +34,9 @@ from unstuck.tasks.warehouse.marker import Marker, NamedPartitions, write_marker
 from unstuck.tasks.warehouse.published import published_files
 
 APPEND = OutputSpec(mode="append")
-BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",), partitions={"day": (":day",)})
+BY_DAY = OutputSpec(
+    mode="partition_overwrite", partition_by=("day",), partitions={"day": (":day",)}
+)
 APPEND_BY_DAY = OutputSpec(mode="append", partition_by=("day",))
 TARGET = 1_000_000
 
@@ -47,13 +49,21 @@ class Loads:
         self.warehouse = Warehouse(self.root)
         self.known = self.warehouse.ensure_id()
 
-    def load(self, job: str, output: OutputSpec, named: NamedPartitions | None = None, **columns: list[Any]) -> None:
+    def load(
+        self,
+        job: str,
+        output: OutputSpec,
+        named: NamedPartitions | None = None,
+        **columns: list[Any],
+    ) -> None:
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
         staged = stage(files, f"{staging}/flights", pa.table(columns), output.partition_by)
         if named is None and output.partitions:
             named = {"day": columns["day"]}
         staged = staged if named is None else staged.of_load(named)
-        write_marker(files, staging, Marker(f"{job}/load", "same", {"flights": staged}, {}, {}, 1.0))
+        write_marker(
+            files, staging, Marker(f"{job}/load", "same", {"flights": staged}, {}, {}, 1.0)
+        )
         self.publish(job, job, output)
 
     def publish(self, made: str, job: str, output: OutputSpec) -> None:
@@ -66,7 +76,13 @@ class Loads:
         assert publish(request).failed is None
 
     def compact(self, **more: Any) -> Compacted:
-        more = {"needed": lambda path: False, "target": TARGET, "at": 2000.0, "publish_id": "compact-1", **more}
+        more = {
+            "needed": lambda path: False,
+            "target": TARGET,
+            "at": 2000.0,
+            "publish_id": "compact-1",
+            **more,
+        }
         return compact(self.warehouse, "flights", **more)
 
     def rows(self, version: int | None = None) -> list[tuple[Any, ...]]:
@@ -110,11 +126,16 @@ compact(Warehouse(sys.argv[1]), "flights", "compact-died", lambda path: False, t
 def test_a_compaction_that_is_killed_before_its_entry_changes_nothing_and_another_one_goes_through(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    loads = Loads(f"{request.getfixturevalue('bucket')}/w" if store == "S3" else tmp_path / "warehouse")
+    loads = Loads(
+        f"{request.getfixturevalue('bucket')}/w" if store == "S3" else tmp_path / "warehouse"
+    )
     files = loads.warehouse.storage
 
     def rows() -> list[int]:
-        tables = [pq.read_table(io.BytesIO(files.read(file.path))) for file in loads.warehouse.dataset("flights").files]
+        tables = [
+            pq.read_table(io.BytesIO(files.read(file.path)))
+            for file in loads.warehouse.dataset("flights").files
+        ]
         return [n for table in tables for n in table["n"].to_pylist()]
 
     for n in range(4):
@@ -137,7 +158,12 @@ def test_partitions_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
     assert loads.compact().after == 2
     loads.load("again", BY_DAY, day=["2013-01-02"], n=[99])
 
-    assert loads.rows() == [("2013-01-01", 0), ("2013-01-01", 1), ("2013-01-01", 2), ("2013-01-02", 99)]
+    assert loads.rows() == [
+        ("2013-01-01", 0),
+        ("2013-01-01", 1),
+        ("2013-01-01", 2),
+        ("2013-01-02", 99),
+    ]
 
 
 def test_late_rows_of_one_load_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
@@ -149,12 +175,19 @@ def test_late_rows_of_one_load_stay_apart_and_can_still_be_replaced(loads: Loads
     assert loads.compact().after == 3
     loads.load("reload", BY_DAY, {"day": ["2013-01-02"]}, day=["2013-01-02"], n=[5])
 
-    assert loads.rows() == [("2013-01-01", 2), ("2013-01-01", 3), ("2013-01-01", 4), ("2013-01-02", 5)]
+    assert loads.rows() == [
+        ("2013-01-01", 2),
+        ("2013-01-01", 3),
+        ("2013-01-01", 4),
+        ("2013-01-02", 5),
+    ]
 
 
 def test_more_than_ten_new_files_of_one_compaction_are_all_apart(loads: Loads) -> None:
     for job in ("one", "two"):
-        loads.load(job, APPEND_BY_DAY, day=[f"2013-01-{n:02d}" for n in range(1, 26)], id=list(range(25)))
+        loads.load(
+            job, APPEND_BY_DAY, day=[f"2013-01-{n:02d}" for n in range(1, 26)], id=list(range(25))
+        )
     before = loads.rows()
     assert loads.compact().after == 25
     assert loads.rows() == before
@@ -261,7 +294,9 @@ def test_a_dry_run_writes_nothing(loads: Loads) -> None:
     assert sorted(Path(loads.root).rglob("*")) == there
 
 
-def test_nothing_is_written_where_the_warehouse_was_once_it_has_gone_away(tmp_path: Path, client: redis.Redis) -> None:
+def test_nothing_is_written_where_the_warehouse_was_once_it_has_gone_away(
+    tmp_path: Path, client: redis.Redis
+) -> None:
     """As after an unmount: its folder stands there, empty."""
     loads = Loads(tmp_path / "warehouse")
     for job in range(3):
@@ -277,8 +312,14 @@ def test_nothing_is_written_where_the_warehouse_was_once_it_has_gone_away(tmp_pa
         write(files, path, data)
 
     staging = Staging(client, Keys())
-    with patch.object(Files, "write_durable", comes_too_late), pytest.raises(WarehouseMismatch, match="not mounted"):
+    with (
+        patch.object(Files, "write_durable", comes_too_late),
+        pytest.raises(WarehouseMismatch, match="not mounted"),
+    ):
         compact_dataset(
-            *(loads.warehouse, staging, "flights"), target=1, retention=1.0, progress=lambda done, total: None
+            *(loads.warehouse, staging, "flights"),
+            target=1,
+            retention=1.0,
+            progress=lambda done, total: None,
         )
     assert not list((tmp_path / "warehouse").iterdir())

@@ -57,7 +57,9 @@ def test_an_absent_file_is_absent_and_not_an_empty_one(files: Files) -> None:
 
 
 @pytest.mark.parametrize("write", [Files.write_durable, Files.create])
-@pytest.mark.parametrize("mount_point", [False, True], ids=["nothing there", "an empty mount point"])
+@pytest.mark.parametrize(
+    "mount_point", [False, True], ids=["nothing there", "an empty mount point"]
+)
 def test_what_is_written_while_the_place_goes_away_is_not_called_written(
     tmp_path: Path, write: Callable[[Files, str, bytes], object], mount_point: bool
 ) -> None:
@@ -152,7 +154,9 @@ def test_what_removes_follows_no_link_out_of_the_warehouse(tmp_path: Path) -> No
     (tmp_path / "real/s/away").symlink_to(tmp_path / "precious")
     # Then nothing below such a link is removed
     for remove in (files.remove_file, files.remove_tree):
-        with pytest.raises(OSError, match=r"s/away/file is not removed: .*/precious, where it really is"):
+        with pytest.raises(
+            OSError, match=r"s/away/file is not removed: .*/precious, where it really is"
+        ):
             remove("s/away/file")
     # And the link itself goes alone, as does a folder with a link in it; what is the warehouse's own goes as ever
     (tmp_path / "real/s/job/away").symlink_to(tmp_path / "precious")
@@ -169,7 +173,9 @@ def test_the_warehouse_itself_is_never_removed(files: Files, folder: str) -> Non
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other", "a/../../b", "a/./b", "a//b"])
-def test_a_path_from_a_damaged_file_does_not_lead_out_of_the_warehouse(files: Files, path: str) -> None:
+def test_a_path_from_a_damaged_file_does_not_lead_out_of_the_warehouse(
+    files: Files, path: str
+) -> None:
     with pytest.raises(ValueError, match="not a path inside"):
         files.read(path)
 
@@ -226,7 +232,9 @@ def test_other_accounts_may_read_what_the_umask_allows(tmp_path: Path) -> None:
     assert (tmp_path / "_log/1").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_file_its_name_and_that_of_its_folder_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_its_name_and_that_of_its_folder_reach_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", flushed.append)
     Files(str(tmp_path)).create("folder/log.json", b"entry")

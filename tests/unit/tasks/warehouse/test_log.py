@@ -42,7 +42,9 @@ def replaces(publish_id: str, *names: str) -> Callable[[int, State], Entry]:
         changes = {}
         for name in names:
             old = [file.path for file in state[name].files] if name in state else []
-            changes[name] = Change("replace", [DataFile(f"{publish_id}/{name}", n, 10)], old, n, SCHEMA)
+            changes[name] = Change(
+                "replace", [DataFile(f"{publish_id}/{name}", n, 10)], old, n, SCHEMA
+            )
         return entry(n, publish_id, **changes)
 
     return make
@@ -67,10 +69,14 @@ def test_a_folder_that_is_not_shared_is_refused_with_what_was_seen_and_the_usual
 ) -> None:
     expected = warehouse.ensure_id()
     other = Warehouse(str(tmp_path / "other"))
-    with pytest.raises(WarehouseMismatch, match=rf"no warehouse at .*other.*{expected}.*not shared"):
+    with pytest.raises(
+        WarehouseMismatch, match=rf"no warehouse at .*other.*{expected}.*not shared"
+    ):
         other.check_id(expected)
     seen = other.ensure_id()
-    with pytest.raises(WarehouseMismatch, match=rf"warehouse {seen} at .*other.*{expected}.*not shared"):
+    with pytest.raises(
+        WarehouseMismatch, match=rf"warehouse {seen} at .*other.*{expected}.*not shared"
+    ):
         other.check_id(expected)
 
 
@@ -99,7 +105,9 @@ def test_a_version_once_read_never_changes(warehouse: Warehouse) -> None:
     assert (state["flights"].job, state["flights"].rows, state["flights"].at) == ("b", 2, 102.0)
 
 
-def test_files_added_and_removed_are_folded_whatever_the_mode_is_called(warehouse: Warehouse) -> None:
+def test_files_added_and_removed_are_folded_whatever_the_mode_is_called(
+    warehouse: Warehouse,
+) -> None:
     """Append and partition_overwrite of a later release can be read by this one."""
     publish(warehouse, "a", "flights")
     added = Change("append", [DataFile("more", 5, 10)], [], 5, SCHEMA)
@@ -114,18 +122,24 @@ def test_files_added_and_removed_are_folded_whatever_the_mode_is_called(warehous
 
 def test_an_abort_changes_no_dataset(warehouse: Warehouse) -> None:
     publish(warehouse, "a", "flights")
-    aborted = Entry(2, 1, "b", "abort", "b", "flights", 5.0, code="FORCE_STOPPED", reason="by alice")
+    aborted = Entry(
+        2, 1, "b", "abort", "b", "flights", 5.0, code="FORCE_STOPPED", reason="by alice"
+    )
     assert warehouse.create_entry(2, aborted)
     assert warehouse.entry(2) == aborted
     assert warehouse.state(2) == warehouse.state(1)
 
 
-def test_the_head_is_one_listing_however_long_the_log_is(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_is_one_listing_however_long_the_log_is(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for n in range(1, 8):
         publish(warehouse, f"job-{n}", "flights")
     listings: list[str] = []
     real = warehouse.storage.names
-    monkeypatch.setattr(warehouse.storage, "names", lambda folder: listings.append(folder) or real(folder))
+    monkeypatch.setattr(
+        warehouse.storage, "names", lambda folder: listings.append(folder) or real(folder)
+    )
     monkeypatch.setattr(warehouse.storage, "read", lambda path: pytest.fail(f"read {path}"))
     assert warehouse.head() == 7
     assert listings == ["_log"]
@@ -158,7 +172,9 @@ def test_a_gap_cannot_be_made(warehouse: Warehouse) -> None:
     assert warehouse.head() == 0
 
 
-def test_a_reader_that_meets_a_gap_says_so_and_guesses_nothing(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_a_reader_that_meets_a_gap_says_so_and_guesses_nothing(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
     for name in "abc":
         publish(warehouse, name, "flights")
     (tmp_path / "warehouse/_log/000000000002.json").unlink()
@@ -171,7 +187,15 @@ def test_a_reader_that_meets_a_gap_says_so_and_guesses_nothing(warehouse: Wareho
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[1]", b"{}", b'{"n": 1, "parent": 0, "publish_id": "a"}', b"[" * 100_000 + b"]" * 100_000, b"\xff"],
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"{}",
+        b'{"n": 1, "parent": 0, "publish_id": "a"}',
+        b"[" * 100_000 + b"]" * 100_000,
+        b"\xff",
+    ],
     ids=["empty", "half", "list", "no fields", "few fields", "nested too deep", "no UTF-8"],
 )
 def test_a_damaged_entry_is_an_error_and_not_an_empty_version(
@@ -211,7 +235,13 @@ def test_a_path_in_the_log_has_one_spelling_inside_the_warehouse_or_the_entry_is
     data = json.loads(file.read_text())
     change = data["datasets"]["flights"]
     if place == "checkpoint":
-        point = {"path": "_staging/a/1", "bytes": 1, "stream": "/in", "generation": 1, "after": "_staging/a/0"}
+        point = {
+            "path": "_staging/a/1",
+            "bytes": 1,
+            "stream": "/in",
+            "generation": 1,
+            "after": "_staging/a/0",
+        }
         change["checkpoint"] = {**point, "path": path, "after": path}
     elif place == "tokens":
         data["tokens"] = [path]
@@ -223,7 +253,9 @@ def test_a_path_in_the_log_has_one_spelling_inside_the_warehouse_or_the_entry_is
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf"), -1, 1e300])
-def test_a_time_in_the_log_that_no_clock_shows_is_an_error(warehouse: Warehouse, tmp_path: Path, at: float) -> None:
+def test_a_time_in_the_log_that_no_clock_shows_is_an_error(
+    warehouse: Warehouse, tmp_path: Path, at: float
+) -> None:
     publish(warehouse, "a", "flights")
     file = tmp_path / "warehouse/_log/000000000001.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "at": at}))
@@ -231,7 +263,9 @@ def test_a_time_in_the_log_that_no_clock_shows_is_an_error(warehouse: Warehouse,
         warehouse.state()
 
 
-def test_the_history_of_a_dataset_has_as_many_entries_as_are_asked_for(warehouse: Warehouse) -> None:
+def test_the_history_of_a_dataset_has_as_many_entries_as_are_asked_for(
+    warehouse: Warehouse,
+) -> None:
     for n in range(25):
         publish(warehouse, f"p{n}", "flights")
     assert [one.n for one in warehouse.history("flights", 24)] == list(range(25, 1, -1))
@@ -249,7 +283,9 @@ def test_a_snapshot_edited_by_hand_is_passed_over(warehouse: Warehouse, tmp_path
         assert warehouse.state() == before
 
 
-def test_an_entry_of_a_later_release_is_refused_with_the_advice(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_an_entry_of_a_later_release_is_refused_with_the_advice(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
     publish(warehouse, "a", "flights")
     path = tmp_path / "warehouse/_log/000000000001.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2, "shape": "unknown"}))
@@ -257,7 +293,9 @@ def test_an_entry_of_a_later_release_is_refused_with_the_advice(warehouse: Wareh
         warehouse.state()
 
 
-def test_a_field_that_a_later_release_added_is_passed_over(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_a_field_that_a_later_release_added_is_passed_over(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
     publish(warehouse, "a", "flights")
     before, path = warehouse.state(), tmp_path / "warehouse/_log/000000000001.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "mood": "good"}))
@@ -273,14 +311,18 @@ def test_an_own_publish_is_found_above_the_base_only(warehouse: Warehouse) -> No
     assert warehouse.find_publish("z", 0) is None
 
 
-def test_a_log_that_was_set_back_is_told_and_nothing_is_published_twice(warehouse: Warehouse) -> None:
+def test_a_log_that_was_set_back_is_told_and_nothing_is_published_twice(
+    warehouse: Warehouse,
+) -> None:
     publish(warehouse, "a", "flights")
     with pytest.raises(LogBroken, match=r"ends at version 1, but b began at version 5.*older copy"):
         warehouse.append("b", 5, replaces("b", "flights"))
     assert warehouse.head() == 1
 
 
-def test_who_loses_a_slot_takes_the_next_and_replaces_what_the_winner_added(warehouse: Warehouse) -> None:
+def test_who_loses_a_slot_takes_the_next_and_replaces_what_the_winner_added(
+    warehouse: Warehouse,
+) -> None:
     mine = replaces("mine", "flights")
 
     def overtaken(n: int, state: State) -> Entry:
@@ -319,7 +361,9 @@ def test_every_fiftieth_entry_is_followed_by_a_snapshot_that_spares_the_older_on
         publish(warehouse, f"job-{n}", "flights" if n % 2 else "weather")
     before = warehouse.state()
     log = tmp_path / "warehouse/_log"
-    assert sorted(p.name for p in log.glob("*.snapshot.json")) == [f"{SNAPSHOT_EVERY:012d}.snapshot.json"]
+    assert sorted(p.name for p in log.glob("*.snapshot.json")) == [
+        f"{SNAPSHOT_EVERY:012d}.snapshot.json"
+    ]
 
     (log / "000000000007.json").unlink()
 
@@ -328,7 +372,9 @@ def test_every_fiftieth_entry_is_followed_by_a_snapshot_that_spares_the_older_on
         warehouse.state(8)
 
 
-def test_a_snapshot_whose_author_died_is_written_by_the_next_publisher(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_a_snapshot_whose_author_died_is_written_by_the_next_publisher(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
     for n in range(1, SNAPSHOT_EVERY + 1):
         publish(warehouse, f"job-{n}", "flights")
     snapshot = tmp_path / f"warehouse/_log/{SNAPSHOT_EVERY:012d}.snapshot.json"
@@ -365,9 +411,14 @@ def _later(text: str) -> str:
     return text.replace('"version": 1', '"version": 2')
 
 
-@pytest.mark.parametrize("damage", [_cut, _rows, _later, lambda _: "", lambda _: "[]", lambda _: '{"sha256": 1}'])
+@pytest.mark.parametrize(
+    "damage", [_cut, _rows, _later, lambda _: "", lambda _: "[]", lambda _: '{"sha256": 1}']
+)
 def test_a_damaged_snapshot_is_passed_over_and_logged(
-    warehouse: Warehouse, tmp_path: Path, damage: Callable[[str], str], caplog: pytest.LogCaptureFixture
+    warehouse: Warehouse,
+    tmp_path: Path,
+    damage: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for n in range(1, 6):
         publish(warehouse, f"job-{n}", "flights")
@@ -391,14 +442,18 @@ def in_memory() -> Callable[[], Warehouse]:
 names = st.sampled_from(["a", "b", "c"])
 steps = st.lists(
     st.tuples(
-        st.dictionaries(names, st.sampled_from(["replace", "append", "drop one", "empty"]), max_size=3),
+        st.dictionaries(
+            names, st.sampled_from(["replace", "append", "drop one", "empty"]), max_size=3
+        ),
         st.sampled_from(["no snapshot", "snapshot", "damaged snapshot"]),
     ),
     max_size=12,
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(steps=steps)
 def test_any_version_read_through_snapshots_equals_the_fold_of_all_entries(
     in_memory: Callable[[], Warehouse], steps: list[tuple[dict[str, str], str]]
@@ -416,7 +471,9 @@ def test_any_version_read_through_snapshots_equals_the_fold_of_all_entries(
             warehouse.write_snapshot(n)
         if snapshot == "damaged snapshot":
             path = f"_log/{n:012d}.snapshot.json"
-            warehouse.storage.write_durable(path, warehouse.storage.read(path).replace(b'"changed": ', b'"changed": 4'))
+            warehouse.storage.write_durable(
+                path, warehouse.storage.read(path).replace(b'"changed": ', b'"changed": 4')
+            )
 
     expected = State()
     assert warehouse.state(0) == expected
@@ -487,10 +544,14 @@ spark.stop()
 
 
 @pytest.mark.variant
-def test_spark_reads_any_version_and_an_empty_dataset_with_its_columns(warehouse: Warehouse) -> None:
+def test_spark_reads_any_version_and_an_empty_dataset_with_its_columns(
+    warehouse: Warehouse,
+) -> None:
     publish_parquet(warehouse)
     done = subprocess.run(
-        [sys.executable, "-c", SPARK_READER, warehouse.storage.uri("")], capture_output=True, text=True
+        [sys.executable, "-c", SPARK_READER, warehouse.storage.uri("")],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert [line for line in done.stdout.splitlines() if line.startswith("ROWS")] == [

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from unstuck.tasks.errors import MarkerFailed, OutputInvalid, StagingLost, Unrecoverable, WarehouseMismatch
+from unstuck.tasks.errors import (
+    MarkerFailed,
+    OutputInvalid,
+    StagingLost,
+    Unrecoverable,
+    WarehouseMismatch,
+)
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import (
@@ -35,13 +41,20 @@ def files(tmp_path: Path) -> Files:
     return Files(str(tmp_path))
 
 
-def stage(files: Files, attempt: str, fingerprint: str = "same", content: bytes = b"rows") -> Marker:
+def stage(
+    files: Files, attempt: str, fingerprint: str = "same", content: bytes = b"rows"
+) -> Marker:
     """The data file of an attempt, and the marker that names it (not yet written)."""
     path = f"{GROUP}/{attempt}/flights/part-0.parquet"
     files.write_durable(path, content)
     output = StagedOutput([DataFile(path, 4, len(content))], 4, SCHEMA)
     return Marker(
-        f"job-1/clean/{attempt}", fingerprint, {"flights": output}, {"flights.month": [1, 2]}, {"k": "v"}, 1.5
+        f"job-1/clean/{attempt}",
+        fingerprint,
+        {"flights": output},
+        {"flights.month": [1, 2]},
+        {"k": "v"},
+        1.5,
     )
 
 
@@ -54,7 +67,10 @@ def test_a_marker_reads_back_as_it_was_written(files: Files) -> None:
 def test_a_group_without_outputs_has_a_marker_too(files: Files) -> None:
     marker = Marker("job-1/clean/1/n/c", "same", {}, {}, {}, 1.0)
     write_marker(files, f"{GROUP}/1-n-c", marker)
-    assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "same") == (f"{GROUP}/1-n-c", marker)
+    assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "same") == (
+        f"{GROUP}/1-n-c",
+        marker,
+    )
 
 
 def test_no_marker_is_none(files: Files) -> None:
@@ -76,7 +92,9 @@ def test_a_damaged_marker_counts_as_absent_and_is_logged(
     assert f"{GROUP}/1-n-c/{MARKER}" in caplog.text
 
 
-def test_a_marker_of_a_later_release_is_not_believed(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_marker_of_a_later_release_is_not_believed(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
     write_marker(files, f"{GROUP}/1-n-c", stage(files, "1-n-c"))
     newer = files.read(f"{GROUP}/1-n-c/{MARKER}").replace(b'"version":1', b'"version":2')
     files.write_durable(f"{GROUP}/1-n-c/{MARKER}", newer)
@@ -84,7 +102,9 @@ def test_a_marker_of_a_later_release_is_not_believed(files: Files, caplog: pytes
     assert "version: Input should be 1" in caplog.text
 
 
-def test_a_store_that_cannot_be_asked_is_an_error_and_not_an_absent_marker(files: Files, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_asked_is_an_error_and_not_an_absent_marker(
+    files: Files, tmp_path: Path
+) -> None:
     (tmp_path / GROUP / "1-n-c" / MARKER).mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
         read_marker(files, f"{GROUP}/1-n-c")
@@ -119,7 +139,9 @@ def test_the_newest_believed_marker_is_found_by_epoch_and_not_by_name(files: Fil
     assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "third") is None
 
 
-def test_a_marker_is_tried_again_when_the_store_stumbles(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_is_tried_again_when_the_store_stumbles(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, waits = os.replace, []
     marker = stage(files, "1-n-c")
 
@@ -145,11 +167,15 @@ def test_a_marker_that_cannot_be_written_fails_loudly_and_leaves_nothing_to_beli
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(MarkerFailed, match=r"job-1/clean/1-n-c.*No space left on device") as failure:
+    with pytest.raises(
+        MarkerFailed, match=r"job-1/clean/1-n-c.*No space left on device"
+    ) as failure:
         write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
 
     assert failure.value.code == "MARKER_FAILED"
-    assert not isinstance(failure.value, Unrecoverable), "the disk may have space again when the group is retried"
+    assert not isinstance(failure.value, Unrecoverable), (
+        "the disk may have space again when the group is retried"
+    )
     assert isinstance(failure.value.__cause__, OSError)
     assert find_done_marker(files, GROUP, lambda one: one.fingerprint == "same") is None
     assert files.names(f"{GROUP}/1-n-c") == ["flights"], "no temporary file is left"
@@ -183,7 +209,12 @@ def test_a_marker_waits_a_moment_for_a_warehouse_that_is_away(tmp_path: Path) ->
     here.rename(away)
 
     files = Warehouse(str(here), known).storage
-    write_marker(files, f"{GROUP}/1-n-c", marker, sleep=lambda _: None if here.exists() else void(away.rename(here)))
+    write_marker(
+        files,
+        f"{GROUP}/1-n-c",
+        marker,
+        sleep=lambda _: None if here.exists() else void(away.rename(here)),
+    )
 
     assert read_marker(files, f"{GROUP}/1-n-c") == marker
 
@@ -191,7 +222,9 @@ def test_a_marker_waits_a_moment_for_a_warehouse_that_is_away(tmp_path: Path) ->
 def void(_: object) -> None: ...
 
 
-def test_results_that_are_not_json_fail_the_writer_and_not_the_reader_of_the_marker(files: Files) -> None:
+def test_results_that_are_not_json_fail_the_writer_and_not_the_reader_of_the_marker(
+    files: Files,
+) -> None:
     marker = replace(stage(files, "1-n-c"), results={"lock": threading.Lock()})
     with pytest.raises(OutputInvalid, match=r"job-1/clean/1-n-c.*JSON.*serialize"):
         write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
@@ -204,7 +237,9 @@ def test_the_files_reach_the_disk_before_the_marker_that_names_them(
     real = os.fsync
 
     def note(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists("/proc/self/fd") else "?")
+        synced.append(
+            os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists("/proc/self/fd") else "?"
+        )
         real(descriptor)
 
     marker = stage(files, "1-n-c")
@@ -216,10 +251,14 @@ def test_the_files_reach_the_disk_before_the_marker_that_names_them(
     temp = next(i for i, name in enumerate(names) if name.startswith(f".{MARKER}"))
     assert data < temp
     assert folder < temp
-    assert names[temp + 1 :] == [".", "..", "../.."], "the names of the marker and of its folders are on disk"
+    assert names[temp + 1 :] == [".", "..", "../.."], (
+        "the names of the marker and of its folders are on disk"
+    )
 
 
-def test_a_folder_for_a_log_costs_a_sync_once_for_each_job(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_for_a_log_costs_a_sync_once_for_each_job(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     files.make_folder("_staging/job-1/a.0")
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -235,7 +274,9 @@ def test_on_an_object_store_a_marker_is_created_and_never_replaced(bucket: str) 
     first = stage(files, "1-n-c")
     write_marker(files, f"{GROUP}/1-n-c", first)
     other = replace(first, fingerprint="other")
-    with pytest.raises(MarkerFailed, match=r'another marker than that of job-1/clean/1-n-c.*"fingerprint":"same"'):
+    with pytest.raises(
+        MarkerFailed, match=r'another marker than that of job-1/clean/1-n-c.*"fingerprint":"same"'
+    ):
         write_marker(files, f"{GROUP}/1-n-c", other, sleep=no_wait)
     assert read_marker(files, f"{GROUP}/1-n-c") == first
 
@@ -280,4 +321,6 @@ def test_of_many_that_write_one_marker_to_an_object_store_one_wins(bucket: str) 
         writer.start()
     for writer in writers:
         writer.join()
-    assert [marker for marker in markers if marker not in refused] == [read_marker(files, f"{GROUP}/1-n-c")]
+    assert [marker for marker in markers if marker not in refused] == [
+        read_marker(files, f"{GROUP}/1-n-c")
+    ]

@@ -67,7 +67,9 @@ def test_a_table_is_staged_read_back_and_found_again(bucket: str, partition_by: 
     table = pa.table({"day": ["a", "b", "b"], "n": [1, 2, 3]})
     folder = "_staging/j/g/1-n-c"
     staged = stage(files, f"{folder}/out", table, partition_by)
-    assert [file.partition for file in staged.files] == ([{"day": "a"}, {"day": "b"}] if partition_by else [{}])
+    assert [file.partition for file in staged.files] == (
+        [{"day": "a"}, {"day": "b"}] if partition_by else [{}]
+    )
     with files.open(staged.files[0].path) as file:
         assert pq.ParquetFile(file).read().slice(0, 1).to_pylist() == [{"day": "a", "n": 1}]
     write_marker(files, folder, Marker("j/g/1/n/c", "print", {"out": staged}, {}, {}, 0.0))
@@ -93,7 +95,9 @@ def test_a_file_of_a_stream_in_a_bucket_that_is_missing_is_not_told_to_be_missin
     warehouse.ensure_id()
     with pytest.raises(Refused, match=f"there is no file {bucket}/in/a.csv"):
         skip_file(warehouse, "loads", f"{bucket}/in/a.csv", by="anna")
-    with pytest.raises(SourceUnavailable, match=f"the bucket of {bucket}-not does not exist. Make it, or correct"):
+    with pytest.raises(
+        SourceUnavailable, match=f"the bucket of {bucket}-not does not exist. Make it, or correct"
+    ):
         skip_file(warehouse, "loads", f"{bucket}-not/in/a.csv", by="anna")
 
 
@@ -125,7 +129,9 @@ def test_a_bucket_that_is_missing_is_no_missing_file(bucket: str) -> None:
         assert "the bucket of" in str(error)
 
 
-def test_a_store_that_nobody_answers_for_is_no_missing_file(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_nobody_answers_for_is_no_missing_file(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
@@ -144,10 +150,14 @@ def test_the_doctor_probes_a_bucket(bucket: str) -> None:
     assert "the bucket of" in warehouse_facts(f"{bucket}-not/w", "word").trouble
 
 
-def test_the_doctor_says_whether_spark_lacks_the_connector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_says_whether_spark_lacks_the_connector(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert lacks_connector("s3://bucket/w", {})
     assert not lacks_connector("/data/w", {})
-    assert not lacks_connector("s3://bucket/w", {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"})
+    assert not lacks_connector(
+        "s3://bucket/w", {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.5.0"}
+    )
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars/hadoop-aws-3.5.0.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
@@ -155,7 +165,13 @@ def test_the_doctor_says_whether_spark_lacks_the_connector(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3://key:hidden@bucket/w", "s3://key@bucket/w", "s3://bucket/w?X-Amz-Signature=hidden", "gs://a:hidden@b"]
+    "uri",
+    [
+        "s3://key:hidden@bucket/w",
+        "s3://key@bucket/w",
+        "s3://bucket/w?X-Amz-Signature=hidden",
+        "gs://a:hidden@b",
+    ],
 )
 def test_an_address_with_a_user_or_a_key_is_refused_and_not_repeated(uri: str) -> None:
     for use in (Files, lambda uri: Settings(warehouse=uri)):
@@ -185,7 +201,9 @@ def test_a_process_that_was_forked_says_so_and_does_not_hang(bucket: str) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_an_answer_of_several_lines_is_one_line_of_the_error(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_of_several_lines_is_one_line_of_the_error(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As Azure answers."""
     said = b"<Error><Code>AccessDenied</Code><Message>No.\nRequestId:1\nTime:2</Message></Error>"
 
@@ -209,9 +227,15 @@ def test_an_answer_of_several_lines_is_one_line_of_the_error(bucket: str, monkey
             server.shutdown()
 
 
-def test_what_stands_for_a_folder_is_no_file_and_an_empty_file_is_one(bucket: str, s3_server: S3Server) -> None:
+def test_what_stands_for_a_folder_is_no_file_and_an_empty_file_is_one(
+    bucket: str, s3_server: S3Server
+) -> None:
     """S3A makes an object ``folder/`` for a folder; the library lists it as ``folder``."""
     with closing(s3_server.client("s3")) as s3:
         for key in ("w/folder/", "w/folder/inner/", "w/folder/inner/file", "w/folder/empty"):
-            s3.put_object(Bucket=bucket.removeprefix("s3://"), Key=key, Body=b"x" if key.endswith("/file") else b"")
+            s3.put_object(
+                Bucket=bucket.removeprefix("s3://"),
+                Key=key,
+                Body=b"x" if key.endswith("/file") else b"",
+            )
     assert Files(f"{bucket}/w").paths("") == ["folder/empty", "folder/inner/file"]

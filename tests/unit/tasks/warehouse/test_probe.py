@@ -60,10 +60,14 @@ def test_while_there_is_none_it_is_looked_again_soon(tmp_path: Path) -> None:
     assert probe.seen(AT).looked_at == AT
 
 
-def test_a_process_that_was_set_to_no_warehouse_or_to_no_folder_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_set_to_no_warehouse_or_to_no_folder_does_not_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("UNSTUCK_WAREHOUSE", raising=False)
     assert WarehouseProbe(Settings()).seen(AT) == WarehouseSeen()
-    assert WarehouseProbe(Settings(warehouse="s3://bucket/w")).seen(AT) == WarehouseSeen("s3://bucket/w")
+    assert WarehouseProbe(Settings(warehouse="s3://bucket/w")).seen(AT) == WarehouseSeen(
+        "s3://bucket/w"
+    )
     monkeypatch.setenv("UNSTUCK_WAREHOUSE", "/mnt/w")
     assert WarehouseProbe(Settings()).seen(AT).uri == "/mnt/w"
 

@@ -24,7 +24,10 @@ HELD = Holding(
     since=1.5,
     taken=1.0,
     log="/warehouse/a.log",
-    clocks={"TIMEOUT": Clock("TIMEOUT", 3.0, 1.0), "STEP_TIMEOUT": Clock("STEP_TIMEOUT", 2.0, 1.5, "step 1 of 1")},
+    clocks={
+        "TIMEOUT": Clock("TIMEOUT", 3.0, 1.0),
+        "STEP_TIMEOUT": Clock("STEP_TIMEOUT", 2.0, 1.5, "step 1 of 1"),
+    },
     progress='{"label": "ü"}',
     remark=" (it changed HOME)",
 )
@@ -43,14 +46,18 @@ def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedHolding, letter
     clock = Clock("STEP_TIMEOUT", 1.0, 2.0, letter * 10**5)
     shared.write(HELD)
     long = letter * 10**6
-    shared.write(Holding(token="job/g/1/n/c", progress=long, remark=long, clocks={clock.code: clock}))
+    shared.write(
+        Holding(token="job/g/1/n/c", progress=long, remark=long, clocks={clock.code: clock})
+    )
     read = shared.read()
     assert (read.token, read.progress) == ("job/g/1/n/c", "")
     assert read.remark == letter * 500
     assert read.clocks["STEP_TIMEOUT"].ends == 3.0
 
 
-def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(shared: SharedHolding) -> None:
+def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(
+    shared: SharedHolding,
+) -> None:
     """Without them no text of a step is shown, since it could not be cleaned."""
     shared.write(replace(HELD, secrets={"KEY": "x" * 10**5}))
     assert shared.read() == replace(HELD, secrets=None)
@@ -59,9 +66,14 @@ def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(
 
 
 @pytest.mark.variant
-def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(shared: SharedHolding) -> None:
+def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(
+    shared: SharedHolding,
+) -> None:
     reader = SharedHolding(shared.descriptor)
-    written = [Holding(token=f"job/g/{epoch}/n/c", remark="x" * random.randrange(4000)) for epoch in range(200)]
+    written = [
+        Holding(token=f"job/g/{epoch}/n/c", remark="x" * random.randrange(4000))
+        for epoch in range(200)
+    ]
     for _ in range(20):
         if (writer := os.fork()) == 0:
             while True:
@@ -77,7 +89,9 @@ def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(shared: Sh
         assert reader.read() in (*written, Holding())
 
 
-def test_memory_that_somebody_else_has_written_to_is_an_error_and_no_holding(shared: SharedHolding) -> None:
+def test_memory_that_somebody_else_has_written_to_is_an_error_and_no_holding(
+    shared: SharedHolding,
+) -> None:
     shared.write(HELD)
     with open(shared.descriptor, "r+b", closefd=False, buffering=0) as file:
         file.seek(0)

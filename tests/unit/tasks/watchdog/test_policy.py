@@ -30,9 +30,15 @@ def test_a_runner_that_works_is_let_be() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "kind"),
-    [(RenewAnswer.CANCEL, OutcomeKind.CANCELED), (RenewAnswer.DRAIN, OutcomeKind.RELEASED), (RenewAnswer.STALE, None)],
+    [
+        (RenewAnswer.CANCEL, OutcomeKind.CANCELED),
+        (RenewAnswer.DRAIN, OutcomeKind.RELEASED),
+        (RenewAnswer.STALE, None),
+    ],
 )
-def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer, kind: OutcomeKind | None) -> None:
+def test_an_order_is_told_once_then_enforced_after_the_grace(
+    answer: RenewAnswer, kind: OutcomeKind | None
+) -> None:
     first = decide(IDLE, see(100.0, answer=answer), grace=GRACE)
     assert first.instruction == Instruction(answer.lower())
     again = decide(first.state, see(109.9, answer=answer), grace=GRACE)
@@ -71,7 +77,11 @@ def test_a_weaker_order_never_replaces_a_stronger_one() -> None:
 
 def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
     action = decide(
-        IDLE, see(0.0, runner=ProcessState.GONE), grace=GRACE, death="was killed by signal SIGKILL", who="r1"
+        IDLE,
+        see(0.0, runner=ProcessState.GONE),
+        grace=GRACE,
+        death="was killed by signal SIGKILL",
+        who="r1",
     )
     assert action.kill_reason == "r1 was killed by signal SIGKILL"
     assert action.outcome is not None
@@ -125,7 +135,9 @@ def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_to
     assert end.outcome is not None
     assert end.outcome.failure is not None
     assert (end.outcome.failure.code, end.outcome.failure.recoverable) == ("STEP_TIMEOUT", True)
-    assert end.outcome.failure.text.startswith("step 2 of 3 (clean) ran longer than its timeout of 10s")
+    assert end.outcome.failure.text.startswith(
+        "step 2 of 3 (clean) ran longer than its timeout of 10s"
+    )
 
 
 def test_a_timeout_says_where_the_step_stood_last() -> None:
@@ -150,7 +162,9 @@ def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() 
 
 
 @pytest.mark.parametrize("how", [{"runner": ProcessState.GONE}, {"orphaned": True}])
-def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(how: dict[str, object]) -> None:
+def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(
+    how: dict[str, object],
+) -> None:
     action = decide(IDLE, see(5.0, drain_at=30.0, **how), grace=GRACE, who="r1")
     assert action.outcome is not None
     assert action.outcome.kind is OutcomeKind.RELEASED
@@ -167,7 +181,9 @@ def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
     assert end.outcome.kind is OutcomeKind.CANCELED
 
 
-def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more_is_said_of_its_attempt() -> None:
+def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more_is_said_of_its_attempt() -> (
+    None
+):
     leaving = timed(Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving the Spark session on here:1"))
     let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
     assert (let_be.instruction, let_be.state.instruction) == (None, None), (
@@ -182,12 +198,20 @@ def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more
     assert decide(leaving, see(1.0, runner=ProcessState.GONE), grace=GRACE).outcome is None
 
 
-def test_a_runner_that_leaves_its_session_is_let_be_also_when_a_renewal_was_quicker_than_the_look() -> None:
+def test_a_runner_that_leaves_its_session_is_let_be_also_when_a_renewal_was_quicker_than_the_look() -> (
+    None
+):
     working = decide(WatchState(), see(1.0, answer=RenewAnswer.STALE), grace=GRACE)
     assert working.instruction is Instruction.STALE
-    leaving = replace(working.state, clocks={"SESSION_TIMEOUT": Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving it")})
+    leaving = replace(
+        working.state,
+        clocks={"SESSION_TIMEOUT": Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving it")},
+    )
     let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
     assert (let_be.kill_reason, let_be.instruction, let_be.state.instruction) == ("", None, None)
     told = decide(let_be.state, see(301.0), grace=GRACE)
     assert told.instruction is Instruction.TIMEOUT
-    assert "leaving it took longer than 300s" in decide(told.state, see(301.0 + GRACE), grace=GRACE).kill_reason
+    assert (
+        "leaving it took longer than 300s"
+        in decide(told.state, see(301.0 + GRACE), grace=GRACE).kill_reason
+    )

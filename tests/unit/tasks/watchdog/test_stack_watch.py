@@ -13,10 +13,14 @@ from unstuck.tasks.watchdog import stack_watch
 from unstuck.tasks.watchdog.stack_watch import SHOWN, chosen, library_of
 
 OURS = Path(stack_watch.__file__).parents[1]
-CALLER, WRITES = (RawFrame(str(OURS / file), 1, "f") for file in ("steps/execute.py", "steps/work.py"))
+CALLER, WRITES = (
+    RawFrame(str(OURS / file), 1, "f") for file in ("steps/execute.py", "steps/work.py")
+)
 CELERY = RawFrame("/opt/venv/bin/celery", 8, "<module>")
 JSON = RawFrame(a_library.__file__, 1, "loads")
-REQUESTS, SOCKET = (RawFrame(f"{LIBRARIES[0]}{name}", 1, "get") for name in ("requests/api.py", "socket.py"))
+REQUESTS, SOCKET = (
+    RawFrame(f"{LIBRARIES[0]}{name}", 1, "get") for name in ("requests/api.py", "socket.py")
+)
 PACKAGED = RawFrame(f"{LIBRARIES[0]}etl/load.py", 5, "load")
 
 

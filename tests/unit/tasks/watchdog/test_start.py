@@ -93,10 +93,14 @@ def runner(redis_server: RedisServer) -> Iterator[Runner]:
 
 def watches(watchdog: psutil.Process) -> bool:
     """It is connected to Redis."""
-    return "unstuck.tasks.watchdog" in command_line(watchdog) and bool(watchdog.net_connections("tcp"))
+    return "unstuck.tasks.watchdog" in command_line(watchdog) and bool(
+        watchdog.net_connections("tcp")
+    )
 
 
-def test_a_process_with_one_thread_forks_its_watchdog_and_with_two_it_starts_a_python(runner: Runner) -> None:
+def test_a_process_with_one_thread_forks_its_watchdog_and_with_two_it_starts_a_python(
+    runner: Runner,
+) -> None:
     assert runner.kind == "ForkedWatchdog"
     runner.do("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start(); start()")
     other, kind = runner.started()
@@ -110,7 +114,9 @@ def test_a_process_with_one_thread_forks_its_watchdog_and_with_two_it_starts_a_p
 def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: Runner) -> None:
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")
     assert runner.watchdog.cmdline()[0] == "unstuck.tasks.watchdog"
-    assert os.getsid(runner.watchdog.pid) == runner.watchdog.pid, "a signal to its runner's terminal would reach it"
+    assert os.getsid(runner.watchdog.pid) == runner.watchdog.pid, (
+        "a signal to its runner's terminal would reach it"
+    )
 
 
 def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: Runner) -> None:
@@ -120,11 +126,16 @@ def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: Runner) -> 
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")
     ours = f"/proc/{runner.process.pid}/fd"
     pipes = {os.readlink(f"{ours}/{n}") for n in ("0", "1")}
-    kept = {os.readlink(f"/proc/{runner.watchdog.pid}/fd/{n}") for n in os.listdir(f"/proc/{runner.watchdog.pid}/fd")}
+    kept = {
+        os.readlink(f"/proc/{runner.watchdog.pid}/fd/{n}")
+        for n in os.listdir(f"/proc/{runner.watchdog.pid}/fd")
+    }
     assert not pipes & kept
 
 
-def test_a_forked_watchdog_has_no_signal_handler_of_its_runner_and_its_end_is_told(runner: Runner) -> None:
+def test_a_forked_watchdog_has_no_signal_handler_of_its_runner_and_its_end_is_told(
+    runner: Runner,
+) -> None:
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")
     runner.watchdog.send_signal(signal.SIGUSR1)
     runner.do("print(process.wait(), process.wait(), flush=True)")
@@ -136,7 +147,9 @@ def test_a_forked_watchdog_writes_to_no_log_of_its_runner() -> None:
     with started("redis://127.0.0.1:1/0") as runner:
         runner.do("shared.write(Holding(token='job/g/1/n1/c'))")
         assert runner.process.stderr is not None
-        failed = (line for line in runner.process.stderr if "the lease could not be renewed" in line)
+        failed = (
+            line for line in runner.process.stderr if "the lease could not be renewed" in line
+        )
         assert "WARNING watchdog: job/g/1/n1/c" in next(failed)
         assert "WARNING watchdog: job/g/1/n1/c" in next(failed)
         runner.watchdog.kill()  # it would go on to report for its runner

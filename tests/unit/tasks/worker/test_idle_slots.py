@@ -36,7 +36,9 @@ def test_a_child_that_starts_up_or_works_is_not_free_and_one_that_waits_is(
     assert not slots.available
 
 
-def test_a_child_that_waits_and_is_stopped_is_not_free(slots: IdleSlots, child: psutil.Process) -> None:
+def test_a_child_that_waits_and_is_stopped_is_not_free(
+    slots: IdleSlots, child: psutil.Process
+) -> None:
     """Celery has given it a job that it does not read; the others may be in the middle of theirs."""
     slots.idle(0, child.pid)
     child.suspend()
@@ -50,7 +52,9 @@ def test_a_slot_counts_only_while_its_child_lives(slots: IdleSlots, child: psuti
     assert not slots.available
 
 
-def test_a_worker_without_a_child_that_lives_is_free(slots: IdleSlots, child: psutil.Process) -> None:
+def test_a_worker_without_a_child_that_lives_is_free(
+    slots: IdleSlots, child: psutil.Process
+) -> None:
     """It may be one whose main process hangs, and whose runner has died since: no work can be lost with it."""
     slots.busy(0)
     child.kill()
@@ -58,7 +62,9 @@ def test_a_worker_without_a_child_that_lives_is_free(slots: IdleSlots, child: ps
     assert slots.available
 
 
-def test_children_beyond_the_last_slot_count_as_at_work(slots: IdleSlots, child: psutil.Process) -> None:
+def test_children_beyond_the_last_slot_count_as_at_work(
+    slots: IdleSlots, child: psutil.Process
+) -> None:
     slots.idle(MAX_CHILDREN, child.pid)
     assert not slots.available
 

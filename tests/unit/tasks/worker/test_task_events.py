@@ -51,13 +51,19 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
             with fleet.worker(redis_server.url, tmp_path) as worker:
                 run("first")
                 # Else its runner, which lingers, takes the second one as well, for the same wake-up.
-                wait_until(lambda: "] succeeded in " in worker.text(), 60, "the first wake-up to be over")
-                assert app.control.enable_events(reply=True, timeout=seconds(20), limit=1), "the worker has heard it"
+                wait_until(
+                    lambda: "] succeeded in " in worker.text(), 60, "the first wake-up to be over"
+                )
+                assert app.control.enable_events(reply=True, timeout=seconds(20), limit=1), (
+                    "the worker has heard it"
+                )
                 run("second")
                 wait_until(lambda: of_kind("task-succeeded"), 60, "the events of a task")
                 first, second = re.findall(r"unstuck\.run\[(\S+)\] received", worker.text())
         finally:
             stopped.set()
             thread.join()
-    assert of_kind("task-received") == {second}, "events come in order, so none came of the first wake-up"
+    assert of_kind("task-received") == {second}, (
+        "events come in order, so none came of the first wake-up"
+    )
     assert first not in {event.get("uuid") for event in events}

@@ -49,22 +49,34 @@ def failed_fork(hand: ByHand) -> str:
     )
     hand.decide(job)
     hand.succeed(job, "src", rows={"orders": 7})
-    hand.fail(job, "by_m[3]", "no column <b>carier</b>", traceback="Traceback:\n  File x\nKeyError: carier")
+    hand.fail(
+        job,
+        "by_m[3]",
+        "no column <b>carier</b>",
+        traceback="Traceback:\n  File x\nKeyError: carier",
+    )
     hand.claim(job, "by_m[4]")
     hand.succeed(job, "by_m[5]")
     return job
 
 
-def test_a_word_for_a_job_leads_to_its_screens_under_its_id(browser: TestClient, hand: ByHand) -> None:
+def test_a_word_for_a_job_leads_to_its_screens_under_its_id(
+    browser: TestClient, hand: ByHand
+) -> None:
     first = hand.submit({"name": "a"}, name="night")
     job = hand.client.submit(hand.client.written(first), key="2013-12-31").id
     for below in ("", "/attempts", "/spec", "/groups/a", "/groups/a%5B7%5D/log?attempt=1&x=%2F"):
         for word in ("night", "last", "2013-12-31", job.rpartition("-")[2]):
             answer = browser.get(f"/jobs/{word}{below}")
-            assert (answer.status_code, answer.headers.get("location")) == (302, f"/jobs/{job}{below}"), answer.text
+            assert (answer.status_code, answer.headers.get("location")) == (
+                302,
+                f"/jobs/{job}{below}",
+            ), answer.text
     answer = browser.get(f"/jobs/{job[:8]}/attempts")
     assert answer.status_code == 409
-    assert re.search(f"fits 2 jobs; name one of them:.*{job}  night  PENDING.*{first}", answer.text, re.DOTALL)
+    assert re.search(
+        f"fits 2 jobs; name one of them:.*{job}  night  PENDING.*{first}", answer.text, re.DOTALL
+    )
 
 
 def test_the_sentences_and_commands_of_why_stand_on_the_screen(
@@ -94,23 +106,31 @@ def test_a_fork_is_folded_into_its_census_and_the_members_that_need_a_look(
     )
 
 
-def test_a_click_on_a_group_of_the_graph_leads_to_its_line(browser: TestClient, failed_fork: str) -> None:
+def test_a_click_on_a_group_of_the_graph_leads_to_its_line(
+    browser: TestClient, failed_fork: str
+) -> None:
     text = browser.get(f"/jobs/{failed_fork}").text
     for name in ("src", "by_m", "all"):
         assert f'<a href="#group-{name}">' in text
         assert f'<tr id="group-{name}">' in text
 
 
-def test_a_group_offers_what_may_be_done_to_it_and_shows_its_error(browser: TestClient, hand: ByHand) -> None:
+def test_a_group_offers_what_may_be_done_to_it_and_shows_its_error(
+    browser: TestClient, hand: ByHand
+) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
-    hand.fail(job, "flaky", "no network", recoverable=True, traceback="Traceback:\n  File x\nNo: network")
+    hand.fail(
+        job, "flaky", "no network", recoverable=True, traceback="Traceback:\n  File x\nNo: network"
+    )
     said = text_of(browser, f"/jobs/{job}/groups/flaky")
     assert f"unstuck skip {job} flaky" in said
     assert "Traceback: File x No: network" in said
 
 
-def test_a_large_job_is_shown_by_page_with_what_needs_a_look_first(browser: TestClient, hand: ByHand) -> None:
+def test_a_large_job_is_shown_by_page_with_what_needs_a_look_first(
+    browser: TestClient, hand: ByHand
+) -> None:
     groups: list[dict[str, Any]] = [{"name": f"g{n}", "retry": {"max": 0}} for n in range(351)]
     groups[120]["queue"] = "other"  # so that it is on offer although so many are before it
     job = hand.submit(*groups)
@@ -126,7 +146,9 @@ def test_a_large_job_is_shown_by_page_with_what_needs_a_look_first(browser: Test
     assert re.findall(r'href="(\?[^"]*)"', last) == ["?page=3"]
 
 
-def test_attempts_and_events_are_shown_the_newest_first_and_by_page(browser: TestClient, hand: ByHand) -> None:
+def test_attempts_and_events_are_shown_the_newest_first_and_by_page(
+    browser: TestClient, hand: ByHand
+) -> None:
     job = hand.submit({"name": "f", "for_each": {"m": list(range(60))}})
     hand.decide(job)
     for n in range(30):
@@ -140,7 +162,9 @@ def test_attempts_and_events_are_shown_the_newest_first_and_by_page(browser: Tes
         assert browser.get(f"/jobs/{job}/attempts?before={odd}").status_code == 422
 
 
-def test_the_spec_is_shown_with_its_parameters_and_what_was_altered(browser: TestClient, hand: ByHand) -> None:
+def test_the_spec_is_shown_with_its_parameters_and_what_was_altered(
+    browser: TestClient, hand: ByHand
+) -> None:
     job = hand.submit({"name": "a", "timeout": "1h"}, params={"day": "<today>"})
     hand.client.alter(job, {"groups.a.timeout": "2h"}, reason="too <short>", by="tester")
     said = text_of(browser, f"/jobs/{job}/spec")
@@ -150,15 +174,21 @@ def test_the_spec_is_shown_with_its_parameters_and_what_was_altered(browser: Tes
     assert "name: job" in said
 
 
-def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(browser: TestClient, hand: ByHand) -> None:
+def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(
+    browser: TestClient, hand: ByHand
+) -> None:
     job = hand.submit({"name": "a"})
     hand.decide(job)
     token = hand.claim(job, "a")
     write_log(
-        hand, token, b"\x1b[31mred\x1b[0m <i>\n\xff\xfe broken\n2026-11-27T21:30:00.250Z INFO step: one\nhalf a l"
+        hand,
+        token,
+        b"\x1b[31mred\x1b[0m <i>\n\xff\xfe broken\n2026-11-27T21:30:00.250Z INFO step: one\nhalf a l",
     )
     answer = browser.get(f"/jobs/{job}/groups/a")
-    assert "red &lt;i&gt;\n\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} broken\n" in answer.text
+    assert (
+        "red &lt;i&gt;\n\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} broken\n" in answer.text
+    )
     assert "\x1b" not in answer.text
     assert "half a l" in answer.text
     part = browser.get(f"/jobs/{job}/groups/a/log")
@@ -168,7 +198,9 @@ def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(browser: T
     assert "No log of attempt 7" in browser.get(f"/jobs/{job}/groups/a/log?attempt=7").text
 
 
-def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(browser: TestClient, hand: ByHand) -> None:
+def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(
+    browser: TestClient, hand: ByHand
+) -> None:
     app: Any = browser.app
     app.state.log_breaker = CircuitBreaker(0.2)
     job = hand.submit({"name": "a"})
@@ -195,7 +227,9 @@ def test_of_a_log_of_a_gigabyte_only_the_end_is_read(tmp_path: Path) -> None:
     assert tail_of(Files(str(tmp_path)), "gone.log") == ([], 0, 0)
 
 
-@pytest.mark.parametrize("group", ["<script>", "by_m[20]", "by_m[x]", "by_m[²]", "src[0]", "by_m[3", "nothing"])
+@pytest.mark.parametrize(
+    "group", ["<script>", "by_m[20]", "by_m[x]", "by_m[²]", "src[0]", "by_m[3", "nothing"]
+)
 def test_a_group_that_is_not_there_is_told_with_those_that_are(
     browser: TestClient, failed_fork: str, group: str
 ) -> None:
@@ -205,8 +239,12 @@ def test_a_group_that_is_not_there_is_told_with_those_that_are(
     assert "it has: src, by_m, all" in answer.text
 
 
-@pytest.mark.parametrize("job", ["gone", "a%20b", "%3Cscript%3E", "%ff", "{x}", "*", "20261127T000000-" + "a" * 300])
-def test_a_job_that_is_not_there_is_told_in_the_sentence_of_the_command_line(browser: TestClient, job: str) -> None:
+@pytest.mark.parametrize(
+    "job", ["gone", "a%20b", "%3Cscript%3E", "%ff", "{x}", "*", "20261127T000000-" + "a" * 300]
+)
+def test_a_job_that_is_not_there_is_told_in_the_sentence_of_the_command_line(
+    browser: TestClient, job: str
+) -> None:
     for below in ("", "/attempts", "/spec", "/groups/a", "/groups/a/log"):
         answer = browser.get(f"/jobs/{job}{below}")
         assert answer.status_code == 404
@@ -231,16 +269,24 @@ def test_a_damaged_record_is_shown_as_the_command_line_shows_it(
 
 
 def test_a_fork_whose_members_are_not_known_yet_is_drawn(browser: TestClient, hand: ByHand) -> None:
-    job = hand.submit({"name": "a"}, {"name": "dyn", "needs": ["a"], "for_each": {"x": {"from": "a.x"}}})
+    job = hand.submit(
+        {"name": "a"}, {"name": "dyn", "needs": ["a"], "for_each": {"x": {"from": "a.x"}}}
+    )
     said = text_of(browser, f"/jobs/{job}?page=99")
     assert "dyn: waiting; after a (all_succeeded)" in said
     assert "Its members are not known yet" in text_of(browser, f"/jobs/{job}/groups/dyn")
 
 
-def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(browser: TestClient, hand: ByHand) -> None:
+def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(
+    browser: TestClient, hand: ByHand
+) -> None:
     done, waits = hand.finished(name="daily"), hand.submit({"name": "a"}, name="nightly")
     assert {one in browser.get("/jobs").text for one in (done, waits)} == {True}
-    for query, shown in (("status=finished", done), ("name=night*", waits), ("since=1h&status=PENDING", waits)):
+    for query, shown in (
+        ("status=finished", done),
+        ("name=night*", waits),
+        ("since=1h&status=PENDING", waits),
+    ):
         text = browser.get(f"/jobs?{query}").text
         assert [one in text for one in (done, waits)] == [shown is done, shown is waits], query
     assert "No job fits." in browser.get("/jobs?name=x").text
@@ -266,7 +312,10 @@ def test_a_secret_is_shown_by_its_name_alone(
     browser: TestClient, hand: ByHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DB_PASSWORD", "hunter2-of-the-database")
-    step = {"python": "m:f", "params": {"password": "${secret:DB_PASSWORD}", "also": "${env:DB_PASSWORD}"}}
+    step = {
+        "python": "m:f",
+        "params": {"password": "${secret:DB_PASSWORD}", "also": "${env:DB_PASSWORD}"},
+    }
     job = hand.submit({"name": "a", "steps": [step]})
     hand.decide(job)
     for below in ("", "/attempts", "/spec", "/groups/a"):

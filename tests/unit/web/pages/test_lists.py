@@ -42,7 +42,9 @@ def spec(name: str, **schedule: Any) -> dict[str, Any]:
 
 def links(text: str, inside: str) -> list[str]:
     """The addresses that begin with ``inside``, in their order."""
-    return [unescape(found) for found in re.findall(r'href="([^"]+)"', text) if found.startswith(inside)]
+    return [
+        unescape(found) for found in re.findall(r'href="([^"]+)"', text) if found.startswith(inside)
+    ]
 
 
 # -- schedules ------------------------------------------------------------------------------------------------
@@ -57,12 +59,20 @@ def test_schedules_that_are_not_well_come_first_and_those_that_have_ended_last(
     known.stop("a_ended")
     known.pause("z_paused", reason="the source moves", by="ann")
     answer = browser.get("/schedules")
-    assert links(answer.text, "/schedules/") == ["/schedules/b_well", "/schedules/z_paused", "/schedules/a_ended"]
+    assert links(answer.text, "/schedules/") == [
+        "/schedules/b_well",
+        "/schedules/z_paused",
+        "/schedules/a_ended",
+    ]
     assert "by ann" in answer.text
     one = browser.get("/schedules/z_paused").text
     assert "the source moves" in one
     assert "unstuck schedule resume z_paused" in one
-    assert [view.schedule.name for view in schedules.in_order(known.all())] == ["b_well", "z_paused", "a_ended"]
+    assert [view.schedule.name for view in schedules.in_order(known.all())] == [
+        "b_well",
+        "z_paused",
+        "a_ended",
+    ]
 
 
 def test_each_run_of_a_schedule_names_its_tick_in_the_zone_of_the_schedule_and_each_next_tick_what_it_gives(
@@ -73,9 +83,27 @@ def test_each_run_of_a_schedule_names_its_tick_in_the_zone_of_the_schedule_and_e
     known.set(nightly | {"params": {"day": {"type": "date", "default": "tick"}}})
     (view,) = known.all()
     run = Run(tick=1_800_000_000.0)
-    job = ListedJob("j1", "nightly", Status.FINISHED, 1.0, 2.0, 3.0, {}, 1, 1, None, run.key("nightly"), "", "nightly")
-    assert "FINISHED j1, of 2027-01-15 17:00:00+09:00, submitted" in str(schedules.row_of(view, [job]).strip)
-    days = [f"day={tick.astimezone(view.zone):%Y-%m-%d}" for tick in view.next_ticks(schedules.TICKS)]
+    job = ListedJob(
+        "j1",
+        "nightly",
+        Status.FINISHED,
+        1.0,
+        2.0,
+        3.0,
+        {},
+        1,
+        1,
+        None,
+        run.key("nightly"),
+        "",
+        "nightly",
+    )
+    assert "FINISHED j1, of 2027-01-15 17:00:00+09:00, submitted" in str(
+        schedules.row_of(view, [job]).strip
+    )
+    days = [
+        f"day={tick.astimezone(view.zone):%Y-%m-%d}" for tick in view.next_ticks(schedules.TICKS)
+    ]
     assert re.findall(r"day=[\d-]+", browser.get("/schedules/nightly").text) == days
 
 
@@ -87,7 +115,9 @@ def test_a_long_list_has_pages_and_a_filter(browser: TestClient, hand: ByHand) -
     assert f"Page 1 of 2: {schedules.MOST + 3} schedules" in first
     (further,) = links(first, "?")
     assert len(links(browser.get(f"/schedules{further}").text, "/schedules/")) == 3
-    assert links(browser.get("/schedules?name=D_052").text, "/schedules/") == ["/schedules/load_052"]
+    assert links(browser.get("/schedules?name=D_052").text, "/schedules/") == [
+        "/schedules/load_052"
+    ]
     for odd in ("page=9999999999999", "page=-1", "page=x", "page=0", "name=%00%ff&page=2"):
         assert browser.get(f"/schedules?{odd}").status_code == 200
     assert "No schedule has “&lt;i&gt;” in its name" in browser.get("/schedules?name=<i>").text
@@ -118,18 +148,37 @@ def publish(hand: ByHand, *names: str, inputs: dict[str, list[int]] | None = Non
     place = Warehouse(hand.settings.warehouse)
     place.ensure_id()
     n = place.head() + 1
-    made = [DataFile(f"_staging/job/load/1-n-c/{n}-{i}.parquet", 7, 100, {"day": f"d{n}"}) for i in range(len(names))]
+    made = [
+        DataFile(f"_staging/job/load/1-n-c/{n}-{i}.parquet", 7, 100, {"day": f"d{n}"})
+        for i in range(len(names))
+    ]
     schema = '{"type": "struct", "fields": [{"name": "x", "type": "long"}]}'
     owner = Owner("night", ["load_*"])
     lineage: dict[str, Any] = {"inputs": inputs or {}, "owner": owner, "taken_from": "before"}
-    changes = {name: Change("append", [file], [], 7, schema, **lineage) for name, file in zip(names, made, strict=True)}
+    changes = {
+        name: Change("append", [file], [], 7, schema, **lineage)
+        for name, file in zip(names, made, strict=True)
+    }
     entry = Entry(n, n - 1, f"job-{n}", "package", f"job-{n}", "night", time.time(), {}, changes)
     assert place.create_entry(n, entry)
     return n
 
 
-def test_a_dataset_is_found_by_its_link_whatever_its_name_is(browser: TestClient, hand: ByHand) -> None:
-    odd = ["plain", "a/b c", "50%", "who?x=1#y", "ünïcødé", EVIL, "&amp;", "'\"", "x__rejected", "__rejected"]
+def test_a_dataset_is_found_by_its_link_whatever_its_name_is(
+    browser: TestClient, hand: ByHand
+) -> None:
+    odd = [
+        "plain",
+        "a/b c",
+        "50%",
+        "who?x=1#y",
+        "ünïcødé",
+        EVIL,
+        "&amp;",
+        "'\"",
+        "x__rejected",
+        "__rejected",
+    ]
     publish(hand, *odd)
     text = browser.get("/datasets").text
     assert "<script>alert" not in text
@@ -145,7 +194,9 @@ def test_a_dataset_is_found_by_its_link_whatever_its_name_is(browser: TestClient
     assert browser.get("/datasets/none").status_code == 404
 
 
-def test_a_dataset_shows_its_versions_by_pages_and_what_each_was_made_from(browser: TestClient, hand: ByHand) -> None:
+def test_a_dataset_shows_its_versions_by_pages_and_what_each_was_made_from(
+    browser: TestClient, hand: ByHand
+) -> None:
     publish(hand, "flights", "flights__rejected")
     publish(hand, "report", inputs={"flights": [1]})
     for _ in range(23):
@@ -159,7 +210,9 @@ def test_a_dataset_shows_its_versions_by_pages_and_what_each_was_made_from(brows
     assert "taken over from job before" in browser.get("/datasets/flights?version=1").text
     assert "24 partitions" in one
     (older,) = links(one, "?from=")
-    assert [int(link[9:]) for link in links(browser.get(f"/datasets/flights{older}").text, "?version=")] == [5, 4, 3, 1]
+    assert [
+        int(link[9:]) for link in links(browser.get(f"/datasets/flights{older}").text, "?version=")
+    ] == [5, 4, 3, 1]
     report = browser.get("/datasets/report").text
     assert "/datasets/flights?version=1" in links(report, "/datasets/")
     assert "flights@1" in report
@@ -175,7 +228,9 @@ def away(hand: ByHand) -> Iterator[TestClient]:
         yield TestClient(app, f"http://{HOST}", raise_server_exceptions=False)
 
 
-def test_a_warehouse_that_hangs_is_said_to_and_the_rest_of_the_page_stands(hand: ByHand, away: TestClient) -> None:
+def test_a_warehouse_that_hangs_is_said_to_and_the_rest_of_the_page_stands(
+    hand: ByHand, away: TestClient
+) -> None:
     hand.client.schedules.set(spec("nightly"))
     for path in ("/datasets", "/datasets/flights", "/datasets", "/datasets"):
         answer = away.get(path)
@@ -190,7 +245,9 @@ def test_a_warehouse_that_hangs_is_said_to_and_the_rest_of_the_page_stands(hand:
     assert away.get("/fleet").status_code == 200
 
 
-def test_a_warehouse_that_is_not_there_yet_is_told_from_an_empty_one(browser: TestClient, hand: ByHand) -> None:
+def test_a_warehouse_that_is_not_there_yet_is_told_from_an_empty_one(
+    browser: TestClient, hand: ByHand
+) -> None:
     assert "There is no warehouse at" in browser.get("/datasets").text
     Warehouse(hand.settings.warehouse).ensure_id()
     assert "Nothing is published in" in browser.get("/datasets").text
@@ -202,17 +259,26 @@ def test_a_warehouse_that_is_not_there_yet_is_told_from_an_empty_one(browser: Te
 def test_an_empty_fleet_says_what_to_start(browser: TestClient) -> None:
     text = browser.get("/fleet").text
     assert "0 runners and 0 coordinators are heard of at" in text
-    for command in ("celery -A unstuck.tasks worker", "celery -A unstuck.coordinator worker -P threads", "unstuck up"):
+    for command in (
+        "celery -A unstuck.tasks worker",
+        "celery -A unstuck.coordinator worker -P threads",
+        "unstuck up",
+    ):
         assert f"<code>{command}</code>" in text
 
 
-def test_waiting_work_is_shown_by_the_age_of_its_oldest_group(browser: TestClient, hand: ByHand) -> None:
+def test_waiting_work_is_shown_by_the_age_of_its_oldest_group(
+    browser: TestClient, hand: ByHand
+) -> None:
     hand.client.pools.set("jdbc", 1)
     for name, queue in (("first", "nobody_listens"), ("second", "light"), ("third", "light")):
         hand.decide(hand.submit({"name": "load", "queue": queue}, name=name))
     hand.decide(hand.submit({"name": "load", "pool": "jdbc"}))
     offers = hand.client.offers()
-    assert [(one.queue, one.pool, one.count) for one in offers][:2] == [("nobody_listens", "", 1), ("light", "", 2)]
+    assert [(one.queue, one.pool, one.count) for one in offers][:2] == [
+        ("nobody_listens", "", 1),
+        ("light", "", 2),
+    ]
     assert [one.oldest_since for one in offers] == sorted(one.oldest_since or 0 for one in offers)
     text = browser.get("/fleet").text
     assert text.index("nobody_listens") < text.index("Pools")
@@ -223,7 +289,9 @@ def test_dead_letters_have_pages_and_their_actions_and_show_every_word_as_text(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
     for n in range(fleet.LETTERS + 2):
-        client.xadd(KEYS.dead, {"reason": f"UNREADABLE: {n}", "report": '{"kind": "' + EVIL[:8] + '"}'})
+        client.xadd(
+            KEYS.dead, {"reason": f"UNREADABLE: {n}", "report": '{"kind": "' + EVIL[:8] + '"}'}
+        )
     hand.client.dead_letters.add_refused("unstuck.submit", EVIL, {"spec": EVIL})
     assert f"{fleet.LETTERS + 3} dead letters" in browser.get("/fleet").text
     first = browser.get("/fleet/dead").text

@@ -56,7 +56,9 @@ def test_where_all_is_well_it_says_so(browser: TestClient, client: redis.Redis) 
     assert lines(browser).endswith("All is well.")
 
 
-def test_a_fleet_without_a_coordinator_comes_first(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
+def test_a_fleet_without_a_coordinator_comes_first(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
     job = hand.submit(ALONE)
     hand.decide(job)
     hand.fail(job, "load", "no")
@@ -77,7 +79,9 @@ def test_a_job_that_failed_is_shown_with_its_error_until_one_of_its_name_runs_ag
     assert "night" not in lines(browser)
 
 
-def test_a_job_that_is_tried_again_says_what_failed_and_when_the_next_try_is(browser: TestClient, hand: ByHand) -> None:
+def test_a_job_that_is_tried_again_says_what_failed_and_when_the_next_try_is(
+    browser: TestClient, hand: ByHand
+) -> None:
     job = hand.submit({"name": "load", "retry": {"max": 3, "backoff": "1h"}}, name="night")
     hand.decide(job)
     hand.fail(job, "load", "the source is down", recoverable=True)
@@ -93,16 +97,24 @@ def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
         schedule(hand, name)
     store, now = ScheduleStore(client, Keys()), hand.client.fleet().at
     client.zadd(Keys().schedules_due, {"late": now - 600, "well": now + 600, "behind": now + 600})
-    store.note_backlog("behind", Backlog(now, {"/in": StreamBacklog(new=3, bytes=10, looked=3, since=now - 7200)}))
+    store.note_backlog(
+        "behind", Backlog(now, {"/in": StreamBacklog(new=3, bytes=10, looked=3, since=now - 7200)})
+    )
     found = lines(browser)
     assert "schedule late LATE" in found
     assert re.search(r"schedule behind BEHIND /in: 3 unread files", found)
     assert "schedule well" not in found
     record = store.load("behind")
     assert record is not None
-    for left, shown in ((0, False), (2, True)):  # a run has ended since the look, and has read all, or all it may
+    for left, shown in (
+        (0, False),
+        (2, True),
+    ):  # a run has ended since the look, and has read all, or all it may
         read = replace(record, last_success=RunSuccess("j", now, now + 1, left=left))
-        assert store.commit(ScheduleChange(f"c{left}", record.commit, read, (), due=now + 600)) is CommitAnswer.APPLIED
+        assert (
+            store.commit(ScheduleChange(f"c{left}", record.commit, read, (), due=now + 600))
+            is CommitAnswer.APPLIED
+        )
         assert ("schedule behind BEHIND" in lines(browser)) is shown
         record = store.load("behind")
         assert record is not None
@@ -120,7 +132,9 @@ def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_f
     late = replace(record, told=told)
     store.commit(ScheduleChange("a", record.commit, late, (), due=record.made_at + 9e9))
     assert "schedule nightly LATE no run has ended well by its deadline" in lines(browser)
-    over = replace(late, told={"late: 06:00": replace(told["late: 06:00"], over=record.made_at + 1)})
+    over = replace(
+        late, told={"late: 06:00": replace(told["late: 06:00"], over=record.made_at + 1)}
+    )
     store.commit(ScheduleChange("b", "a", over, (), due=record.made_at + 9e9))
     assert "nightly" not in lines(browser)
 
@@ -140,7 +154,10 @@ def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_ha
         schedule(hand, "taken_over")
         return lines(browser)
 
-    assert re.search(r"job export LATE no run has ended well by 00:00 of [-\d]+ \(UTC\); no job of this name", look())
+    assert re.search(
+        r"job export LATE no run has ended well by 00:00 of [-\d]+ \(UTC\); no job of this name",
+        look(),
+    )
     job = hand.submit(ALONE, name="export")
     assert f"job {job}, the newest, is PENDING" in look()
     assert "taken_over" not in look()
@@ -152,21 +169,33 @@ def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_ha
 
 
 def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
-    browser: TestClient, hand: ByHand, client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+    browser: TestClient,
+    hand: ByHand,
+    client: redis.Redis,
+    redis_server: RedisServer,
+    tmp_path: Path,
 ) -> None:
     cli = Cli(redis_server.url, tmp_path)
     store, at = ExpectedJobsStore(client, Keys()), hand.client.fleet().at
-    late = Expected(since=at - 90, told={"late: 06:00": Told(since=at - 60, at=at - 60, to=("ops",))})
+    late = Expected(
+        since=at - 90, told={"late: 06:00": Told(since=at - 60, at=at - 60, to=("ops",))}
+    )
     store.note("export", "", late.to_json(), ())
     client.hset(Keys().expected_state, "damaged", "{")
     damaged, export = hand.client.late_jobs()
-    assert (damaged.name, damaged.since, export.name, export.since) == ("damaged", 0.0, "export", at - 60)
+    assert (damaged.name, damaged.since, export.name, export.since) == (
+        "damaged",
+        0.0,
+        "export",
+        at - 60,
+    )
     assert "not known: its record cannot be read" in damaged.text
     assert "job damaged LATE whether it is late is not known" in lines(browser)
     assert "damaged" in cli("list", "--late").stdout
     assert [one["since"] is None for one in cli.json("list", "--late")] == [True, False]
     ExpectedJobs(
-        store, (FleetRule.model_validate({"on": [{"late": "06:00"}], "to": "ops", "names": ["damaged"]}),)
+        store,
+        (FleetRule.model_validate({"on": [{"late": "06:00"}], "to": "ops", "names": ["damaged"]}),),
     ).run()
     assert [one.name for one in hand.client.late_jobs()] == ["export"]
 
@@ -180,7 +209,11 @@ def failed(hand: ByHand, name: str) -> str:
 
 def test_a_failed_job_is_listed_until_another_job_of_its_name_is_submitted(hand: ByHand) -> None:
     def problems() -> list[str]:
-        return [one.job.id for one in troubles(Seen.of(hand.client)) if one.kind == "job" and one.job is not None]
+        return [
+            one.job.id
+            for one in troubles(Seen.of(hand.client))
+            if one.kind == "job" and one.job is not None
+        ]
 
     first = failed(hand, "first")
     jobs = [hand.submit(ALONE, name=f"later{number}") for number in range(now.LATELY + 5)]
@@ -196,19 +229,27 @@ def test_a_failed_job_is_listed_until_another_job_of_its_name_is_submitted(hand:
     assert len(jobs) == now.LATELY + 5
 
 
-def test_a_failed_job_that_leaves_the_store_leaves_the_index_of_failed_jobs(hand: ByHand, client: redis.Redis) -> None:
+def test_a_failed_job_that_leaves_the_store_leaves_the_index_of_failed_jobs(
+    hand: ByHand, client: redis.Redis
+) -> None:
     kept, left = failed(hand, "kept"), failed(hand, "left")
     client.zadd(Keys().ended, {left: 1.0})
     assert Store(hand.settings, client).forget_ended(2.0) == 1
     assert client.hgetall(Keys().failed) == {"kept": kept}
 
 
-def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
+def test_a_schedule_that_cannot_be_read_hides_nothing(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
     for name in ("damaged", "late"):
         schedule(hand, name)
     client.zadd(Keys().schedules_due, {"late": 1.0, "damaged": 1.0})
     client.hset(Keys().of_schedule("damaged").schedule, "record", "{")
-    for name, line in (("fine", "["), ("odd", '{"status": "WHAT"}'), ("less", '{"status": "WAITING"}')):
+    for name, line in (
+        ("fine", "["),
+        ("odd", '{"status": "WHAT"}'),
+        ("less", '{"status": "WAITING"}'),
+    ):
         schedule(hand, name)
         client.hset(Keys().schedules, name, line)
         client.hset(Keys().backlogs, name, "{")
@@ -216,7 +257,9 @@ def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand:
     assert "the record of schedule damaged cannot be read" in lines(browser)
 
 
-def test_a_pool_without_slots_is_told_while_work_waits_for_one(browser: TestClient, hand: ByHand) -> None:
+def test_a_pool_without_slots_is_told_while_work_waits_for_one(
+    browser: TestClient, hand: ByHand
+) -> None:
     hand.client.pools.set("jdbc", 0)
     assert "jdbc" not in lines(browser)
     hand.decide(hand.submit({**ALONE, "pool": "jdbc"}))
@@ -234,20 +277,39 @@ def seen(hand: ByHand, **more: Any) -> Seen:
 
 def listed(number: int, status: Status, name: str = "night", **more: Any) -> ListedJob:
     at = 1_000_000.0 + number
-    return ListedJob(f"job{number}", name, status, at, at, at if status.terminal else 0.0, {}, 1, 0, None, **more)
+    return ListedJob(
+        f"job{number}", name, status, at, at, at if status.terminal else 0.0, {}, 1, 0, None, **more
+    )
 
 
-def test_a_job_that_waits_long_for_its_first_worker_is_not_well_and_one_that_just_came_is(hand: ByHand) -> None:
+def test_a_job_that_waits_long_for_its_first_worker_is_not_well_and_one_that_just_came_is(
+    hand: ByHand,
+) -> None:
     def waits(submitted: float) -> list[str]:
         one = replace(listed(0, Status.PENDING), submitted_at=submitted, started_at=0.0)
-        return [found.status for found in troubles(seen(hand, at=1000.0, going_on=[one])) if found.kind == "job"]
+        return [
+            found.status
+            for found in troubles(seen(hand, at=1000.0, going_on=[one]))
+            if found.kind == "job"
+        ]
 
     assert (waits(900.0), waits(990.0)) == (["PENDING"], [])
 
 
-def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(hand: ByHand) -> None:
+def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
+    hand: ByHand,
+) -> None:
     fleet = hand.client.fleet()
-    busy = RunnerStatus(id="r", host="host", pid=1, worker_pid=1, queues=("light",), seen=fleet.at, job="j", group="g")
+    busy = RunnerStatus(
+        id="r",
+        host="host",
+        pid=1,
+        worker_pid=1,
+        queues=("light",),
+        seen=fleet.at,
+        job="j",
+        group="g",
+    )
 
     def told(waited: float) -> list[str]:
         queue = QueueView("light", 3, 1, fleet.at - waited)
@@ -258,7 +320,10 @@ def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
 
 
 def test_the_jobs_of_the_last_day_are_folded_by_name(hand: ByHand) -> None:
-    jobs = [listed(n, Status.FINISHED) for n in range(5)] + [listed(9, Status.FAILED), listed(7, Status.RUNNING)]
+    jobs = [listed(n, Status.FINISHED) for n in range(5)] + [
+        listed(9, Status.FAILED),
+        listed(7, Status.RUNNING),
+    ]
     jobs += [listed(8, Status.CANCELED, "other"), listed(-100_000, Status.FINISHED, "old")]
     night, other = ended_lately(seen(hand, at=1_000_010.0, newest=jobs))
     assert (night.job.id, dict(night.counts)) == ("job9", {Status.FINISHED: 5, Status.FAILED: 1})

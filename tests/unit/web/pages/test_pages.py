@@ -18,13 +18,17 @@ EVIL = "<script>alert(1)</script>\u202e\x1b[31m\ud800"
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/schedules", "/datasets", "/fleet"])
-def test_each_screen_answers_in_an_empty_store_and_is_marked_as_the_current_one(browser: TestClient, path: str) -> None:
+def test_each_screen_answers_in_an_empty_store_and_is_marked_as_the_current_one(
+    browser: TestClient, path: str
+) -> None:
     answer = browser.get(path)
     assert answer.status_code == 200
     assert f'<a href="{path}" aria-current="page">' in answer.text
 
 
-def test_a_text_of_a_job_is_shown_as_text_wherever_it_stands(browser: TestClient, hand: ByHand) -> None:
+def test_a_text_of_a_job_is_shown_as_text_wherever_it_stands(
+    browser: TestClient, hand: ByHand
+) -> None:
     job = hand.submit({"name": "load", "retry": {"max": 0}}, name="night")
     hand.decide(job)
     hand.fail(job, "load", EVIL)
@@ -35,13 +39,18 @@ def test_a_text_of_a_job_is_shown_as_text_wherever_it_stands(browser: TestClient
     assert "&lt;script&gt;alert(1)" in browser.get(f"/jobs/{job}").text
 
 
-def test_a_page_of_which_nothing_changed_is_not_rendered_again(browser: TestClient, hand: ByHand) -> None:
+def test_a_page_of_which_nothing_changed_is_not_rendered_again(
+    browser: TestClient, hand: ByHand
+) -> None:
     job = hand.submit({"name": "load"})
     first = browser.get("/")
     known = {"If-None-Match": first.headers["etag"]}
     assert job in first.text
     same = browser.get("/", headers=known)
-    assert (same.status_code, same.content) in [(304, b""), (200, first.content)]  # its ages may have passed a step
+    assert (same.status_code, same.content) in [
+        (304, b""),
+        (200, first.content),
+    ]  # its ages may have passed a step
     hand.client.cancel(job)
     hand.decide(job)
     changed = browser.get("/", headers=known)
@@ -49,11 +58,15 @@ def test_a_page_of_which_nothing_changed_is_not_rendered_again(browser: TestClie
     assert changed.headers["etag"] != known["If-None-Match"]
 
 
-def test_a_redis_that_is_away_is_said_in_a_sentence_and_its_return_is_noticed(tmp_path: Path) -> None:
+def test_a_redis_that_is_away_is_said_in_a_sentence_and_its_return_is_noticed(
+    tmp_path: Path,
+) -> None:
     server = RedisServer(tmp_path)
     server.start()
     with Client(Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))) as client:
-        browser = TestClient(create_app(client, Access()), f"http://{HOST}", raise_server_exceptions=False)
+        browser = TestClient(
+            create_app(client, Access()), f"http://{HOST}", raise_server_exceptions=False
+        )
         assert browser.get("/").status_code == 200
         server.stop()
         answer = browser.get("/")
@@ -65,6 +78,9 @@ def test_a_redis_that_is_away_is_said_in_a_sentence_and_its_return_is_noticed(tm
 
 
 def test_what_is_not_there_is_404_with_its_sentence(browser: TestClient) -> None:
-    assert (browser.get("/nowhere").status_code, browser.get("/jobs/none").status_code) == (404, 404)
+    assert (browser.get("/nowhere").status_code, browser.get("/jobs/none").status_code) == (
+        404,
+        404,
+    )
     assert "no job none is in the store" in browser.get("/jobs/none").text
     assert "no schedule none is in the store" in browser.get("/schedules/none").text

@@ -21,7 +21,9 @@ from unstuck.web.pages.schedules import in_order
 
 def test_the_files_and_rows_of_a_partition_are_added_up_and_the_last_one_comes_first() -> None:
     days = ("02", "01", "02", None, "02")
-    files = [DataFile(f"{n}.parquet", 10 + n, 1, {"day": day, "air": "UA"}) for n, day in enumerate(days)]
+    files = [
+        DataFile(f"{n}.parquet", 10 + n, 1, {"day": day, "air": "UA"}) for n, day in enumerate(days)
+    ]
     assert partitions_of([*files, DataFile("plain.parquet", 99, 1)]) == [
         PartitionRow("day=null, air=UA", 13, 1),
         PartitionRow("day=02, air=UA", 36, 3),
@@ -30,14 +32,19 @@ def test_the_files_and_rows_of_a_partition_are_added_up_and_the_last_one_comes_f
 
 
 def runner(number: int, **more: Any) -> RunnerStatus:
-    return RunnerStatus(id=str(number), host="host", pid=number, worker_pid=1, queues=("light",), seen=T0, **more)
+    return RunnerStatus(
+        id=str(number), host="host", pid=number, worker_pid=1, queues=("light",), seen=T0, **more
+    )
 
 
 def test_runners_that_need_a_look_come_first_and_then_those_that_have_worked_longest() -> None:
     runners = (
         *(runner(number, idle_since=T0) for number in (1, 2)),
         *(runner(3, job="a", claimed_at=T0 - 10), runner(4, job="b", claimed_at=T0 - 900)),
-        *(runner(5, unfit="no Java", idle_since=T0), runner(6, silent=True, job="c", claimed_at=T0 - 5)),
+        *(
+            runner(5, unfit="no Java", idle_since=T0),
+            runner(6, silent=True, job="c", claimed_at=T0 - 5),
+        ),
     )
     assert [row.one.pid for row in runners_of(fleet_of(*runners))] == [6, 5, 4, 3, 1, 2]
     assert [row.one.pid for row in runners_of(fleet_of(*reversed(runners)))] == [6, 5, 4, 3, 1, 2]

@@ -50,8 +50,12 @@ def test_timeouts_change_nothing_of_what_a_standing_marker_is_known_by() -> None
 
     def fingerprint(timeout: float | None, queue_timeout: float | None) -> str:
         steps = [{"python": "m:f", "timeout": timeout}]
-        spec = GroupSpec.model_validate({"name": "a", "steps": steps, "queue_timeout": queue_timeout})
-        return WorkOrder(plan=GroupPlan(group=spec, warehouse="/w"), frozen=FrozenInputs()).fingerprint
+        spec = GroupSpec.model_validate(
+            {"name": "a", "steps": steps, "queue_timeout": queue_timeout}
+        )
+        return WorkOrder(
+            plan=GroupPlan(group=spec, warehouse="/w"), frozen=FrozenInputs()
+        ).fingerprint
 
     assert fingerprint(None, None) == fingerprint(60.0, 5.0)
 
@@ -123,7 +127,9 @@ def test_each_attempt_has_its_whole_time_in_the_queue() -> None:
     job.decide()
     assert job.reason("a").code == "QUEUE_TIMEOUT"
     assert job.state.job.reason is not None
-    assert "queue_timeout of 1m00s" in job.state.job.reason.text, "and not the error of the attempt before"
+    assert "queue_timeout of 1m00s" in job.state.job.reason.text, (
+        "and not the error of the attempt before"
+    )
 
 
 def test_a_pause_takes_it_back_and_the_resume_begins_its_time_again() -> None:
@@ -192,7 +198,10 @@ def test_a_failure_in_the_queue_is_absorbed_like_any_other() -> None:
 
 
 def test_giving_up_a_wide_fork_keeps_to_500_transitions() -> None:
-    job = Job(group("w", queue_timeout="1m", for_each={"n": list(range(1200))}), on_failure="finish_others")
+    job = Job(
+        group("w", queue_timeout="1m", for_each={"n": list(range(1200))}),
+        on_failure="finish_others",
+    )
     while job.decide(dispatch_window=10_000).more:
         pass
     job.now += 60
@@ -208,5 +217,8 @@ def test_a_queued_group_says_when_it_is_given_up() -> None:
     job = Job(group("a", queue_timeout="1m"), group("b"))
     job.decide()
     found = job.why()
-    assert (found["a"].ends.what, found["a"].ends.at) == ("FAILED by its queue_timeout of 1m00s", job.now + 60)
+    assert (found["a"].ends.what, found["a"].ends.at) == (
+        "FAILED by its queue_timeout of 1m00s",
+        job.now + 60,
+    )
     assert found["b"].ends.what.startswith("never by itself")

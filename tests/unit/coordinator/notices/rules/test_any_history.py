@@ -24,21 +24,31 @@ class History:
         self.client, self.random = client, random.Random(seed)
         self.now = 1_388_534_500.0
         self.outbox = Outbox(client, KEYS, lambda: self.now)
-        self.told: dict[str, list[str]] = defaultdict(list)  # target → ids, in the order in which they were written
-        self.arrived: dict[str, list[str]] = defaultdict(list)  # target → ids, in the order of their first arrival
+        self.told: dict[str, list[str]] = defaultdict(
+            list
+        )  # target → ids, in the order in which they were written
+        self.arrived: dict[str, list[str]] = defaultdict(
+            list
+        )  # target → ids, in the order of their first arrival
         self.problems: dict[str, str] = {}  # id → problem
-        self.holding: list[tuple[Taken, str, float]] = []  # taken and not noted: with the sender, and until when
+        self.holding: list[
+            tuple[Taken, str, float]
+        ] = []  # taken and not noted: with the sender, and until when
         self.number = 0
 
     def step(self) -> None:
-        self.random.choice((self.tell, self.spread, self.take, self.take, self.note_try, self.note_try, self.wait))()
+        self.random.choice(
+            (self.tell, self.spread, self.take, self.take, self.note_try, self.note_try, self.wait)
+        )()
 
     def tell(self) -> None:
         self.number += 1
         to = tuple(self.random.sample(TARGETS, self.random.randint(1, 2)))
         told = notice(self.number, problem=f"p{self.random.randint(1, 4)}", to=to)
         self.problems[told.id] = told.problem
-        for _ in range(self.random.choice((1, 1, 1, 2))):  # twice: a store that was rolled back, or a lost reply
+        for _ in range(
+            self.random.choice((1, 1, 1, 2))
+        ):  # twice: a store that was rolled back, or a lost reply
             self.client.xadd(KEYS.outbox, {"notice": told.to_json()})
         for target in to:
             self.told[target].append(told.id)
@@ -52,7 +62,9 @@ class History:
         target, sender = self.random.choice(TARGETS), f"s{self.random.random()}"
         taken = self.outbox.take(target, sender, HOLD)
         if self.random.random() < 0.1 and taken is not None:
-            assert self.outbox.take(target, sender, HOLD) == taken, "a repeat is answered with the same"
+            assert self.outbox.take(target, sender, HOLD) == taken, (
+                "a repeat is answered with the same"
+            )
         alive = [one for one, _, until in self.holding if one.target == target and until > self.now]
         assert not (taken and alive), "two senders have one target"
         if taken is None:
@@ -74,7 +86,9 @@ class History:
         if until > self.now:
             assert ended is (TryEnd.SENT if outcome == "sent" else TryEnd.AGAIN), ended
         if self.random.random() < 0.2:
-            assert self.outbox.note_try(taken, sender, outcome, outcome) is TryEnd.LOST, "a repeat counts once"
+            assert self.outbox.note_try(taken, sender, outcome, outcome) is TryEnd.LOST, (
+                "a repeat counts once"
+            )
 
     def wait(self) -> None:
         self.now += self.random.choice((0.1, 1.0, 10.0, 30.0))
@@ -106,11 +120,15 @@ def test_whatever_happens_each_target_gets_each_notice_and_those_of_a_problem_in
         history.step()
     history.end()
     assert client.xlen(KEYS.dead) == 0
-    assert client.hget(KEYS.counters, "NOTICE_SENT") == str(sum(map(len, history.told.values()))), "each counts once"
+    assert client.hget(KEYS.counters, "NOTICE_SENT") == str(sum(map(len, history.told.values()))), (
+        "each counts once"
+    )
     for target in TARGETS:
         assert set(history.arrived[target]) == set(history.told[target])
         for problem in set(history.problems.values()):
             of_problem = [id_ for id_ in history.told[target] if history.problems[id_] == problem]
             assert [id_ for id_ in history.arrived[target] if id_ in of_problem] == of_problem
     left = set(client.keys("*"))
-    assert left <= {KEYS.outbox, KEYS.notices_sent, KEYS.counters}, "nothing of what was sent is left in a queue"
+    assert left <= {KEYS.outbox, KEYS.notices_sent, KEYS.counters}, (
+        "nothing of what was sent is left in a queue"
+    )

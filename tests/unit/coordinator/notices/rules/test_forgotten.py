@@ -34,9 +34,20 @@ def expected(judged: float, **told: Told) -> Subject:
         (Subject.of_schedule(RECORD), Fate.OPEN),
         (Subject.of_schedule(UNWELL), Fate.OPEN),
         (Subject.of_schedule(replace(WELL, told={"late": OPEN})), Fate.OPEN),
-        (Subject.of_schedule(replace(WELL, told={"failed": replace(OPEN, over=AT + 30)})), Fate.ENDED),
-        (Subject.of_schedule(replace(WELL, told={"failed": replace(OPEN, at=AT - 99, over=AT - 50)})), Fate.FORGOTTEN),
-        (Subject.of_schedule(replace(WELL, told={"failed": replace(OPEN, to=("team",))})), Fate.OPEN),
+        (
+            Subject.of_schedule(replace(WELL, told={"failed": replace(OPEN, over=AT + 30)})),
+            Fate.ENDED,
+        ),
+        (
+            Subject.of_schedule(
+                replace(WELL, told={"failed": replace(OPEN, at=AT - 99, over=AT - 50)})
+            ),
+            Fate.FORGOTTEN,
+        ),
+        (
+            Subject.of_schedule(replace(WELL, told={"failed": replace(OPEN, to=("team",))})),
+            Fate.OPEN,
+        ),
         (expected(NOTICE.since), Fate.FORGOTTEN),
         (expected(NOTICE.since - DAY), Fate.OPEN),
         (expected(NOTICE.since, late=OPEN), Fate.OPEN),

@@ -25,7 +25,9 @@ from unstuck.coordinator.spec.notify_spec import FleetRule
 class Told(Job):
     """A job in memory whose notices are kept as a coordinator keeps them."""
 
-    def __init__(self, *groups: Any, on: list[Any], fleet: tuple[FleetRule, ...] = (), **spec: Any) -> None:
+    def __init__(
+        self, *groups: Any, on: list[Any], fleet: tuple[FleetRule, ...] = (), **spec: Any
+    ) -> None:
         super().__init__(*groups, notify=[{"on": on, "to": "ops"}] if on else [], **spec)
         self.state.job = replace(self.state.job, commit="c1")
         self.notices: list[Notice] = []
@@ -41,7 +43,14 @@ class Told(Job):
     def told_with(self, decision: Decision, state: JobState | None = None) -> None:
         state = state or self.state
         asked = subscriptions("job", self.plan.notify, self.fleet)
-        self.last = tell(asked, decision.old, state, Environment(self.now, ""), decision.due, usual=lambda: self.usual)
+        self.last = tell(
+            asked,
+            decision.old,
+            state,
+            Environment(self.now, ""),
+            decision.due,
+            usual=lambda: self.usual,
+        )
         state.job = replace(state.job, told=self.last.told)
         self.notices += self.last.notices
 
@@ -49,7 +58,14 @@ class Told(Job):
         return [notice.event for notice in self.notices]
 
 
-ALL = ["failed", "halted", "finished", "recovered", {"retrying_for": "15m"}, {"waiting_for_worker": "5m"}]
+ALL = [
+    "failed",
+    "halted",
+    "finished",
+    "recovered",
+    {"retrying_for": "15m"},
+    {"waiting_for_worker": "5m"},
+]
 
 
 def test_a_job_that_ends_well_is_told_once_if_that_is_asked_for() -> None:
@@ -58,7 +74,12 @@ def test_a_job_that_ends_well_is_told_once_if_that_is_asked_for() -> None:
     job.run("a", rows={})
     assert job.status() is Status.FINISHED
     (notice,) = job.notices
-    assert (notice.event, notice.to, notice.status, notice.job) == ("finished", ("ops",), "FINISHED", "j")
+    assert (notice.event, notice.to, notice.status, notice.job) == (
+        "finished",
+        ("ops",),
+        "FINISHED",
+        "j",
+    )
     assert notice.text.startswith("all groups are done")
 
 
@@ -135,7 +156,10 @@ def test_every_way_to_end_without_the_result_is_told_as_failed(end: Any, words: 
 
 
 def test_a_job_that_is_tried_again_for_a_time_is_told_at_that_time_and_its_end_once() -> None:
-    job = Told(group("a", retry={**NO_JITTER, "max": 1000, "backoff": 400}), on=["recovered", {"retrying_for": "15m"}])
+    job = Told(
+        group("a", retry={**NO_JITTER, "max": 1000, "backoff": 400}),
+        on=["recovered", {"retrying_for": "15m"}],
+    )
     job.decide()
     job.run("a", failure())
     began = job.now
@@ -186,7 +210,9 @@ def test_a_problem_that_comes_back_is_told_again_once_per_interval_and_not_lost(
 def test_a_clock_that_is_set_back_by_a_day_keeps_no_problem_quiet_for_a_day() -> None:
     job = Told(group("a", retry={**NO_JITTER, "backoff": 300}), on=[{"retrying_for": "1m"}])
     job.decide()
-    yesterday = OpenProblem(since=job.now + 86_000, at=job.now + 86_400, to=("ops",), over=job.now + 86_401)
+    yesterday = OpenProblem(
+        since=job.now + 86_000, at=job.now + 86_400, to=("ops",), over=job.now + 86_401
+    )
     job.state.job = replace(job.state.job, told={"retrying_for:60": yesterday})
     job.run("a", failure())
     assert job.last.look_at == job.now + 60
@@ -195,7 +221,9 @@ def test_a_clock_that_is_set_back_by_a_day_keeps_no_problem_quiet_for_a_day() ->
     assert job.events() == ["retrying_for"]
 
 
-def test_a_queue_without_a_worker_is_told_with_the_queue_and_its_end_when_one_takes_the_offer() -> None:
+def test_a_queue_without_a_worker_is_told_with_the_queue_and_its_end_when_one_takes_the_offer() -> (
+    None
+):
     job = Told(group("a", queue="heavy"), on=["recovered", {"waiting_for_worker": "5m"}])
     job.decide()
     began = job.now
@@ -275,7 +303,9 @@ def test_while_nothing_is_usual_nothing_is_longer_than_usual() -> None:
 def halt(job: Told) -> None:
     old = job.state.job
     halted = Reason("UNDECIDABLE", "the coordinator could not decide this job")
-    job.state.job = replace(old, status=Status.HALTED, halted=halted, paused_at=old.paused_at or job.now)
+    job.state.job = replace(
+        old, status=Status.HALTED, halted=halted, paused_at=old.paused_at or job.now
+    )
     job.told_with(Decision(job.state.job, old))
 
 
@@ -295,12 +325,17 @@ def test_every_halt_is_told_and_the_resume_as_its_end() -> None:
     job.now += 5
     job.tell(Command.RESUME)
     halt(job)
-    assert job.events() == ["halted", "recovered", "halted", "halted"], "somebody had resumed it before each"
+    assert job.events() == ["halted", "recovered", "halted", "halted"], (
+        "somebody had resumed it before each"
+    )
     assert len({notice.id for notice in job.notices}) == 4
 
 
 def test_who_is_told_that_a_job_failed_is_not_told_that_it_is_well_again() -> None:
-    job = Told(group("a", retry={"max": 1, "backoff": 2000}), on=["failed", "recovered", {"retrying_for": "15m"}])
+    job = Told(
+        group("a", retry={"max": 1, "backoff": 2000}),
+        on=["failed", "recovered", {"retrying_for": "15m"}],
+    )
     job.decide()
     job.run("a", failure())
     job.now += 2000
@@ -344,7 +379,9 @@ def test_a_retry_that_ends_well_ends_the_problem_of_the_job_that_failed() -> Non
     assert last.events() == ["waiting_for_worker"]
     last.run("a", rows={})
     assert [*first.events(), *again.events()] == ["failed", "failed"]
-    assert last.events() == ["waiting_for_worker", "recovered"], "not well again before the failure is mended"
+    assert last.events() == ["waiting_for_worker", "recovered"], (
+        "not well again before the failure is mended"
+    )
     assert {one.problem for one in (*first.notices, *again.notices, *last.notices)} == {"job:j"}
     assert "its retry has ended well" in last.notices[1].text
 
@@ -411,10 +448,15 @@ def test_a_run_of_a_schedule_tells_what_happens_in_it_and_not_how_it_ends() -> N
     job.decide()
     job.run("a", failure())
     assert job.state.job.terminal
-    assert job.events() == ["waiting_for_worker", "recovered"], "its failure is a problem of the schedule"
+    assert job.events() == ["waiting_for_worker", "recovered"], (
+        "its failure is a problem of the schedule"
+    )
     first, over = job.notices
     assert first.problem == over.problem
-    assert message_of(over, "", job.now).title == f"job {over.name} is FAILED, which ends what was told before"
+    assert (
+        message_of(over, "", job.now).title
+        == f"job {over.name} is FAILED, which ends what was told before"
+    )
 
 
 def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_see_it() -> None:
@@ -431,7 +473,9 @@ def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_
 def test_rules_of_the_fleet_hold_for_jobs_whose_name_fits_and_a_target_is_told_once() -> None:
     rules = (
         FleetRule.model_validate({"on": ["failed"], "to": ["ops", "boss"], "names": ["j*"]}),
-        FleetRule.model_validate({"on": ["failed"], "to": "others", "names": ["other", "another*"]}),
+        FleetRule.model_validate(
+            {"on": ["failed"], "to": "others", "names": ["other", "another*"]}
+        ),
     )
     job = Told(group("a", retry={"max": 0}), on=["failed"], fleet=rules)
     job.decide()

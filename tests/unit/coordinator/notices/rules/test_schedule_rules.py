@@ -20,7 +20,12 @@ from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.rules.late_deadlines import deadlines
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, policy_of, settled
+from unstuck.coordinator.schedules.decide_schedule import (
+    ScheduleDecision,
+    decide,
+    policy_of,
+    settled,
+)
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import (
     BackfillCommand,
@@ -40,7 +45,9 @@ ALL = ["failed", "halted", "finished", "recovered"]
 class Telling(Play):
     """A schedule with rules, and the notices of each commit."""
 
-    def __init__(self, on: list[Any], notices: ScheduleNotices | None = None, at: float = 0.0, **policy: Any) -> None:
+    def __init__(
+        self, on: list[Any], notices: ScheduleNotices | None = None, at: float = 0.0, **policy: Any
+    ) -> None:
         policy = policy or {"every": "60s", "retry": {"max": 2, "backoff": "10s"}}
         spec = {"schedule": policy, **({"notify": [{"on": on, "to": "ops"}]} if on else {})}
         new = ScheduleRecord("s", "c", json.dumps(spec), json.dumps(policy), "/w", set_by="ann")
@@ -80,7 +87,12 @@ def test_a_failing_schedule_is_told_once_and_that_it_is_well_again() -> None:
     assert failed.problem == well.problem
     assert failed.id != well.id
     assert failed.first_error == "STEP_FAILED: it broke"
-    assert (failed.status, failed.kind, failed.name, failed.to) == ("RETRYING", "schedule", "s", ("ops",))
+    assert (failed.status, failed.kind, failed.name, failed.to) == (
+        "RETRYING",
+        "schedule",
+        "s",
+        ("ops",),
+    )
     assert "unstuck schedule why s" in failed.commands
     assert failed.next.startswith("try 2 of ")
     assert "job s@" in well.text
@@ -88,17 +100,28 @@ def test_a_failing_schedule_is_told_once_and_that_it_is_well_again() -> None:
 
 
 def test_a_failure_that_is_mended_within_one_look_is_told_with_its_end() -> None:
-    play = Telling(["failed", "recovered"], every="60s", overlap="allow", retry={"max": 2, "backoff": "1s"})
+    play = Telling(
+        ["failed", "recovered"], every="60s", overlap="allow", retry={"max": 2, "backoff": "1s"}
+    )
     play.at(60)
     play.at(120)
     first, second = play.submitted
-    play.runs |= {first: RunSeen(Status.FAILED, T0 + 121, FAILED), second: RunSeen(Status.FINISHED, T0 + 122)}
+    play.runs |= {
+        first: RunSeen(Status.FAILED, T0 + 121, FAILED),
+        second: RunSeen(Status.FINISHED, T0 + 122),
+    }
     play.at(123)
     assert play.told == ["failed", "recovered"]
 
 
-def test_a_problem_that_comes_back_is_told_again_no_earlier_than_half_an_hour_later_if_it_stands_then() -> None:
-    play = Telling(["failed", "recovered"], every="60s", retry={"max": 1000, "backoff": "10s", "max_backoff": "10s"})
+def test_a_problem_that_comes_back_is_told_again_no_earlier_than_half_an_hour_later_if_it_stands_then() -> (
+    None
+):
+    play = Telling(
+        ["failed", "recovered"],
+        every="60s",
+        retry={"max": 1000, "backoff": "10s", "max_backoff": "10s"},
+    )
     at = 0.0
     for _ in range(5):  # it flaps
         at += 120
@@ -139,24 +162,33 @@ def test_each_halt_is_told_and_a_resume_that_leads_to_success_ends_it() -> None:
     assert play.told == ["halted", "halted", "recovered"]
 
 
-def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_told_of_that() -> None:
+def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_told_of_that() -> (
+    None
+):
     rule = FleetRule.model_validate({"on": ["failed", "recovered"], "to": "boss"})
     play = Telling(["failed", "halted", "recovered"], ScheduleNotices((rule,)))
     play.at(60)
     play.ends(Status.FAILED, 61, FAILED, final=True)
     play.at(120)
-    assert [(one.event, one.to) for one in play.notices] == [("halted", ("ops",)), ("failed", ("boss",))]
+    assert [(one.event, one.to) for one in play.notices] == [
+        ("halted", ("ops",)),
+        ("failed", ("boss",)),
+    ]
     play.command("resume", 130)
     play.at(130)
     play.fails(131)
     assert len(play.notices) == 2, "it is not well yet"
     play.at(141)
     play.ends(Status.FINISHED, 142)
-    assert [(one.event, set(one.to)) for one in play.notices[2:]] == [("recovered", {"ops", "boss"})]
+    assert [(one.event, set(one.to)) for one in play.notices[2:]] == [
+        ("recovered", {"ops", "boss"})
+    ]
 
 
 def test_a_schedule_that_retries_for_long_is_told_once() -> None:
-    play = Telling([{"retrying_for": "5m"}, "recovered"], every="60s", retry={"max": 100, "backoff": "60s"})
+    play = Telling(
+        [{"retrying_for": "5m"}, "recovered"], every="60s", retry={"max": 100, "backoff": "60s"}
+    )
     play.at(60)
     play.fails(61)
     assert play.due == T0 + 61 + 60
@@ -177,7 +209,9 @@ def test_a_run_that_could_not_be_submitted_for_long_is_told() -> None:
     play = Telling([{"retrying_for": "30s"}])
     decision = decide(play.record, {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
-    noted = not_submitted(decision.record, run, Reason("NOT_SUBMITTED", "the warehouse is away"), False, T0 + 60)
+    noted = not_submitted(
+        decision.record, run, Reason("NOT_SUBMITTED", "the warehouse is away"), False, T0 + 60
+    )
     assert noted is not None
     standing = settled(noted[0], T0 + 60)
     for seconds, told in ((80, 0), (90, 1)):
@@ -187,8 +221,12 @@ def test_a_run_that_could_not_be_submitted_for_long_is_told() -> None:
 
 
 def test_a_backfill_that_fails_continues_and_ends_is_notified_once_each() -> None:
-    play = Telling(["failed", "finished", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"})
-    wanted = Wanted.between(policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z")
+    play = Telling(
+        ["failed", "finished", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"}
+    )
+    wanted = Wanted.between(
+        policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z"
+    )
     given = begin_backfill(play.record, wanted, {}, T0 + 5, "ann")
     assert given.answer == "DONE", given.text
     play.record = given.record
@@ -202,7 +240,9 @@ def test_a_backfill_that_fails_continues_and_ends_is_notified_once_each() -> Non
 
     ends(6, Status.FAILED, FAILED)
     assert play.told == ["failed"]
-    assert play.notices[0].text.startswith("its backfill is FAILED, 0 of 2 ticks are done, 1 failed (2027-01-01T00:00")
+    assert play.notices[0].text.startswith(
+        "its backfill is FAILED, 0 of 2 ticks are done, 1 failed (2027-01-01T00:00"
+    )
     assert "unstuck schedule backfill s --resume" in play.notices[0].commands
     play.record = backfill_command(play.record, BackfillCommand.RESUME, T0 + 10).record
     play.at(11)
@@ -215,7 +255,9 @@ def test_a_backfill_that_fails_continues_and_ends_is_notified_once_each() -> Non
 
 def test_the_end_of_a_failed_backfill_that_is_canceled_is_not_called_a_recovery() -> None:
     play = Telling(["failed", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"})
-    wanted = Wanted.between(policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z")
+    wanted = Wanted.between(
+        policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z"
+    )
     play.record = begin_backfill(play.record, wanted, {}, T0 + 5, "ann").record
     play.at(6)
     assert play.record.backfill is not None
@@ -239,7 +281,9 @@ def test_each_run_that_ends_well_is_told_if_somebody_asks_for_it() -> None:
     assert [one.job for one in play.notices] == play.submitted
 
 
-def test_an_unread_file_that_waits_too_long_is_told_also_under_a_pause_but_not_by_a_look_before_a_success() -> None:
+def test_an_unread_file_that_waits_too_long_is_told_also_under_a_pause_but_not_by_a_look_before_a_success() -> (
+    None
+):
     play = Telling([{"behind": "10m"}, "recovered"])
     play.command("pause", 5)
     play.backlog = Backlog(T0 + 500, {"/in": StreamBacklog(new=3, bytes=10, looked=9, since=T0)})
@@ -267,7 +311,9 @@ def test_a_rule_that_is_changed_while_its_problem_stands_silences_no_later_end()
     play.backlog = Backlog(T0 + 900, {"s": StreamBacklog(new=1, since=T0 + 100)})
     play.at(901)
     rules = [{"on": [{"behind": "20m"}, "failed", "recovered"], "to": "ops"}]
-    play.record = replace(play.record, spec=json.dumps({**json.loads(play.record.spec), "notify": rules}))
+    play.record = replace(
+        play.record, spec=json.dumps({**json.loads(play.record.spec), "notify": rules})
+    )
     play.ends(Status.FINISHED, 960)
     assert play.told == ["behind", "recovered"]
     play.at(1020)
@@ -278,14 +324,21 @@ def test_a_rule_that_is_changed_while_its_problem_stands_silences_no_later_end()
 
 
 @pytest.mark.parametrize("rules", [[{"on": ["failed", "recovered"], "to": "boss"}], []])
-def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_which_it_was_told(rules: list[Any]) -> None:
+def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_which_it_was_told(
+    rules: list[Any],
+) -> None:
     play = Telling(["failed", "recovered"])
     play.at(60)
     play.fails(61)
-    play.record = replace(play.record, spec=json.dumps({**json.loads(play.record.spec), "notify": rules}))
+    play.record = replace(
+        play.record, spec=json.dumps({**json.loads(play.record.spec), "notify": rules})
+    )
     play.at(71)
     play.ends(Status.FINISHED, 72)
-    assert [(one.event, one.to) for one in play.notices] == [("failed", ("ops",)), ("recovered", ("ops",))]
+    assert [(one.event, one.to) for one in play.notices] == [
+        ("failed", ("ops",)),
+        ("recovered", ("ops",)),
+    ]
 
 
 def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -> None:
@@ -299,11 +352,17 @@ def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -
     failed, over = play.notices
     assert (over.problem, over.status) == (failed.problem, "STOPPED")
     assert over.text == "it is stopped for good"
-    assert message_of(over, "", over.at).title == "schedule s is STOPPED, which ends what was told before"
+    assert (
+        message_of(over, "", over.at).title
+        == "schedule s is STOPPED, which ends what was told before"
+    )
 
 
 def test_the_rules_of_the_fleet_hold_for_the_schedules_whose_names_fit() -> None:
-    both = [{"on": ["failed"], "to": "a", "names": ["s*"]}, {"on": ["failed"], "to": "b", "names": ["x"]}]
+    both = [
+        {"on": ["failed"], "to": "a", "names": ["s*"]},
+        {"on": ["failed"], "to": "b", "names": ["x"]},
+    ]
     rules = tuple(FleetRule.model_validate(one) for one in both)
     play = Telling([], ScheduleNotices(rules))
     play.at(60)
@@ -411,12 +470,16 @@ def test_the_run_of_the_day_before_does_not_count_for_this_night_however_late_it
     assert "of 2026-11-22" in play.notices[-1].text
 
 
-def test_late_on_some_days_of_the_week_and_for_a_weekly_schedule_whose_run_came_days_before() -> None:
+def test_late_on_some_days_of_the_week_and_for_a_weekly_schedule_whose_run_came_days_before() -> (
+    None
+):
     play = nightly("06:00 MON-FRI")
     play.command("pause", berlin("2026-11-20T13:00") - T0)
     for day in (21, 22, 23):  # Saturday, Sunday, Monday
         play.at(berlin(f"2026-11-{day}T06:00:01") - T0)
-    assert [one.text[:53] for one in play.notices] == ["no run has ended well by 06:00 of 2026-11-23 (Europe/"]
+    assert [one.text[:53] for one in play.notices] == [
+        "no run has ended well by 06:00 of 2026-11-23 (Europe/"
+    ]
     weekly = nightly("06:00", cron="0 3 * * 6", made="2026-11-20T12:00")
     weekly.at(berlin("2026-11-21T03:00") - T0)
     weekly.ends(Status.FINISHED, berlin("2026-11-21T03:10") - T0)
@@ -440,27 +503,59 @@ def test_a_clock_that_was_ahead_silences_no_later_night() -> None:
     ("late", "now", "at", "next_at"),
     [
         # The clock is set forward at 02:00: 02:30 is the first instant after the gap.
-        ("02:30 Europe/Berlin", "2026-03-29T03:00+02:00", "2026-03-29T03:00+02:00", "2026-03-30T02:30+02:00"),
-        ("02:30 Europe/Berlin", "2026-03-29T01:59+01:00", "2026-03-28T02:30+01:00", "2026-03-29T03:00+02:00"),
+        (
+            "02:30 Europe/Berlin",
+            "2026-03-29T03:00+02:00",
+            "2026-03-29T03:00+02:00",
+            "2026-03-30T02:30+02:00",
+        ),
+        (
+            "02:30 Europe/Berlin",
+            "2026-03-29T01:59+01:00",
+            "2026-03-28T02:30+01:00",
+            "2026-03-29T03:00+02:00",
+        ),
         # It is set back at 03:00: the first 02:30 counts, once.
-        ("02:30 Europe/Berlin", "2026-10-25T02:30+02:00", "2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"),
-        ("02:30 Europe/Berlin", "2026-10-25T02:45+01:00", "2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"),
-        ("06:00 America/New_York", "2026-11-27T12:00Z", "2026-11-27T06:00-05:00", "2026-11-28T06:00-05:00"),
+        (
+            "02:30 Europe/Berlin",
+            "2026-10-25T02:30+02:00",
+            "2026-10-25T02:30+02:00",
+            "2026-10-26T02:30+01:00",
+        ),
+        (
+            "02:30 Europe/Berlin",
+            "2026-10-25T02:45+01:00",
+            "2026-10-25T02:30+02:00",
+            "2026-10-26T02:30+01:00",
+        ),
+        (
+            "06:00 America/New_York",
+            "2026-11-27T12:00Z",
+            "2026-11-27T06:00-05:00",
+            "2026-11-28T06:00-05:00",
+        ),
         ("06:00 MON,WED", "2026-11-27T12:00Z", "2026-11-25T06:00Z", "2026-11-30T06:00Z"),
     ],
 )
-def test_a_deadline_comes_once_a_day_whatever_the_clocks_do(late: str, now: str, at: str, next_at: str) -> None:
+def test_a_deadline_comes_once_a_day_whatever_the_clocks_do(
+    late: str, now: str, at: str, next_at: str
+) -> None:
     found = deadlines(late_of(late), "UTC", datetime.fromisoformat(now).timestamp())
     wanted = [datetime.fromisoformat(text).timestamp() for text in (at, next_at)]
     assert [found.at, found.next_at] == wanted
 
 
-def test_the_ticks_that_count_for_a_deadline_are_those_of_the_day_before_it_or_the_last_one() -> None:
+def test_the_ticks_that_count_for_a_deadline_are_those_of_the_day_before_it_or_the_last_one() -> (
+    None
+):
     now = datetime.fromisoformat("2026-11-27T06:00Z").timestamp()
     by_hour = deadlines(late_of("06:00"), "UTC", now, '{"every":"1h"}')
     assert (by_hour.counts_from, by_hour.asks_for) == (now - DAY, now - HOUR)
     monthly = deadlines(late_of("06:00"), "UTC", now, '{"cron":"0 3 1 * *","zone":"UTC"}')
-    assert datetime.fromtimestamp(monthly.asks_for, ZoneInfo("UTC")).isoformat() == "2026-11-01T03:00:00+00:00"
+    assert (
+        datetime.fromtimestamp(monthly.asks_for, ZoneInfo("UTC")).isoformat()
+        == "2026-11-01T03:00:00+00:00"
+    )
     assert monthly.counts_from < monthly.asks_for
     by_hand = deadlines(late_of("06:00"), "UTC", now)
     assert (by_hand.counts_from, by_hand.asks_for) == (now - DAY, now)

@@ -9,7 +9,12 @@ import pytest
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.publishing.streams.fork_positions import whole_checkpoint
-from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, read_position, write_position
+from unstuck.tasks.streams.arrived.position import (
+    FilesPosition,
+    KafkaPosition,
+    read_position,
+    write_position,
+)
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint
 
@@ -24,39 +29,56 @@ def files(tmp_path: Path) -> Files:
     return files
 
 
-def member(files: Files, n: int, *names: str, put_aside: str = "", adds_to: str = BEFORE) -> Checkpoint:
+def member(
+    files: Files, n: int, *names: str, put_aside: str = "", adds_to: str = BEFORE
+) -> Checkpoint:
     seen = {f"/in/{name}": "1 v" for name in (*names, put_aside) if name}
     bad = {f"/in/{put_aside}": "broken"} if put_aside else {}
     path = f"_staging/job/load.{n}/1-n-c/events.position"
-    size = write_position(files, path, FilesPosition(seen, {f"/in/{name}": 1 for name in names}, bad))
+    size = write_position(
+        files, path, FilesPosition(seen, {f"/in/{name}": 1 for name in names}, bad)
+    )
     counts = {"looked": 9, "files": len(names)}
     return Checkpoint(path, size, "/in", 1, BEFORE, "files", counts, "told", adds_to=adds_to)
 
 
-def test_the_position_is_the_one_before_and_what_each_member_has_read_also_on_every_repeat(files: Files) -> None:
+def test_the_position_is_the_one_before_and_what_each_member_has_read_also_on_every_repeat(
+    files: Files,
+) -> None:
     parts = [member(files, 0, "a", "b"), member(files, 2, "c", put_aside="d")]
     made = whole_checkpoint(files, "loads", parts)
     assert made is not None
     whole = read_position(files, made.path)
     assert isinstance(whole, FilesPosition)
     assert sorted(whole.seen) == ["/in/a", "/in/b", "/in/c", "/in/d", "/in/old"]
-    assert (sorted(whole.read), whole.put_aside) == (["/in/a", "/in/b", "/in/c"], {"/in/d": "broken"})
+    assert (sorted(whole.read), whole.put_aside) == (
+        ["/in/a", "/in/b", "/in/c"],
+        {"/in/d": "broken"},
+    )
     assert (made.after, made.adds_to, made.counts) == (BEFORE, None, {"looked": 9, "files": 3})
     assert made.told == "read by 2 members of a fork: looked 9, files 3"
     assert (files.size(made.path), whole_checkpoint(files, "loads", parts)) == (made.bytes, made)
-    assert whole_checkpoint(files, "loads", parts[:1]) != made, "another set of members is another position"
+    assert whole_checkpoint(files, "loads", parts[:1]) != made, (
+        "another set of members is another position"
+    )
 
 
-def test_the_counts_of_all_members_are_told_also_of_what_one_of_them_alone_has_counted(files: Files) -> None:
+def test_the_counts_of_all_members_are_told_also_of_what_one_of_them_alone_has_counted(
+    files: Files,
+) -> None:
     first = member(files, 0, "a")
-    second = replace(member(files, 1, "b", put_aside="c"), counts={"looked": 12, "files": 1, "put_aside": 1})
+    second = replace(
+        member(files, 1, "b", put_aside="c"), counts={"looked": 12, "files": 1, "put_aside": 1}
+    )
     for parts in ([first, second], [second, first]):
         made = whole_checkpoint(files, "loads", parts)
         assert made is not None
         assert made.counts == {"looked": 12, "files": 2, "put_aside": 1}
 
 
-def test_members_that_read_something_else_beside_the_same_first_one_make_another_position(files: Files) -> None:
+def test_members_that_read_something_else_beside_the_same_first_one_make_another_position(
+    files: Files,
+) -> None:
     """A later attempt of one member must not rewrite the position that an earlier package names."""
     first, second = member(files, 0, "a"), member(files, 1, "b")
     made = whole_checkpoint(files, "loads", [first, second])
@@ -73,7 +95,9 @@ def test_members_that_read_something_else_beside_the_same_first_one_make_another
     assert (len(before.seen), len(after.seen)) == (3, 4)
 
 
-def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays(files: Files) -> None:
+def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays(
+    files: Files,
+) -> None:
     made = whole_checkpoint(files, "loads", [member(files, 0, "a", adds_to="")])
     assert made is not None
     found = read_position(files, made.path)
@@ -92,9 +116,13 @@ def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays
         ({}, "two of them have read /in/b"),
     ],
 )
-def test_members_that_do_not_fit_together_publish_nothing(files: Files, change: dict[str, str], why: str) -> None:
+def test_members_that_do_not_fit_together_publish_nothing(
+    files: Files, change: dict[str, str], why: str
+) -> None:
     parts = [member(files, 0, "a", "b"), replace(member(files, 1, "b", "c"), **change)]
-    with pytest.raises(PublishFailed, match=f"loads was read from a stream by the members of a fork: {why}") as refused:
+    with pytest.raises(
+        PublishFailed, match=f"loads was read from a stream by the members of a fork: {why}"
+    ) as refused:
         whole_checkpoint(files, "loads", parts)
     assert refused.value.code == "CANNOT_RESUME"
 
@@ -106,17 +134,27 @@ def test_a_position_that_a_vacuum_has_removed_is_no_reason_to_try_for_ever(files
         whole_checkpoint(files, "loads", parts)
 
 
-def test_partitions_of_a_topic_are_joined_and_those_that_nobody_has_read_stand_where_they_stood(files: Files) -> None:
+def test_partitions_of_a_topic_are_joined_and_those_that_nobody_has_read_stand_where_they_stood(
+    files: Files,
+) -> None:
     write_position(files, BEFORE, KafkaPosition({0: 5, 1: 5, 2: 5}, {}, "id"))
     parts = []
     for n, ends in enumerate(({0: 9}, {1: 7, 3: 2})):
         path = f"_staging/job/load.{n}/1-n-c/events.position"
         began = {one: 5 if one < 3 else 0 for one in ends}
         size = write_position(files, path, KafkaPosition(ends, began, "id"))
-        parts.append(Checkpoint(path, size, "kafka://…/t", 1, BEFORE, "kafka", {"messages": 2}, adds_to=BEFORE))
+        parts.append(
+            Checkpoint(
+                path, size, "kafka://…/t", 1, BEFORE, "kafka", {"messages": 2}, adds_to=BEFORE
+            )
+        )
     made = whole_checkpoint(files, "loads", parts)
     assert made is not None
-    assert read_position(files, made.path) == KafkaPosition({0: 9, 1: 7, 2: 5, 3: 2}, {0: 5, 1: 5, 2: 5, 3: 0}, "id")
+    assert read_position(files, made.path) == KafkaPosition(
+        {0: 9, 1: 7, 2: 5, 3: 2}, {0: 5, 1: 5, 2: 5, 3: 0}, "id"
+    )
     write_position(files, parts[1].path, KafkaPosition({1: 7}, {1: 5}, "other"))
-    with pytest.raises(PublishFailed, match="the topic was deleted and made again while they read it"):
+    with pytest.raises(
+        PublishFailed, match="the topic was deleted and made again while they read it"
+    ):
         whole_checkpoint(files, "loads", parts)

@@ -52,7 +52,15 @@ def test_a_look_that_nobody_answered_does_not_say_that_all_is_read() -> None:
 
 
 def test_a_backlog_is_told_by_partition() -> None:
-    (stream,) = after(Look(new=30, looked=3, lag={0: 10, 1: 0, 2: 20}, next={0: 5, 1: 7, 2: 0})).streams.values()
-    assert stream.told(1060.0) == "30 unread offsets, partition 0: 10, partition 2: 20, the oldest for 1m00s"
-    assert stream.position == "partition 0 at offset 5, partition 1 at offset 7, partition 2 at offset 0"
+    (stream,) = after(
+        Look(new=30, looked=3, lag={0: 10, 1: 0, 2: 20}, next={0: 5, 1: 7, 2: 0})
+    ).streams.values()
+    assert (
+        stream.told(1060.0)
+        == "30 unread offsets, partition 0: 10, partition 2: 20, the oldest for 1m00s"
+    )
+    assert (
+        stream.position
+        == "partition 0 at offset 5, partition 1 at offset 7, partition 2 at offset 0"
+    )
     assert Backlog.from_json(Backlog(1.0, {"s": stream}).to_json()).streams == {"s": stream}

@@ -49,7 +49,9 @@ CHANGE = Change("append", [FILE], [], 3, FLIGHTS)
 
 
 CHANGED = StagedOutput([FILE], 0, FLIGHTS)
-WIDER = json.dumps({"type": "struct", "fields": [*json.loads(FLIGHTS)["fields"], field("more", "string")]})
+WIDER = json.dumps(
+    {"type": "struct", "fields": [*json.loads(FLIGHTS)["fields"], field("more", "string")]}
+)
 
 
 def path_of(job: str) -> str:
@@ -75,7 +77,9 @@ def standing(job: str, generation: int = 1) -> DatasetState:
 
 @pytest.mark.parametrize("after", ["", "before"])
 @pytest.mark.parametrize("generation", [1, 2])
-def test_who_went_on_from_what_is_published_publishes_its_checkpoint(after: str, generation: int) -> None:
+def test_who_went_on_from_what_is_published_publishes_its_checkpoint(
+    after: str, generation: int
+) -> None:
     made = output("mine", after, generation)
     assert with_checkpoint("loads", CHANGE, made, standing(after)).checkpoint == made.checkpoint
     assert with_checkpoint("loads", CHANGE, made, standing(after)).added == [FILE]
@@ -103,7 +107,11 @@ def test_a_note_of_the_position_takes_the_place_of_older_notes_of_its_stream_alo
     made = output("mine", "before")
     assert made.checkpoint is not None
     note = replace(made, checkpoint=replace(made.checkpoint, held_by="loads"))
-    for held_by, stream, taken in (("loads", "/landing", True), ("", "/landing", False), ("loads", "/else", False)):
+    for held_by, stream, taken in (
+        ("loads", "/landing", True),
+        ("", "/landing", False),
+        ("loads", "/else", False),
+    ):
         state = standing("whoever")
         assert state.checkpoint is not None
         state = replace(state, checkpoint=replace(state.checkpoint, held_by=held_by, stream=stream))
@@ -113,13 +121,18 @@ def test_a_note_of_the_position_takes_the_place_of_older_notes_of_its_stream_alo
 
 
 def test_an_output_that_reads_no_stream_is_published_as_before() -> None:
-    assert with_checkpoint("loads", CHANGE, StagedOutput([FILE], 3, FLIGHTS), standing("other")) is CHANGE
+    assert (
+        with_checkpoint("loads", CHANGE, StagedOutput([FILE], 3, FLIGHTS), standing("other"))
+        is CHANGE
+    )
 
 
 IDLE = StagedOutput([FILE], 0, FLIGHTS, nothing_new="nothing new")
 
 
-def test_an_output_for_which_nothing_arrived_is_left_out_where_its_dataset_stands_as_it_would_afterwards() -> None:
+def test_an_output_for_which_nothing_arrived_is_left_out_where_its_dataset_stands_as_it_would_afterwards() -> (
+    None
+):
     state = {"loads": standing("before"), "loads__rejected": standing("")}
     rejected = replace(IDLE, rejected_of="loads")
     assert with_news({"loads": IDLE, "loads__rejected": rejected}, state) == {}
@@ -127,7 +140,9 @@ def test_an_output_for_which_nothing_arrived_is_left_out_where_its_dataset_stand
     assert with_news({"loads": IDLE}, {}) == {"loads": IDLE}, "its columns are new"
     assert with_news({"loads": replace(IDLE, schema=WIDER)}, state), "as it has another column"
     first = {"loads": IDLE, "loads__rejected": rejected}
-    assert with_news(first, {"loads": standing("before")}) == first, "an output goes with its rejected rows"
+    assert with_news(first, {"loads": standing("before")}) == first, (
+        "an output goes with its rejected rows"
+    )
 
 
 class Loads:
@@ -162,7 +177,9 @@ class Loads:
             made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=position)
         if nothing_new:
             made = StagedOutput([], 0, FLIGHTS, nothing_new="nothing new, looked at 2 files in /in")
-        write_marker(self.files, staging, Marker(f"{job}/load", "same", {"loads": made}, {}, {}, 1.0))
+        write_marker(
+            self.files, staging, Marker(f"{job}/load", "same", {"loads": made}, {}, {}, 1.0)
+        )
         request = PublishRequest(
             *(self.root, self.known, job, job, "load", 0, 1000.0),
             sources={"load": (staging,)},
@@ -195,7 +212,9 @@ def loads(tmp_path: Path) -> Loads:
     return Loads(str(tmp_path / "warehouse"))
 
 
-def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_is_doubled(loads: Loads) -> None:
+def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_is_doubled(
+    loads: Loads,
+) -> None:
     assert loads.publish("one", "", loads.bytes).version == 1
     assert loads.publish("two", "one", loads.bytes).version == 2
     refused = loads.publish("late", "one", loads.bytes)
@@ -209,17 +228,23 @@ def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_
 
 def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: Loads) -> None:
     loads.publish("one", "", loads.bytes)
-    assert loads.publish_nothing_new("idle") == PublishResult(nothing_new="nothing new, looked at 2 files in /in")
+    assert loads.publish_nothing_new("idle") == PublishResult(
+        nothing_new="nothing new, looked at 2 files in /in"
+    )
     assert loads.publish_nothing_new("idle").nothing_new, "and so on every repeat"
     assert loads.warehouse.head() == 1
     assert loads.publish("two", "one", loads.bytes).version == 2
 
 
-def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_is(loads: Loads) -> None:
+def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_is(
+    loads: Loads,
+) -> None:
     loads.publish("one", "", loads.rows)
     loads.publish("other", None, loads.rows)
     assert loads.checkpoint() == path_of("one")
-    done = compact(loads.warehouse, "loads", "compact-1", lambda path: False, target=1_000_000, at=1.0)
+    done = compact(
+        loads.warehouse, "loads", "compact-1", lambda path: False, target=1_000_000, at=1.0
+    )
     assert (done.before, done.after) == (2, 1)
     assert loads.checkpoint() == path_of("one")
     assert loads.publish("two", "one", loads.rows).version == 4
@@ -234,25 +259,35 @@ def test_the_checkpoint_stands_in_snapshots(loads: Loads) -> None:
     assert loads.checkpoint() == path_of(f"job{SNAPSHOT_EVERY - 1}")
 
 
-def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept_ones(loads: Loads) -> None:
+def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept_ones(
+    loads: Loads,
+) -> None:
     for job, after in (("one", ""), ("two", "one"), ("three", "two")):
         loads.publish(job, after, loads.bytes)
     done = vacuum(loads.warehouse, lambda path: False, keep=2, before=1001.0)
     assert (done.oldest, done.files) == (2, 2)
     for path in (path_of, state_of):
-        assert [Path(loads.root, path(job)).exists() for job in ("one", "two", "three")] == [False, True, True]
+        assert [Path(loads.root, path(job)).exists() for job in ("one", "two", "three")] == [
+            False,
+            True,
+            True,
+        ]
     assert vacuum(loads.warehouse, lambda path: False, keep=1, before=1001.0).files == 2
     for path in (path_of, state_of):
         assert [Path(loads.root, path(job)).exists() for job in ("two", "three")] == [False, True]
 
 
-def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_names(loads: Loads) -> None:
+def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_names(
+    loads: Loads,
+) -> None:
     loads.publish("one", "", loads.bytes)
     assert "_staging/one/load/1-n-c" in named_by(loads.warehouse.existing_entry(1))
 
 
 @pytest.mark.parametrize("gone", [path_of, state_of])
-def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(loads: Loads, gone: Callable[[str], str]) -> None:
+def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(
+    loads: Loads, gone: Callable[[str], str]
+) -> None:
     loads.publish("one", "", loads.bytes)
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is not None
     loads.files.remove_file(gone("one"))
@@ -304,10 +339,16 @@ def landing(loads: Loads, tmp_path: Path) -> Landing:
     return Landing(loads, tmp_path / "in")
 
 
-def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_was_published(landing: Landing) -> None:
+def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_was_published(
+    landing: Landing,
+) -> None:
     (landing.folder / "a.json").write_text("{}")
     events = {"stream": f"{landing.folder}/", "format": "json", "schema": "id BIGINT"}
-    load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}]}
+    load = {
+        "name": "load",
+        "inputs": {"events": events},
+        "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}],
+    }
     text = json.dumps({"name": "x", "groups": [load], "outputs": {"loads": {"mode": "append"}}})
     spec, backlog = JobSpec.from_text(text), BacklogLooks()
     assert backlog.look(spec, landing.loads.warehouse)[str(landing.folder)].new == 1
@@ -315,7 +356,9 @@ def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_w
     assert backlog.look(spec, landing.loads.warehouse) == {str(landing.folder): Look(looked=1)}
 
 
-def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(landing: Landing) -> None:
+def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(
+    landing: Landing,
+) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     (landing.folder / "b.json").write_text("[1]")
@@ -335,15 +378,24 @@ def test_each_dataset_of_a_version_names_the_files_of_its_own_stream(loads: Load
     for name in ("a", "b"):
         path = f"_staging/job/{name}/1-n-c/events.position"
         position = FilesPosition({f"/in/{name}.json": "2 v"}, {f"/in/{name}.json": 3})
-        checkpoint = Checkpoint(path, write_position(loads.files, path, position), f"/in/{name}", 1, "")
+        checkpoint = Checkpoint(
+            path, write_position(loads.files, path, position), f"/in/{name}", 1, ""
+        )
         made[name] = replace(CHANGE, checkpoint=checkpoint)
-    loads.warehouse.create_entry(1, Entry(1, 0, "job", "package", "job", "x", 1.0, datasets={**made, "c": CHANGE}))
+    loads.warehouse.create_entry(
+        1, Entry(1, 0, "job", "package", "job", "x", 1.0, datasets={**made, "c": CHANGE})
+    )
     entry = loads.warehouse.existing_entry(1)
-    found = {name: [one.source for one in sources_of(loads.warehouse, name, entry)] for name in ("a", "b", "c", "d")}
+    found = {
+        name: [one.source for one in sources_of(loads.warehouse, name, entry)]
+        for name in ("a", "b", "c", "d")
+    }
     assert found == {"a": ["/in/a.json"], "b": ["/in/b.json"], "c": ["/in/a.json"], "d": []}
 
 
-def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note_it(loads: Loads) -> None:
+def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note_it(
+    loads: Loads,
+) -> None:
     staging = "_staging/one/load/1-n-c"
     path = f"{staging}/events.position"
     size = write_position(loads.files, path, FilesPosition({"/in/a": "1 v"}, {"/in/a": 3}))
@@ -363,14 +415,18 @@ def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note
     assert publish(request).left == 4
 
 
-def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_it(landing: Landing) -> None:
+def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_it(
+    landing: Landing,
+) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     (landing.folder / "bad.json").write_text("{{")
     first, warehouse = landing.loads.checkpoint(), landing.loads.warehouse
     done = skip_file(warehouse, "loads", "bad.json", by="anna@host", reason="cut short")
     assert (done.path, done.version, done.new) == (f"{landing.folder}/bad.json", 2, True)
-    assert skip_file(warehouse, "loads", f"{landing.folder}/bad.json", by="bob@host") == replace(done, new=False)
+    assert skip_file(warehouse, "loads", f"{landing.folder}/bad.json", by="bob@host") == replace(
+        done, new=False
+    )
     assert arrivals(landing.stream, landing.position.seen).new == []
     (newest,) = warehouse.history("loads", 1)
     assert (newest.job_name, newest.params) == (
@@ -382,7 +438,9 @@ def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_
     assert warehouse.dataset("loads").rows == 3
     late = landing.load("late", first)
     assert late.failed is not None
-    assert late.failed.code == "STREAM_MOVED", "a job that was reading the file meanwhile has not the last word"
+    assert late.failed.code == "STREAM_MOVED", (
+        "a job that was reading the file meanwhile has not the last word"
+    )
     (landing.folder / "bad.json").write_text("{}")
     with pytest.raises(FileChanged):
         arrivals(landing.stream, landing.position.seen)
@@ -401,10 +459,16 @@ def test_a_skip_goes_on_from_what_a_job_publishes_meanwhile(landing: Landing) ->
 
     with armed(Once(publish, [Point.BEFORE_ENTRY], 0)):
         assert skip_file(landing.loads.warehouse, "loads", "bad.json", by="anna").version == 3
-    assert sorted(Path(path).name for path in landing.position.seen) == ["a.json", "bad.json", "c.json"]
+    assert sorted(Path(path).name for path in landing.position.seen) == [
+        "a.json",
+        "bad.json",
+        "c.json",
+    ]
 
 
-def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_replaces_it(landing: Landing) -> None:
+def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_replaces_it(
+    landing: Landing,
+) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one", "", "one")
     (landing.folder / "bad.json").write_text("{{")
@@ -418,13 +482,19 @@ def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_repl
     (landing.folder / "b.json").write_text("{}")
     landing.load("two", landing.loads.checkpoint(), "two", "one")
     vacuum(warehouse, lambda path: False, keep=1, before=2e9)
-    assert [Path(landing.loads.root, state_of(job)).exists() for job in ("one", "two")] == [False, True]
+    assert [Path(landing.loads.root, state_of(job)).exists() for job in ("one", "two")] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), [("gone.json", "there is no file"), ("/elsewhere/a.json", "does not lie in /.*/in")]
+    ("file", "text"),
+    [("gone.json", "there is no file"), ("/elsewhere/a.json", "does not lie in /.*/in")],
 )
-def test_a_file_that_is_none_of_the_stream_is_not_skipped(landing: Landing, file: str, text: str) -> None:
+def test_a_file_that_is_none_of_the_stream_is_not_skipped(
+    landing: Landing, file: str, text: str
+) -> None:
     (landing.folder / "a.json").write_text("{}")
     landing.load("one")
     with pytest.raises(Refused, match=text):

@@ -29,8 +29,14 @@ from unstuck.tasks.spec.sql_tokens import several_statements
             A + "  - {name: b, needs: [zebra]}\n",
             "s.yaml:4:23: groups[1].needs[0]: unknown group 'zebra'; groups: a, b",
         ),
-        (A + "  - {name: b, needs: [a, b]}\n", "s.yaml:4:26: groups[1].needs[1]: group 'b' needs itself; remove it"),
-        (A + "  - {name: b, needs: [a, a]}\n", "s.yaml:4:26: groups[1].needs[1]: 'a' is needed twice; keep one"),
+        (
+            A + "  - {name: b, needs: [a, b]}\n",
+            "s.yaml:4:26: groups[1].needs[1]: group 'b' needs itself; remove it",
+        ),
+        (
+            A + "  - {name: b, needs: [a, a]}\n",
+            "s.yaml:4:26: groups[1].needs[1]: 'a' is needed twice; keep one",
+        ),
         (
             A + "  - name: b\n",
             "s.yaml:4:5: groups[1]: group 'b' has neither steps: nor needs:, so there is nothing to do",
@@ -116,7 +122,12 @@ def test_what_mending_a_slip_would_mend_is_not_told(groups: str, lines: int) -> 
 
 def test_a_fork_counts_with_its_members() -> None:
     fork = "  - {name: f, for_each: {m: [1, 2, 3]}, steps: [{python: 'm:f'}]}\n"
-    assert JobSpec.from_text(HEAD + fork + "  - {name: b, needs: [f], join: {at_least: 2}}\n").groups[1].join.count == 2
+    assert (
+        JobSpec.from_text(HEAD + fork + "  - {name: b, needs: [f], join: {at_least: 2}}\n")
+        .groups[1]
+        .join.count
+        == 2
+    )
 
 
 @pytest.mark.parametrize("needs", ["f, p", "p, f", "p, d"])
@@ -133,7 +144,11 @@ def test_a_fork_counts_with_its_members_also_beside_a_plain_group(needs: str) ->
 def test_a_long_cycle_and_a_long_chain_are_no_trouble() -> None:
     def ring(first: int) -> str:
         chain = "".join(f"  - {{name: g{i}, needs: [g{i - 1}]}}\n" for i in range(1, 3000))
-        return HEAD + f"  - {{name: g0, steps: [{{python: 'm:f'}}], needs: [{f'g{first}' if first else ''}]}}\n" + chain
+        return (
+            HEAD
+            + f"  - {{name: g0, steps: [{{python: 'm:f'}}], needs: [{f'g{first}' if first else ''}]}}\n"
+            + chain
+        )
 
     assert len(JobSpec.from_text(ring(0)).groups) == 3000
     (line,) = told(ring(2999))
@@ -153,7 +168,10 @@ def forked(source: str, needs: str = "a") -> str:
     ("groups", "message"),
     [
         (MAKER + forked("zebra.c"), "no needed group makes 'zebra'; known: a, o"),
-        (MAKER + forked("o.c", ""), "a fork of 'o' must need the group that makes it; add needs:, or inputs:"),
+        (
+            MAKER + forked("o.c", ""),
+            "a fork of 'o' must need the group that makes it; add needs:, or inputs:",
+        ),
         (
             A + MAKER.replace("a,", "c,") + forked("o.c"),
             "'o' is made by group 'c', which is not among the needs; add it",
@@ -164,15 +182,22 @@ def forked(source: str, needs: str = "a") -> str:
         ),
         (A + forked("b.c"), "'b' is made by this group itself"),
         (
-            "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', output: o}]}\n" + forked("o.c"),
+            "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', output: o}]}\n"
+            + forked("o.c"),
             "group 'a' is a fork itself",
         ),
-        (A + "  - {name: j, needs: [a]}\n" + forked("j.c", "j"), "group 'j' has no steps, so it makes no output"),
+        (
+            A + "  - {name: j, needs: [a]}\n" + forked("j.c", "j"),
+            "group 'j' has no steps, so it makes no output",
+        ),
         (
             "  - {name: a, steps: [{sql: x, output: o}, {sql: x, output: p}]}\n" + forked("a.c"),
             "group 'a' has several outputs; name the one to take: o, p",
         ),
-        ("  - {name: a, steps: [{sql: x}]}\n" + forked("a.c"), "group 'a' declares no output:; give its SQL step one"),
+        (
+            "  - {name: a, steps: [{sql: x}]}\n" + forked("a.c"),
+            "group 'a' declares no output:; give its SQL step one",
+        ),
     ],
 )
 def test_a_dynamic_fork_without_a_maker_is_refused(groups: str, message: str) -> None:
@@ -219,12 +244,17 @@ def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
         ("x" * 70_000, "params: more than 64 KB of parameters"),
     ],
 )
-def test_a_parameter_that_json_cannot_carry_is_refused_wherever_it_stands(value: Any, message: str) -> None:
+def test_a_parameter_that_json_cannot_carry_is_refused_wherever_it_stands(
+    value: Any, message: str
+) -> None:
     step = {"python": "m:f"}
     for spec, place in [
         (minimal(params={"p": value}), ""),
         (minimal(groups=[{"name": "a", "params": {"p": value}, "steps": [step]}]), "groups[0]."),
-        (minimal(groups=[{"name": "a", "steps": [{**step, "params": {"p": value}}]}]), "groups[0].steps[0]."),
+        (
+            minimal(groups=[{"name": "a", "steps": [{**step, "params": {"p": value}}]}]),
+            "groups[0].steps[0].",
+        ),
     ]:
         with pytest.raises(SpecError) as caught:
             JobSpec.model_validate(spec)
@@ -243,7 +273,9 @@ def test_a_job_has_bounds() -> None:
         {"name": "a", "for_each": {"m": list(range(10_000))}, "steps": [{"python": "m:f"}]}
     )
     forks = tuple(group.model_copy(update={"name": f"f{i}"}) for i in range(11))
-    with pytest.raises(SpecError, match="all forks together have 110,000 values; at most 100,000 are allowed"):
+    with pytest.raises(
+        SpecError, match="all forks together have 110,000 values; at most 100,000 are allowed"
+    ):
         JobSpec(name="x", groups=forks)
     plain = GroupSpec.model_validate({"name": "a", "steps": [{"python": "m:f"}]})
     many = tuple(plain.model_copy(update={"name": f"g{i}"}) for i in range(10_001))
@@ -309,7 +341,9 @@ def test_a_job_has_bounds() -> None:
         ),
     ],
 )
-def test_a_reference_that_is_none_or_stands_where_none_is_resolved_is_refused(spec: str, message: str) -> None:
+def test_a_reference_that_is_none_or_stands_where_none_is_resolved_is_refused(
+    spec: str, message: str
+) -> None:
     assert told(spec) == [message]
 
 
@@ -321,8 +355,15 @@ def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
     }
     spec = minimal(params=params)
     assert JobSpec.model_validate(spec).params == params
-    fork = {"name": "f", "for_each": {"v": ["${x:-1}", "s3://b/${env}/x"]}, "steps": [{"python": "m:f"}]}
-    assert JobSpec.model_validate(minimal(groups=[fork])).groups[0].fork_values == ("${x:-1}", "s3://b/${env}/x")
+    fork = {
+        "name": "f",
+        "for_each": {"v": ["${x:-1}", "s3://b/${env}/x"]},
+        "steps": [{"python": "m:f"}],
+    }
+    assert JobSpec.model_validate(minimal(groups=[fork])).groups[0].fork_values == (
+        "${x:-1}",
+        "s3://b/${env}/x",
+    )
     with pytest.raises(SpecError, match="expected a reference"):
         JobSpec.model_validate(spec).with_params({"a": "${env:A"})
 
@@ -340,7 +381,10 @@ def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
         ("spark: 1", "8:12: groups[1].spark: expected true or false, not the number 1"),
         ("optional: 0", "8:15: groups[1].optional: expected true or false, not the number 0"),
         ("optional: 'yes'", "8:15: groups[1].optional: expected true or false, not 'yes'"),
-        ("join: {rule: at_least, count: true}", "8:35: groups[1].join.count: expected a whole number, not true"),
+        (
+            "join: {rule: at_least, count: true}",
+            "8:35: groups[1].join.count: expected a whole number, not true",
+        ),
         (
             "for_each: {m: {from: a.c, distinct: 1}}",
             "8:41: groups[1].for_each.m.distinct: expected true or false, not the number 1",
@@ -348,7 +392,9 @@ def test_references_and_texts_that_only_look_like_them_are_taken() -> None:
     ],
 )
 def test_a_truth_value_is_no_number_and_a_number_no_truth_value(more: str, message: str) -> None:
-    text = HEAD + A + "  - name: b\n    needs: [a]\n    steps:\n    - python: m:f\n    " + more + "\n"
+    text = (
+        HEAD + A + "  - name: b\n    needs: [a]\n    steps:\n    - python: m:f\n    " + more + "\n"
+    )
     assert told(text) == [f"s.yaml:{message}"]
 
 
@@ -356,7 +402,10 @@ def test_a_truth_value_is_no_number_and_a_number_no_truth_value(more: str, messa
     ("values", "message"),
     [
         ([b"a"], r"for_each\.m\[0\]: expected text, a number or true or false, not a Python bytes"),
-        ([Decimal("1.5")], r"for_each\.m\[0\]: expected text, a number or true or false, not a Python Decimal"),
+        (
+            [Decimal("1.5")],
+            r"for_each\.m\[0\]: expected text, a number or true or false, not a Python Decimal",
+        ),
         ([date(2013, 1, 1)], r"for_each\.m\[0\]: .* not a Python date"),
         ([{1}], r"for_each\.m\[0\]: .* not a Python set"),
         ({1, 2}, r"for_each\.m: expected a list of values, .*, not a Python set"),
@@ -381,7 +430,9 @@ def test_the_values_of_a_fork_may_be_mappings_of_names_to_scalars() -> None:
     spec = forked({"model": MAPPINGS, "seed": [1, 2]})
     stored = JobSpec.model_validate_json(spec.to_json()).groups[0]
     assert stored.fork_values == tuple((model, seed) for model in MAPPINGS for seed in (1, 2))
-    planned = compile_plan(forked({"model": {"param": "models"}}, params={"models": MAPPINGS})).groups["train"]
+    planned = compile_plan(
+        forked({"model": {"param": "models"}}, params={"models": MAPPINGS})
+    ).groups["train"]
     assert planned.values == tuple(MAPPINGS)
 
 
@@ -389,26 +440,44 @@ def test_the_values_of_a_fork_may_be_mappings_of_names_to_scalars() -> None:
     ("values", "message"),
     [
         ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], r"for_each: for_each holds the same value twice"),
-        ([{"a": [1]}], r"for_each\.model\[0\]\.a: expected text, a number or true or false, not a list"),
+        (
+            [{"a": [1]}],
+            r"for_each\.model\[0\]\.a: expected text, a number or true or false, not a list",
+        ),
         ([{}], r"for_each\.model\[0\]: expected at least one, not none"),
         ([{"a b": 1}], r"for_each\.model\[0\].*: expected a name"),
-        ([{"a": "${env:HOME}"}], r"for_each\.model\[0\]: '\${env:HOME}': the values of a fork are stored and shown"),
+        (
+            [{"a": "${env:HOME}"}],
+            r"for_each\.model\[0\]: '\${env:HOME}': the values of a fork are stored and shown",
+        ),
     ],
 )
-def test_a_mapping_that_a_fork_cannot_have_is_refused_in_its_place(values: Any, message: str) -> None:
+def test_a_mapping_that_a_fork_cannot_have_is_refused_in_its_place(
+    values: Any, message: str
+) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         forked({"model": values})
     assert len(caught.value.problems) == 1
     if values != [{"a": 1, "b": 2}, {"b": 2, "a": 1}] and "env" not in str(values):
-        with pytest.raises(SpecError, match=r"for_each\.model\.param: the values of a fork are text, numbers, true"):
+        with pytest.raises(
+            SpecError, match=r"for_each\.model\.param: the values of a fork are text, numbers, true"
+        ):
             forked({"model": {"param": "models"}}, params={"models": values})
 
 
 def test_fork_values_keep_their_types() -> None:
     group = {"name": "a", "steps": [{"python": "m:f"}], "for_each": {"m": [1, True, 1.0, "1"]}}
     spec = JobSpec.model_validate({"name": "x", "groups": [group]})
-    for values in (spec.groups[0].fork_values, JobSpec.model_validate_json(spec.to_json()).groups[0].fork_values):
-        assert [(type(value), value) for value in values or ()] == [(int, 1), (bool, True), (float, 1.0), (str, "1")]
+    for values in (
+        spec.groups[0].fork_values,
+        JobSpec.model_validate_json(spec.to_json()).groups[0].fork_values,
+    ):
+        assert [(type(value), value) for value in values or ()] == [
+            (int, 1),
+            (bool, True),
+            (float, 1.0),
+            (str, "1"),
+        ]
 
 
 # --- one step, one statement
@@ -427,21 +496,37 @@ def test_fork_values_keep_their_types() -> None:
     ],
 )
 def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"groups\[0\]\.steps\[0\]\.sql: several statements in one step"):
-        JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}]))
+    with pytest.raises(
+        SpecError, match=r"groups\[0\]\.steps\[0\]\.sql: several statements in one step"
+    ):
+        JobSpec.model_validate(
+            minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}])
+        )
     (tmp_path / "q.sql").write_text(sql)
-    spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}]))
-    with pytest.raises(SpecError, match=r"groups\[0\]\.steps\[0\]\.sql_file: .*q\.sql': several statements"):
+    spec = JobSpec.model_validate(
+        minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}])
+    )
+    with pytest.raises(
+        SpecError, match=r"groups\[0\]\.steps\[0\]\.sql_file: .*q\.sql': several statements"
+    ):
         spec.with_sql_files(tmp_path)
 
 
-@pytest.mark.parametrize("sql", ["CREATE TABLE t AS SELECT 1 AS id", "/* a */ create or replace view v AS SELECT 1"])
-def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(sql: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sql", ["CREATE TABLE t AS SELECT 1 AS id", "/* a */ create or replace view v AS SELECT 1"]
+)
+def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(
+    sql: str, tmp_path: Path
+) -> None:
     says = r": CREATE answers with no rows, so output: o would get none; write its query alone \(SELECT …\)"
     with pytest.raises(SpecError, match=r"steps\[0\]\.sql" + says):
-        JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}]))
+        JobSpec.model_validate(
+            minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}])
+        )
     (tmp_path / "q.sql").write_text(sql)
-    spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}]))
+    spec = JobSpec.model_validate(
+        minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}])
+    )
     with pytest.raises(SpecError, match=r"steps\[0\]\.sql_file" + says):
         spec.with_sql_files(tmp_path)
     steps = [{"sql": sql}, {"sql": "SELECT * FROM t", "output": "o"}]
@@ -451,8 +536,21 @@ def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(sql: str, t
 @pytest.mark.parametrize(
     "sql",
     [
-        *("SELECT 1", "SELECT 1;", "SELECT 1;;\n", "SELECT 1; -- done; really", "SELECT 1 /* ; */ ; /* ; */"),
-        *("SELECT ';'", 'SELECT "a;b"', "SELECT 'a''b;c'", "SELECT 'a\\';b'", "SELECT `;` FROM t", "-- a; b\nSELECT 1"),
+        *(
+            "SELECT 1",
+            "SELECT 1;",
+            "SELECT 1;;\n",
+            "SELECT 1; -- done; really",
+            "SELECT 1 /* ; */ ; /* ; */",
+        ),
+        *(
+            "SELECT ';'",
+            'SELECT "a;b"',
+            "SELECT 'a''b;c'",
+            "SELECT 'a\\';b'",
+            "SELECT `;` FROM t",
+            "-- a; b\nSELECT 1",
+        ),
         *(
             "BEGIN SELECT 1; SELECT 2; END",
             "SELECT 1 /* ; /* ; */ ; */",
@@ -486,9 +584,13 @@ def test_what_is_not_closed_in_a_statement_is_refused_with_its_place(
 ) -> None:
     words = re.escape(f"what begins in {place} of the statement is not closed: {begin}") + "$"
     with pytest.raises(SpecError, match=r"^groups\[0\]\.steps\[0\]\.sql: " + words):
-        JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}]))
+        JobSpec.model_validate(
+            minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}])
+        )
     (tmp_path / "q.sql").write_text(sql)
-    spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}]))
+    spec = JobSpec.model_validate(
+        minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}])
+    )
     with pytest.raises(SpecError, match=r"sql_file: .*q\.sql': " + words):
         spec.with_sql_files(tmp_path)
 
@@ -500,10 +602,14 @@ def reading(sql: str, **more: Any) -> JobSpec:
     return JobSpec.model_validate(minimal(groups=[makes, {"name": "b", "steps": steps, **more}]))
 
 
-@pytest.mark.parametrize("sql", ["SELECT * FROM orders", "SELECT 1 FROM x JOIN `Orders` o ON o.id = x.id"])
+@pytest.mark.parametrize(
+    "sql", ["SELECT * FROM orders", "SELECT 1 FROM x JOIN `Orders` o ON o.id = x.id"]
+)
 def test_a_statement_that_reads_an_output_without_its_need_is_refused(sql: str) -> None:
     """It read the rows that yesterday's job had published."""
-    with pytest.raises(SpecError, match=r"groups\[1\]\.steps\[0\]\.sql: orders is an output of group load") as error:
+    with pytest.raises(
+        SpecError, match=r"groups\[1\]\.steps\[0\]\.sql: orders is an output of group load"
+    ) as error:
         reading(sql)
     assert "add needs: [load]" in str(error.value)
 
@@ -535,8 +641,16 @@ groups:
 @pytest.mark.parametrize(
     ("defaults", "key", "message"),
     [
-        ("", "spark.executor.memory: 3g", "groups[2].conf[\"spark.executor.memory\"]: 'spark.executor.memory' can"),
-        ("", "spark.sql.extensions: x.Y", "groups[2].conf[\"spark.sql.extensions\"]: 'spark.sql.extensions' can"),
+        (
+            "",
+            "spark.executor.memory: 3g",
+            "groups[2].conf[\"spark.executor.memory\"]: 'spark.executor.memory' can",
+        ),
+        (
+            "",
+            "spark.sql.extensions: x.Y",
+            "groups[2].conf[\"spark.sql.extensions\"]: 'spark.sql.extensions' can",
+        ),
         ("", "spark.hadoop.fs.s3a.endpoint: x", "give the group fresh: true"),
         (
             ", spark.jars: a.jar",
@@ -554,4 +668,6 @@ def test_conf_that_a_running_session_cannot_take_is_refused_but_for_a_fresh_grou
 
 
 def test_conf_of_a_running_session_and_unknown_conf_passes() -> None:
-    assert JobSpec.from_text(STATIC % ("", "spark.sql.ansi.enabled: 'true', spark.databricks.delta.x: y, other.key: z"))
+    assert JobSpec.from_text(
+        STATIC % ("", "spark.sql.ansi.enabled: 'true', spark.databricks.delta.x: y, other.key: z")
+    )

@@ -31,7 +31,9 @@ def report(*statements: Any, load: dict[str, Any] = LOAD, **group: Any) -> JobSp
     return JobSpec.of(spec, {})
 
 
-def refusal(spec: JobSpec, published: Collection[str] = (), settings: Settings | None = None) -> str:
+def refusal(
+    spec: JobSpec, published: Collection[str] = (), settings: Settings | None = None
+) -> str:
     """The error of the check; empty if it lets ``spec`` through."""
     try:
         check_tables(spec, settings or Settings(), lambda: published)
@@ -57,13 +59,22 @@ def test_a_name_like_no_other_lists_what_the_group_reads() -> None:
     ("name", "remedy"),
     [
         ("customers", "; it is a published dataset: add inputs: {customers: customers}"),
-        ("custmers", "; did you mean the published dataset 'customers'? Then add inputs: {customers: customers}"),
+        (
+            "custmers",
+            "; did you mean the published dataset 'customers'? Then add inputs: {customers: customers}",
+        ),
         ("total", "; did you mean 'totals', an output of group report? Then add needs: [report]"),
     ],
 )
-def test_a_name_from_elsewhere_is_refused_with_what_makes_it_readable(name: str, remedy: str) -> None:
+def test_a_name_from_elsewhere_is_refused_with_what_makes_it_readable(
+    name: str, remedy: str
+) -> None:
     spec = report("SELECT 1 AS id")
-    other = {"name": "other", "needs": ["load"], "steps": [{"sql": f"SELECT * FROM {name}", "output": "x"}]}
+    other = {
+        "name": "other",
+        "needs": ["load"],
+        "steps": [{"sql": f"SELECT * FROM {name}", "output": "x"}],
+    }
     spec = JobSpec.of({**spec.dumped(), "groups": [*spec.dumped()["groups"], other]}, {})
     assert refusal(spec, ["customers"]).endswith(remedy)
 
@@ -78,7 +89,9 @@ def test_a_name_from_elsewhere_is_refused_with_what_makes_it_readable(name: str,
         report("USE sales", "SELECT * FROM x"),
         report({"python": "jobs:view"}, "SELECT * FROM x"),
         report("SHOW TABLES FROM x"),
-        report("SELECT * FROM default.x JOIN parquet.`/x` JOIN explode(array(1)) JOIN IDENTIFIER(:t)"),
+        report(
+            "SELECT * FROM default.x JOIN parquet.`/x` JOIN explode(array(1)) JOIN IDENTIFIER(:t)"
+        ),
         report("WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT * FROM x"),
         report("SELECT * FROM x", conf={"spark.sql.defaultCatalog": "lake"}),
         report("SELECT * FROM x", conf={"spark.sql.catalog.spark_catalog": "org.example.Catalog"}),
@@ -93,7 +106,10 @@ def test_what_a_run_may_be_able_to_read_is_not_refused(spec: JobSpec) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(spark_conf={"spark.sql.catalogImplementation": "hive"}), Settings(spark_master="sc://example")],
+    [
+        Settings(spark_conf={"spark.sql.catalogImplementation": "hive"}),
+        Settings(spark_master="sc://example"),
+    ],
 )
 def test_a_fleet_with_a_metastore_has_tables_of_any_name(settings: Settings) -> None:
     assert not refusal(report("SELECT * FROM x"), settings=settings)
@@ -109,7 +125,9 @@ def test_a_name_that_python_may_write_is_a_warning() -> None:
     assert str(warning).endswith("; did you mean 'orders'?")
 
 
-@pytest.mark.parametrize(("writes", "sure"), [({"load": {"orders"}}, [True]), ({"load": {"oders"}}, [])])
+@pytest.mark.parametrize(
+    ("writes", "sure"), [({"load": {"orders"}}, [True]), ({"load": {"oders"}}, [])]
+)
 def test_the_code_of_steps_decides_what_python_writes(writes: Writes, sure: list[bool]) -> None:
     spec = report("SELECT * FROM oders", load=PYTHON)
     assert [one.is_sure for one in unknown_tables(spec, Settings(), nothing, writes)] == sure

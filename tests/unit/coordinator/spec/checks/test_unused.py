@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from unstuck import JobSpec
-from unstuck.coordinator.spec.checks.unused import doubts, quoted_markers, unbound_markers, unused_params
+from unstuck.coordinator.spec.checks.unused import (
+    doubts,
+    quoted_markers,
+    unbound_markers,
+    unused_params,
+)
 from unstuck.coordinator.spec.plan import compile_plan
 
 SQL = {"sql": "SELECT :day AS day, ':no' AS text, x::int FROM t", "output": "o"}
@@ -23,8 +28,14 @@ def told(spec: JobSpec, **takes: Any) -> list[str]:
     return sorted(problem.path for problem in unused_params(spec, takes or None))
 
 
-def test_a_parameter_that_only_python_could_take_is_not_told_unless_it_is_known_what_python_takes() -> None:
-    spec = job({"steps": [PYTHON], "params": {"rate": 1, "base": 2}}, {"steps": [SQL]}, params={"day": 1, "lost": 2})
+def test_a_parameter_that_only_python_could_take_is_not_told_unless_it_is_known_what_python_takes() -> (
+    None
+):
+    spec = job(
+        {"steps": [PYTHON], "params": {"rate": 1, "base": 2}},
+        {"steps": [SQL]},
+        params={"day": 1, "lost": 2},
+    )
     assert told(spec) == []
     assert told(spec, g0={"base", "spark", "ctx"}) == ["groups[0].params.rate", "params.lost"]
     assert told(spec, g0=None) == []
@@ -39,14 +50,20 @@ def test_what_sql_conditions_and_forks_name_is_used() -> None:
 
 def test_what_is_given_to_sql_that_has_no_such_marker_is_told() -> None:
     step = {**SQL, "params": {"day": 1, "year": 2}}
-    assert told(job({"steps": [step], "params": {"x": 1}})) == ["groups[0].params.x", "groups[0].steps[0].params.year"]
+    assert told(job({"steps": [step], "params": {"x": 1}})) == [
+        "groups[0].params.x",
+        "groups[0].steps[0].params.year",
+    ]
 
 
 def test_a_runner_is_told_what_has_no_effect_unless_its_own_python_takes_it() -> None:
     params = {"day": 1, "lost": 2}
     python, sql = {"steps": [PYTHON], "params": {"rate": 1}}, {"steps": [SQL]}
     assert compile_plan(job(python, sql, params=params)).for_python == {"g0": ("lost", "rate")}
-    assert compile_plan(job(python, python, params=params)).for_python == {"g0": ("rate",), "g1": ("rate",)}
+    assert compile_plan(job(python, python, params=params)).for_python == {
+        "g0": ("rate",),
+        "g1": ("rate",),
+    }
 
 
 def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
@@ -67,7 +84,10 @@ def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
             "SELECT * FROM t WHERE day = ':day'",
             ["':day' is text in quotes, and no parameter; write :day without quotes"],
         ),
-        ("SELECT \":day\", ':day'", ["':day' is text in quotes, and no parameter; write :day without quotes"] * 2),
+        (
+            "SELECT \":day\", ':day'",
+            ["':day' is text in quotes, and no parameter; write :day without quotes"] * 2,
+        ),
         (
             "SELECT * FROM t WHERE day = '{{ day }}' AND path LIKE '/in/${day}/%' AND n = '{day}'",
             [
@@ -76,12 +96,22 @@ def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
                 "{day} in '{day}' is text, and no parameter; write :day, outside of quotes",
             ],
         ),
-        ("SELECT '{{ ds }}'", ["{{ ds }} in '{{ ds }}' is text, and no parameter; write :NAME, outside of quotes"]),
-        pytest.param(f"SELECT '{'{{' * 400_000}'", [], id="in time that grows with the length alone"),
+        (
+            "SELECT '{{ ds }}'",
+            ["{{ ds }} in '{{ ds }}' is text, and no parameter; write :NAME, outside of quotes"],
+        ),
+        pytest.param(
+            f"SELECT '{'{{' * 400_000}'", [], id="in time that grows with the length alone"
+        ),
         ("SELECT date_format(at, 'HH:day'), ':dya', '{dya}' -- ':day'\n, `':day'` FROM t", []),
     ],
 )
-def test_a_parameter_in_quotes_or_in_the_form_of_a_template_is_told(text: str, messages: list[str]) -> None:
+def test_a_parameter_in_quotes_or_in_the_form_of_a_template_is_told(
+    text: str, messages: list[str]
+) -> None:
     spec = job({"steps": [{"sql": text, "output": "o"}]}, params={"day": 1})
     assert [problem.message for problem in quoted_markers(spec)] == messages
-    assert [problem.message for problem in doubts(spec)] == [*(p.message for p in unused_params(spec)), *messages]
+    assert [problem.message for problem in doubts(spec)] == [
+        *(p.message for p in unused_params(spec)),
+        *messages,
+    ]

@@ -45,20 +45,27 @@ def text_of(log: AttemptLog) -> str:
     return log.path.read_text()
 
 
-def test_the_folder_of_a_jobs_logs_is_made_for_the_first_and_again_if_it_is_gone(tmp_path: Path) -> None:
+def test_the_folder_of_a_jobs_logs_is_made_for_the_first_and_again_if_it_is_gone(
+    tmp_path: Path,
+) -> None:
     token = Token("j", "month[3]", 1, "n", "c")
     folder = tmp_path / "_staging" / "j" / "job.logs"
     for one in (token, replace(token, group="clean")):
         with AttemptLog(Files(str(tmp_path)), one.log).open() as log:
             log.logger.warning("written")
-    assert sorted(path.name for path in folder.iterdir()) == ["clean.1-n-c.log", "month.3.1-n-c.log"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "clean.1-n-c.log",
+        "month.3.1-n-c.log",
+    ]
     shutil.rmtree(folder)
     with (again := AttemptLog(Files(str(tmp_path)), replace(token, epoch=2).log)).open():
         again.logger.warning("written again")
     assert "written again" in text_of(again)
 
 
-def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(log: AttemptLog, tmp_path: Path) -> None:
+def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(
+    log: AttemptLog, tmp_path: Path
+) -> None:
     """As Sentry's does: it puts its own function around the one it finds, once in the life of a process."""
     heard: list[str] = []
     plain = logging.Logger.callHandlers
@@ -98,7 +105,10 @@ def test_records_of_a_kind_of_their_own_are_in_the_log(log: AttemptLog) -> None:
         assert logging.getLogRecordFactory() is usual
     finally:
         logging.setLogRecordFactory(usual)
-    assert [line.partition(": ")[2] for line in text_of(log).splitlines()] == ["1 and {2}", "after that"]
+    assert [line.partition(": ")[2] for line in text_of(log).splitlines()] == [
+        "1 and {2}",
+        "after that",
+    ]
 
 
 def test_a_secret_in_a_traceback_that_a_handler_of_a_step_has_shown_first_is_taken_out(
@@ -126,13 +136,19 @@ def test_a_secret_in_the_name_of_a_logger_a_thread_or_a_level_is_taken_out(tmp_p
     log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log", hush())
     console = io.StringIO()
     handler = logging.StreamHandler(console)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(threadName)s %(user)s %(message)s"))
+    handler.setFormatter(
+        logging.Formatter("%(levelname)s %(name)s %(threadName)s %(user)s %(message)s")
+    )
     logging.getLogger().addHandler(handler)
     logging.addLevelName(35, "hush-hush")
     try:
         with log.open():
             say = partial(
-                logging.getLogger("of.hush-hush").log, 35, "said", extra={"user": "hush-hush"}, stack_info=True
+                logging.getLogger("of.hush-hush").log,
+                35,
+                "said",
+                extra={"user": "hush-hush"},
+                stack_info=True,
             )
             thread = threading.Thread(target=say, name="hush-hush")
             thread.start()
@@ -145,7 +161,9 @@ def test_a_secret_in_the_name_of_a_logger_a_thread_or_a_level_is_taken_out(tmp_p
     assert "hush" not in console.getvalue() + text_of(log)
 
 
-def test_a_logger_that_was_told_to_keep_to_itself_is_not_in_the_log(log: AttemptLog, logger: logging.Logger) -> None:
+def test_a_logger_that_was_told_to_keep_to_itself_is_not_in_the_log(
+    log: AttemptLog, logger: logging.Logger
+) -> None:
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
     with log.open():

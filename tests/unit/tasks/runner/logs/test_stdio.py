@@ -49,7 +49,9 @@ def lines_of(log: AttemptLog) -> list[str]:
     return log.path.read_text().splitlines()
 
 
-def test_a_long_line_in_small_writes_costs_what_it_is_long_and_is_in_the_log_in_the_end(tmp_path: Path) -> None:
+def test_a_long_line_in_small_writes_costs_what_it_is_long_and_is_in_the_log_in_the_end(
+    tmp_path: Path,
+) -> None:
     log = printed_by_attempt(tmp_path)
     limit = Limit(2.0, time.process_time)
     with contextlib.redirect_stdout(io.StringIO()), log.open():
@@ -60,7 +62,9 @@ def test_a_long_line_in_small_writes_costs_what_it_is_long_and_is_in_the_log_in_
     assert text == "".join(f"{n:06}," for n in range(50_000))
 
 
-def test_a_line_that_does_not_end_is_shown_now_and_then_and_in_pieces_that_are_not_too_long(paper: Paper) -> None:
+def test_a_line_that_does_not_end_is_shown_now_and_then_and_in_pieces_that_are_not_too_long(
+    paper: Paper,
+) -> None:
     for _ in range(12):
         paper.tee.write(".")
         paper.now += 1
@@ -81,14 +85,18 @@ def test_a_line_that_was_shown_when_it_ends_leaves_no_empty_one(paper: Paper) ->
     assert paper.lines == ["x" * tee.MAX_LINE, "", "next"]
 
 
-def test_a_bar_that_draws_itself_again_is_shown_every_few_seconds_and_as_it_was_in_the_end(paper: Paper) -> None:
+def test_a_bar_that_draws_itself_again_is_shown_every_few_seconds_and_as_it_was_in_the_end(
+    paper: Paper,
+) -> None:
     for percent in range(101):
         paper.tee.write(f"\r{percent}%")
         paper.now += 0.1
     paper.tee.write("\n")
     assert paper.lines[-1] == "100%"
     assert 2 <= len(paper.lines) <= 4
-    assert paper.stream.getvalue().startswith("\r0%\r1%\r2%"), "the worker's own stream has all of it"
+    assert paper.stream.getvalue().startswith("\r0%\r1%\r2%"), (
+        "the worker's own stream has all of it"
+    )
 
 
 def test_a_bar_that_wipes_itself_out_leaves_no_empty_lines(paper: Paper) -> None:
@@ -98,7 +106,9 @@ def test_a_bar_that_wipes_itself_out_leaves_no_empty_lines(paper: Paper) -> None
     assert paper.lines == ["10%", "done"]
 
 
-@pytest.mark.parametrize("parts", [["one\r\ntwo\r\n"], ["one\r", "\ntwo", "\r\n"], ["one\n", "two\n"]])
+@pytest.mark.parametrize(
+    "parts", [["one\r\ntwo\r\n"], ["one\r", "\ntwo", "\r\n"], ["one\n", "two\n"]]
+)
 def test_lines_of_another_system_are_lines(paper: Paper, parts: list[str]) -> None:
     for part in parts:
         paper.tee.write(part)
@@ -147,7 +157,11 @@ def test_bytes_are_text_of_the_encoding_that_was_asked_for(paper: Paper) -> None
     paper.tee.reconfigure(encoding="latin-1")
     paper.tee.buffer.write(memoryview("café\n".encode(paper.tee.encoding)))
     assert paper.lines == ["café", "café"]
-    for slip, write in (("text", paper.tee.buffer.write), (b"bytes", paper.tee.write), (7, paper.tee.write)):
+    for slip, write in (
+        ("text", paper.tee.buffer.write),
+        (b"bytes", paper.tee.write),
+        (7, paper.tee.write),
+    ):
         with pytest.raises(TypeError):
             write(slip)  # type: ignore[operator]
 
@@ -179,9 +193,12 @@ def test_a_step_may_print_on_a_worker_that_has_no_streams(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("secret", "encoding"), [("pä€ssword1", "latin-1"), ("a\\b€password", "ascii"), ("a\\b\udcffpassword", "utf-8")]
+    ("secret", "encoding"),
+    [("pä€ssword1", "latin-1"), ("a\\b€password", "ascii"), ("a\\b\udcffpassword", "utf-8")],
 )
-def test_a_secret_is_taken_out_in_whatever_encoding_a_step_prints(paper: Paper, secret: str, encoding: str) -> None:
+def test_a_secret_is_taken_out_in_whatever_encoding_a_step_prints(
+    paper: Paper, secret: str, encoding: str
+) -> None:
     paper.secrets = Secrets({"PW": secret})
     paper.secrets.resolve("${secret:PW}")
     paper.tee = Tee("paper", paper.stream, paper.lines.append, secrets=paper.secrets)

@@ -19,7 +19,9 @@ def source(**change: Any) -> KafkaInput:
 def topic(*partitions: tuple[int, int], id: str = "A") -> Topic:
     """Of these first and end offsets."""
     return Topic(
-        id, {n: one for n, (one, _) in enumerate(partitions)}, {n: end for n, (_, end) in enumerate(partitions)}
+        id,
+        {n: one for n, (one, _) in enumerate(partitions)},
+        {n: end for n, (_, end) in enumerate(partitions)},
     )
 
 
@@ -34,9 +36,13 @@ def test_a_stream_begins_at_the_first_message_and_goes_on_from_its_position() ->
     assert reach.position == KafkaPosition({0: 9, 1: 4}, {0: 7, 1: 4}, "A")
 
 
-def test_a_partition_that_is_new_is_read_from_its_beginning_or_its_removed_messages_are_told() -> None:
+def test_a_partition_that_is_new_is_read_from_its_beginning_or_its_removed_messages_are_told() -> (
+    None
+):
     assert reach_of(source(), topic((0, 5), (0, 3)), at(5)).open == {1: (0, 3)}
-    with pytest.raises(OffsetsOutOfRange, match="partition 1 goes on at offset 0, and has the offsets 2 to 3"):
+    with pytest.raises(
+        OffsetsOutOfRange, match="partition 1 goes on at offset 0, and has the offsets 2 to 3"
+    ):
         reach_of(source(), topic((0, 5), (2, 3)), at(5))
 
 
@@ -44,7 +50,9 @@ def test_a_partition_that_is_new_is_read_from_its_beginning_or_its_removed_messa
     ("room", "expected"),
     [(100, {0: 10, 1: 2, 2: 30}), (12, {0: 5, 1: 2, 2: 5}), (1, {2: 1}), (7, {0: 2, 1: 2, 2: 3})],
 )
-def test_a_job_reads_at_most_so_many_and_of_each_partition_the_same(room: int, expected: dict[int, int]) -> None:
+def test_a_job_reads_at_most_so_many_and_of_each_partition_the_same(
+    room: int, expected: dict[int, int]
+) -> None:
     reach = reach_of(source(max_offsets_per_run=room), topic((0, 10), (0, 2), (0, 30)), None)
     assert sum(end for _, end in reach.open.values()) <= room
     assert sum(end for _, end in reach.open.values()) == sum(expected.values())
@@ -55,7 +63,9 @@ def test_a_job_reads_at_most_so_many_and_of_each_partition_the_same(room: int, e
 def test_messages_that_the_broker_has_removed_are_told_or_passed_over_if_the_spec_says_so() -> None:
     with pytest.raises(OffsetsOutOfRange) as told:
         reach_of(source(), topic((1_000, 2_000), (0, 5)), at(400, 5))
-    assert "partition 0 goes on at offset 400, and has the offsets 1,000 to 2,000" in str(told.value)
+    assert "partition 0 goes on at offset 400, and has the offsets 1,000 to 2,000" in str(
+        told.value
+    )
     assert "its retention" in str(told.value)
     assert "on_lost: skip" in str(told.value)
     reach = reach_of(source(on_lost="skip"), topic((1_000, 2_000), (0, 5)), at(400, 5))
@@ -64,7 +74,9 @@ def test_messages_that_the_broker_has_removed_are_told_or_passed_over_if_the_spe
 
 
 @pytest.mark.parametrize("on_lost", ["fail", "skip"])
-def test_a_partition_that_is_shorter_than_what_was_read_of_it_is_never_passed_over(on_lost: str) -> None:
+def test_a_partition_that_is_shorter_than_what_was_read_of_it_is_never_passed_over(
+    on_lost: str,
+) -> None:
     with pytest.raises(OffsetsOutOfRange, match="shorter than what was read of it") as told:
         reach_of(source(on_lost=on_lost), topic((0, 3)), at(400))
     assert "generation: 2" in str(told.value)

@@ -37,7 +37,9 @@ def names_in(folder: Path, stream: StreamInput | None = None) -> list[str]:
     return sorted(path.removeprefix(f"{folder}/") for path in found)
 
 
-@pytest.mark.parametrize("spelled", ["{}", "{}/", "/.{}", "/{}", "file://{}", "file:{}", "file://{}/."])
+@pytest.mark.parametrize(
+    "spelled", ["{}", "{}/", "/.{}", "/{}", "file://{}", "file:{}", "file://{}/."]
+)
 def test_one_place_is_one_stream_however_it_is_spelled(spelled: str) -> None:
     spelled = spelled.format("/in/events")
     if spelled.startswith("file:/in"):
@@ -47,7 +49,18 @@ def test_one_place_is_one_stream_however_it_is_spelled(spelled: str) -> None:
     assert stream_of("/in/a://b").stream == "/in/a:/b", "a colon is a letter"
 
 
-UNFINISHED = ["part", "partial", "filepart", "tmp", "inprogress", "_COPYING_", "crdownload", "swp", "bak", "x7Kq2"]
+UNFINISHED = [
+    "part",
+    "partial",
+    "filepart",
+    "tmp",
+    "inprogress",
+    "_COPYING_",
+    "crdownload",
+    "swp",
+    "bak",
+    "x7Kq2",
+]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +77,13 @@ def test_a_file_counts_once_its_name_ends_as_those_of_its_format_do(
     tmp_path: Path, form: str, names: list[str]
 ) -> None:
     def counted() -> list[str]:
-        return names_in(tmp_path, StreamInput(stream=str(tmp_path), format=form, schema="id STRING"))
+        return names_in(
+            tmp_path, StreamInput(stream=str(tmp_path), format=form, schema="id STRING")
+        )
 
-    unfinished = [f"{name}.{ending}" for name in names for ending in UNFINISHED] + [f"{name}~" for name in names]
+    unfinished = [f"{name}.{ending}" for name in names for ending in UNFINISHED] + [
+        f"{name}~" for name in names
+    ]
     arrive(tmp_path, *unfinished)
     assert counted() == []
     for name in names:
@@ -75,7 +92,17 @@ def test_a_file_counts_once_its_name_ends_as_those_of_its_format_do(
 
 
 def test_files_that_do_not_count_are_listed_as_ignored(tmp_path: Path) -> None:
-    arrive(tmp_path, "b.json", "c.json.part", "d.dat", "_SUCCESS", ".e.json", "_tmp/f.json", "sub/g.json", "sub/h.csv")
+    arrive(
+        tmp_path,
+        "b.json",
+        "c.json.part",
+        "d.dat",
+        "_SUCCESS",
+        ".e.json",
+        "_tmp/f.json",
+        "sub/g.json",
+        "sub/h.csv",
+    )
     found = listing(stream_of(tmp_path))
     assert sorted(Path(path).name for path in found.files) == ["b.json", "g.json"]
     assert some_names(found.ignored) == "5 (c.json.part, d.dat, h.csv, …)"
@@ -84,27 +111,52 @@ def test_files_that_do_not_count_are_listed_as_ignored(tmp_path: Path) -> None:
 
 def test_a_stream_may_name_the_files_that_count(tmp_path: Path) -> None:
     arrive(tmp_path, "part-0", "part-1._COPYING_", "part-2.tmp", "a.dat", "b.json", "sub/c.dat")
-    assert names_in(tmp_path, stream_of(tmp_path, files=["part-*", "*.dat"])) == ["a.dat", "part-0", "sub/c.dat"]
+    assert names_in(tmp_path, stream_of(tmp_path, files=["part-*", "*.dat"])) == [
+        "a.dat",
+        "part-0",
+        "sub/c.dat",
+    ]
     by_address = stream_of(f"{tmp_path}/*.dat")
     assert names_in(tmp_path, by_address) == ["a.dat"], "the address names the ending of its files"
     every = stream_of(tmp_path, files=["*"], ignore=["sub"])
-    assert names_in(tmp_path, every) == ["a.dat", "b.json", "part-0", "part-1._COPYING_", "part-2.tmp"]
+    assert names_in(tmp_path, every) == [
+        "a.dat",
+        "b.json",
+        "part-0",
+        "part-1._COPYING_",
+        "part-2.tmp",
+    ]
 
 
 @pytest.mark.parametrize("name", ["land [x] {y}", "{a,b}"])
-def test_a_folder_whose_name_is_a_pattern_of_others_is_not_taken_for_them(tmp_path: Path, name: str) -> None:
+def test_a_folder_whose_name_is_a_pattern_of_others_is_not_taken_for_them(
+    tmp_path: Path, name: str
+) -> None:
     """The stream would read `land x y`, or nothing, and say nothing."""
     arrive(tmp_path, f"{name}/mine.json", "land x y/other.json", "a/other.json")
     with pytest.raises(FileNameInvalid, match=r"Write \? for each"):
         listing(stream_of(tmp_path / name))
-    assert names_in(tmp_path, stream_of(tmp_path / re.sub(r"[][{},]", "?", name))) == [f"{name}/mine.json"]
+    assert names_in(tmp_path, stream_of(tmp_path / re.sub(r"[][{},]", "?", name))) == [
+        f"{name}/mine.json"
+    ]
     arrive(tmp_path, "a[b/never_closed.json")
     assert names_in(tmp_path, stream_of(tmp_path / "a[b")) == ["a[b/never_closed.json"]
 
 
 def test_every_letter_of_a_name_is_itself(tmp_path: Path) -> None:
     nfc, nfd = (unicodedata.normalize(form, "über.json") for form in ("NFC", "NFD"))
-    names = ["a:b.json", "[ab].json", "{a,b}.json", "*.json", "a?.json", "a\\b.json", "a b.json", "100%.json", nfc, nfd]
+    names = [
+        "a:b.json",
+        "[ab].json",
+        "{a,b}.json",
+        "*.json",
+        "a?.json",
+        "a\\b.json",
+        "a b.json",
+        "100%.json",
+        nfc,
+        nfd,
+    ]
     arrive(tmp_path, *names)
     assert sorted(names_in(tmp_path)) == sorted(names)
 
@@ -114,7 +166,10 @@ def test_a_name_that_is_no_utf8_is_refused_with_its_bytes(tmp_path: Path) -> Non
     Path(os.fsdecode(bad)).write_text("{}")
     assert names_in(tmp_path) == []
     os.rename(bad, bad.removesuffix(b".part"))
-    with pytest.raises(FileNameInvalid, match=r"is no UTF-8: b'.*/caf\\xe9\.json'.*mv \$'.*/caf\\xe9\.json' NEWNAME"):
+    with pytest.raises(
+        FileNameInvalid,
+        match=r"is no UTF-8: b'.*/caf\\xe9\.json'.*mv \$'.*/caf\\xe9\.json' NEWNAME",
+    ):
         listing(stream_of(tmp_path))
 
 
@@ -128,7 +183,9 @@ def test_the_locale_of_the_process_changes_no_name(tmp_path: Path, locale: str) 
         "sys.stdout.buffer.write(f.encode())"
     )
     environ = {**os.environ, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environ, capture_output=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=environ, capture_output=True, check=True
+    )
     assert told.stdout.decode() == f"{tmp_path}/über.json"
 
 
@@ -143,7 +200,9 @@ def test_the_locale_of_the_process_changes_no_name(tmp_path: Path, locale: str) 
         ("*.xml", []),
     ],
 )
-def test_a_pattern_chooses_files_and_folders_level_by_level(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+def test_a_pattern_chooses_files_and_folders_level_by_level(
+    tmp_path: Path, pattern: str, expected: list[str]
+) -> None:
     arrive(tmp_path, "a.json", "b1.json", "c.csv", "2026-01/x/d.json", "2026-02/e.json")
     assert names_in(tmp_path, stream_of(f"{tmp_path}/{pattern}")) == expected
 
@@ -157,11 +216,17 @@ def test_a_link_that_leads_back_to_a_folder_above_is_followed_once(tmp_path: Pat
     assert len(names_in(tmp_path)) <= 2
 
 
-def test_a_folder_that_cannot_be_read_is_an_error_with_its_path_and_an_empty_one_is_none(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_an_error_with_its_path_and_an_empty_one_is_none(
+    tmp_path: Path,
+) -> None:
     assert arrivals(stream_of(tmp_path), {}).looked == 0
-    with pytest.raises(SourceUnavailable, match=rf"cannot read {tmp_path}/gone: No such file or directory"):
+    with pytest.raises(
+        SourceUnavailable, match=rf"cannot read {tmp_path}/gone: No such file or directory"
+    ):
         listing(stream_of(tmp_path / "gone"))
-    with pytest.raises(SourceUnavailable, match=rf"cannot read {tmp_path}/gone: No such file or directory"):
+    with pytest.raises(
+        SourceUnavailable, match=rf"cannot read {tmp_path}/gone: No such file or directory"
+    ):
         listing(stream_of(tmp_path / "gone" / "*.json"))
     arrive(tmp_path, "file")
     with pytest.raises(SourceUnavailable, match="Not a directory"):
@@ -172,19 +237,25 @@ def test_a_folder_below_that_denies_access_stops_the_stream_with_its_path(guest:
     arrive(guest, "open/a.json", "closed/b.json")
     (guest / "closed").chmod(0)
     try:
-        with pytest.raises(SourceUnavailable, match=rf"cannot read {guest}/closed, below {guest}: Permission"):
+        with pytest.raises(
+            SourceUnavailable, match=rf"cannot read {guest}/closed, below {guest}: Permission"
+        ):
             listing(stream_of(guest))
     finally:
         (guest / "closed").chmod(0o755)
 
 
-def test_a_file_is_new_by_its_path_also_if_its_name_sorts_before_those_that_were_read(tmp_path: Path) -> None:
+def test_a_file_is_new_by_its_path_also_if_its_name_sorts_before_those_that_were_read(
+    tmp_path: Path,
+) -> None:
     arrive(tmp_path, "b.json", "c.json")
     before = listing(stream_of(tmp_path)).files
     arrive(tmp_path, "a.json")
     (tmp_path / "c.json").rename(tmp_path / "d.json")
     found = arrivals(stream_of(tmp_path), before)
-    assert [Path(file.path).name for file in found.new] == ["d.json", "a.json"], "the one written first"
+    assert [Path(file.path).name for file in found.new] == ["d.json", "a.json"], (
+        "the one written first"
+    )
     assert (found.looked, found.changed) == (3, [])
 
 
@@ -197,7 +268,9 @@ def test_a_file_with_other_content_is_told_or_read_again_or_passed_over_as_the_s
     arrive(tmp_path, "a.json", text="[]" if same_size else "[1, 2]")
     os.utime(tmp_path / "a.json", ns=(1, 1))
     arrive(tmp_path, "c.json")
-    with pytest.raises(FileChanged, match=rf"{tmp_path}/a.json \(read with 2 bytes, has .* changed: again"):
+    with pytest.raises(
+        FileChanged, match=rf"{tmp_path}/a.json \(read with 2 bytes, has .* changed: again"
+    ):
         arrivals(stream_of(tmp_path), before)
     again = arrivals(stream_of(tmp_path, changed="again"), before)
     assert [Path(file.path).name for file in again.new] == ["a.json", "c.json"]
@@ -209,20 +282,46 @@ def test_a_file_with_other_content_is_told_or_read_again_or_passed_over_as_the_s
 def test_objects_are_known_by_their_etag() -> None:
     place = "memory://landing-by-etag"
     files = Files(place)
-    for path in ("in/a.json", "in/2026/b.json", "in/_c.json", "in/d.json.part", "index/e.json", "in/empty.json"):
+    for path in (
+        "in/a.json",
+        "in/2026/b.json",
+        "in/_c.json",
+        "in/d.json.part",
+        "index/e.json",
+        "in/empty.json",
+    ):
         files.write_durable(path, b"" if "empty" in path else b"{}")
     stream = stream_of("s3://bucket/in").model_copy(update={"stream": f"{place}/in"})
     before = listing(stream).files
-    assert sorted(path.removeprefix(f"{place}/in/") for path in before) == ["2026/b.json", "a.json", "empty.json"]
+    assert sorted(path.removeprefix(f"{place}/in/") for path in before) == [
+        "2026/b.json",
+        "a.json",
+        "empty.json",
+    ]
     files.write_durable("in/a.json", b"[]")
     with pytest.raises(FileChanged, match=r"in/a\.json"):
         arrivals(stream, before)
 
 
 TREE = [
-    *("a.json", "b1.json", "b1.csv", "c.csv", "_SUCCESS", ".hidden.json", "d.json.tmp", "old/i.json", "x/old/j.json"),
+    *(
+        "a.json",
+        "b1.json",
+        "b1.csv",
+        "c.csv",
+        "_SUCCESS",
+        ".hidden.json",
+        "d.json.tmp",
+        "old/i.json",
+        "x/old/j.json",
+    ),
     *("2026-01/x/d.csv", "2026-01/x/k.json", "2026-02/e.json", "2026-02/old.json"),
-    *("_temporary/0/f.json", "2026-01/_temporary/0/g.json", ".staging/h.json", "2026-02/.staging/e.json"),
+    *(
+        "_temporary/0/f.json",
+        "2026-01/_temporary/0/g.json",
+        ".staging/h.json",
+        "2026-02/.staging/e.json",
+    ),
 ]
 
 
@@ -247,7 +346,9 @@ def test_a_bucket_is_listed_like_a_folder(
     for name in TREE:
         Files(bucket).write_durable(f"in/{name}", b"{}")
     local = listing(stream_of(f"{tmp_path}{pattern}", ignore=ignore))
-    stored = listing(stream_of("/in", ignore=ignore).model_copy(update={"stream": f"{bucket}/in{pattern}"}))
+    stored = listing(
+        stream_of("/in", ignore=ignore).model_copy(update={"stream": f"{bucket}/in{pattern}"})
+    )
     found = sorted(path.removeprefix(f"{tmp_path}/") for path in local.files)
     assert found == sorted(path.removeprefix(f"{bucket}/in/") for path in stored.files)
     ignored = sorted(path.removeprefix(f"{tmp_path}/") for path in local.ignored)
@@ -263,12 +364,16 @@ def test_the_oldest_object_is_read_first_whatever_its_name() -> None:
     files.write_durable("in/b.json", b"{}")
     written = arrivals(stream, {}).new[0].written
     assert written is not None
-    while (files.write_durable("in/a.json", b"{}"), listing(stream).stored[f"{place}/in/a.json"])[1] <= written:
+    while (files.write_durable("in/a.json", b"{}"), listing(stream).stored[f"{place}/in/a.json"])[
+        1
+    ] <= written:
         pass  # the clock of the store has not moved on
     assert [Path(file.path).name for file in arrivals(stream, {}).new] == ["b.json", "a.json"]
 
 
-def test_files_written_at_the_same_time_are_read_in_the_order_of_their_paths(tmp_path: Path) -> None:
+def test_files_written_at_the_same_time_are_read_in_the_order_of_their_paths(
+    tmp_path: Path,
+) -> None:
     names = [f"{number * 7 % 40:02}.json" for number in range(40)]
     arrive(tmp_path, *names)
     for name in names:
@@ -278,22 +383,36 @@ def test_files_written_at_the_same_time_are_read_in_the_order_of_their_paths(tmp
 
 def test_coordinators_may_list_without_spark_and_without_arrow() -> None:
     heavy = ("pyspark", "pyarrow", "pandas")
-    code = (
-        f"import sys, unstuck.tasks.streams.arrived.listing; print([name for name in {heavy} if name in sys.modules])"
-    )
+    code = f"import sys, unstuck.tasks.streams.arrived.listing; print([name for name in {heavy} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert told.stdout.strip() == "[]"
 
 
 def test_every_letter_of_the_name_of_an_object_is_itself(bucket: str, s3_server: S3Server) -> None:
-    names = ["a:b.json", "[ab].json", "{a,b}.json", "*.json", "a\\b.json", "a b.json", "100%.json", "a%20b.json"]
+    names = [
+        "a:b.json",
+        "[ab].json",
+        "{a,b}.json",
+        "*.json",
+        "a\\b.json",
+        "a b.json",
+        "100%.json",
+        "a%20b.json",
+    ]
     names += ["über.json", "a#b.json", "a?b.json", "~.json"]
     for number, name in enumerate(names):
         body = json.dumps({"id": number}).encode()
-        s3_server.client("s3").put_object(Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=body)
+        s3_server.client("s3").put_object(
+            Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=body
+        )
     stream = stream_of(f"{bucket}/in")
     new = arrivals(stream, {}).new
     assert sorted(file.path.removeprefix(f"{bucket}/in/") for file in new) == sorted(names)
     read = read_files(None, new, stream, Files("memory://not-used"), "none")
-    rows = {names.index(path.removeprefix(f"{bucket}/in/")): rows for path, rows in read.rows.items()}
-    assert (rows, sorted(read.frame["id"].to_pylist())) == (dict.fromkeys(range(len(names)), 1), [*range(len(names))])
+    rows = {
+        names.index(path.removeprefix(f"{bucket}/in/")): rows for path, rows in read.rows.items()
+    }
+    assert (rows, sorted(read.frame["id"].to_pylist())) == (
+        dict.fromkeys(range(len(names)), 1),
+        [*range(len(names))],
+    )

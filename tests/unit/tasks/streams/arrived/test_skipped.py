@@ -20,14 +20,18 @@ def note(files: Files, dataset: str, path: Path, why: str = "cut short") -> bool
     return note_skipped(files, dataset, Skipped(str(path), found_as(str(path)), why))
 
 
-def test_a_file_that_was_mended_and_is_bad_again_is_skipped_by_its_new_content(files: Files, tmp_path: Path) -> None:
+def test_a_file_that_was_mended_and_is_bad_again_is_skipped_by_its_new_content(
+    files: Files, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{")
     assert [note(files, "loads", bad), note(files, "loads", bad, "once more")] == [True, False]
     bad.write_text("{{{")
     assert skipped(files, ["loads"]) == []
     assert note(files, "loads", bad, "still bad")
-    assert [(one.content, one.why) for one in skipped(files, ["loads"])] == [(found_as(str(bad)), "still bad")]
+    assert [(one.content, one.why) for one in skipped(files, ["loads"])] == [
+        (found_as(str(bad)), "still bad")
+    ]
 
 
 def test_the_first_load_of_several_datasets_passes_over_the_files_skipped_for_any_of_them(

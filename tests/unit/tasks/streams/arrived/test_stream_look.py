@@ -33,7 +33,9 @@ class Place:
         """All that lies there is published."""
         self.loads += 1
         path = f"_staging/{self.loads}.position"
-        size = write_position(self.files, path, FilesPosition(dict(listing(stream_of(self.folder)).files)))
+        size = write_position(
+            self.files, path, FilesPosition(dict(listing(stream_of(self.folder)).files))
+        )
         checkpoint = Checkpoint(path, size, str(self.folder), 1, "", "files")
         self.datasets["loads"] = DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=checkpoint)
 
@@ -56,7 +58,9 @@ def test_a_look_says_how_much_is_new_and_how_long_it_lies_there(place: Place) ->
 
 
 @pytest.mark.parametrize("name", ["c.json", "sub/c.json", "sub/deep/c.json"])
-def test_after_idle_looks_a_new_file_is_seen_at_once_in_whatever_folder(place: Place, name: str) -> None:
+def test_after_idle_looks_a_new_file_is_seen_at_once_in_whatever_folder(
+    place: Place, name: str
+) -> None:
     arrive(place.folder, "a.json", "sub/b.json")
     place.load()
     assert [place.look().arrived for _ in range(3)] == [False] * 3
@@ -74,7 +78,9 @@ def test_after_idle_looks_a_part_that_is_renamed_is_seen_at_once(place: Place) -
     assert place.look().new == 1
 
 
-def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_come(place: Place) -> None:
+def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_come(
+    place: Place,
+) -> None:
     arrive(place.folder, *(f"{n}.json" for n in range(5)))
     place.load()
     assert not place.look().arrived
@@ -117,7 +123,10 @@ def test_what_a_run_would_fail_with_is_told_so_that_the_run_tells_it(place: Plac
     (place.folder / "a.json").unlink()
     place.folder.rmdir()
     gone = place.look()
-    assert (gone.arrived, f"cannot read {place.folder}: No such file" in gone.trouble) == (True, True)
+    assert (gone.arrived, f"cannot read {place.folder}: No such file" in gone.trouble) == (
+        True,
+        True,
+    )
     place.folder.mkdir()
     other = place.looks.look(stream_of(place.folder.parent), place.datasets, place.files)
     assert f"was loaded from {place.folder} before" in other.trouble
@@ -131,7 +140,9 @@ def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_h
     place.files.remove_file("_staging/1.position")
     assert "1.position" in place.look().trouble
     monkeypatch.setitem(sys.modules, "obstore", None)
-    assert place.looks.look(stream_of("s3://bucket-of-nobody/in"), {"loads": None}, place.files) == Look(known=False)
+    assert place.looks.look(
+        stream_of("s3://bucket-of-nobody/in"), {"loads": None}, place.files
+    ) == Look(known=False)
 
 
 def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
@@ -140,7 +151,9 @@ def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
     for generation in range(1, 6):
         assert not place.look(generation=generation).arrived
     listed: list[int] = []
-    monkeypatch.setattr(module, "listing", lambda stream: listed.append(stream.generation) or listing(stream))
+    monkeypatch.setattr(
+        module, "listing", lambda stream: listed.append(stream.generation) or listing(stream)
+    )
     for generation in (5, 4, 1):
         assert not place.look(generation=generation).arrived
     assert listed == [1], "the last two are remembered"

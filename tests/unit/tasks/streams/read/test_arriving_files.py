@@ -29,8 +29,12 @@ def arrive(folder: Path, *lines: str) -> None:
 
 def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -> list[Taken]:
     """All that one job after the other takes, until nothing is left."""
-    spec = StreamInput.model_validate({"stream": f"{folder}/in", "format": "text", "schema": "value STRING", **more})
-    source = ArrivingFiles(spec, Reader(None, Files(str(folder / "warehouse")), "arrived"), without_spark)
+    spec = StreamInput.model_validate(
+        {"stream": f"{folder}/in", "format": "text", "schema": "value STRING", **more}
+    )
+    source = ArrivingFiles(
+        spec, Reader(None, Files(str(folder / "warehouse")), "arrived"), without_spark
+    )
     found, position = list[Taken](), FilesPosition()
     while (taken := source.take(position)).position is not None:
         assert isinstance(taken.position, FilesPosition)
@@ -49,7 +53,10 @@ def rows(taken: Taken) -> list[str]:
         ({}, [["a", "bb", "c", "dddd", "e"]]),
         ({"max_files_per_run": 2}, [["a", "bb"], ["c", "dddd"], ["e"]]),
         ({"max_bytes_per_run": 3}, [["a", "bb"], ["c"], ["dddd"], ["e"]]),
-        ({"max_files_per_run": 1, "max_bytes_per_run": 100}, [["a"], ["bb"], ["c"], ["dddd"], ["e"]]),
+        (
+            {"max_files_per_run": 1, "max_bytes_per_run": 100},
+            [["a"], ["bb"], ["c"], ["dddd"], ["e"]],
+        ),
     ],
 )
 def test_each_job_reads_the_oldest_files_within_the_bounds_until_all_are_read_once(
@@ -60,18 +67,28 @@ def test_each_job_reads_the_oldest_files_within_the_bounds_until_all_are_read_on
     assert [rows(taken) for taken in found] == read
     left = [taken.counts.get("left", 0) for taken in found]
     assert left == [sum(map(len, read[n + 1 :])) for n in range(len(read))]
-    assert all((": 1 file" in one.told) == (one.counts.get("left") == 1) for one in found if "left for" in one.told)
+    assert all(
+        (": 1 file" in one.told) == (one.counts.get("left") == 1)
+        for one in found
+        if "left for" in one.told
+    )
 
 
-def test_a_job_without_spark_holds_a_bounded_part_of_a_full_folder_in_memory(tmp_path: Path) -> None:
+def test_a_job_without_spark_holds_a_bounded_part_of_a_full_folder_in_memory(
+    tmp_path: Path,
+) -> None:
     arrive(tmp_path, "a", "bb", "c")
     assert [rows(taken) for taken in takes(tmp_path, 3)] == [["a", "bb"], ["c"]]
     assert [rows(taken) for taken in takes(tmp_path, 3, max_bytes_per_run=10)] == [["a", "bb", "c"]]
 
 
-def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look(tmp_path: Path) -> None:
+def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look(
+    tmp_path: Path,
+) -> None:
     arrive(tmp_path, *map(str, range(40)))
-    spec = StreamInput.model_validate({"stream": f"{tmp_path}/in", "format": "text", "schema": "value STRING"})
+    spec = StreamInput.model_validate(
+        {"stream": f"{tmp_path}/in", "format": "text", "schema": "value STRING"}
+    )
     files, of = Files(str(tmp_path / "warehouse")), 3
 
     def member(number: int, position: FilesPosition | None = None) -> Taken:
@@ -82,7 +99,9 @@ def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look
         (tmp_path / "in" / f"{n}.txt").write_text(str(n))
     first.append(member(2))
     shares = [one.position for one in first if isinstance(one.position, FilesPosition)]
-    assert [len(one.seen) for one in shares] == [one.counts["files"] for one in first], "its own alone"
+    assert [len(one.seen) for one in shares] == [one.counts["files"] for one in first], (
+        "its own alone"
+    )
     whole = joined(None, shares)
     assert isinstance(whole, FilesPosition)
     second = [member(n, whole) for n in range(of)]
@@ -101,16 +120,28 @@ def test_a_bad_file_within_the_bound_does_not_hold_up_the_next_job(tmp_path: Pat
     (tmp_path / "in" / "999.txt").write_bytes(b"\xff")
     os.utime(tmp_path / "in" / "999.txt", ns=(0, 0))
     first, second = takes(tmp_path, max_files_per_run=1, on_bad_file="skip")
-    assert ([one.line for one in first.put_aside], first.counts["left"], rows(second)) == ([1], 1, ["bb"])
+    assert ([one.line for one in first.put_aside], first.counts["left"], rows(second)) == (
+        [1],
+        1,
+        ["bb"],
+    )
 
 
 def test_a_member_of_a_fork_leaves_only_files_of_its_own_share(tmp_path: Path) -> None:
     arrive(tmp_path, *map(str, range(20)))
     spec = StreamInput.model_validate(
-        {"stream": f"{tmp_path}/in", "format": "text", "schema": "value STRING", "max_files_per_run": 3}
+        {
+            "stream": f"{tmp_path}/in",
+            "format": "text",
+            "schema": "value STRING",
+            "max_files_per_run": 3,
+        }
     )
     files = Files(str(tmp_path / "warehouse"))
-    taken = [ArrivingFiles(spec, Reader(None, files, "arrived", Share(n, 2))).take(None) for n in range(2)]
+    taken = [
+        ArrivingFiles(spec, Reader(None, files, "arrived", Share(n, 2))).take(None)
+        for n in range(2)
+    ]
     assert [one.counts["files"] for one in taken] == [3, 3]
     assert sum(one.counts["left"] for one in taken) == 20 - 6
 
@@ -129,35 +160,53 @@ def test_a_file_that_vanishes_before_it_is_read_is_neither_read_nor_put_aside(
 
     monkeypatch.setattr(arriving_files, "arrivals", lists_and_loses_one)
     spec = StreamInput.model_validate(
-        {"stream": f"{tmp_path}/in", "format": "text", "schema": "value STRING", "on_bad_file": "skip"}
+        {
+            "stream": f"{tmp_path}/in",
+            "format": "text",
+            "schema": "value STRING",
+            "on_bad_file": "skip",
+        }
     )
-    taken = ArrivingFiles(spec, Reader(None, Files(str(tmp_path / "warehouse")), "arrived")).take(None)
+    taken = ArrivingFiles(spec, Reader(None, Files(str(tmp_path / "warehouse")), "arrived")).take(
+        None
+    )
     position = taken.position
     assert isinstance(position, FilesPosition)
     assert sorted(Path(path).name for path in position.seen) == ["997.txt", "999.txt"]
     assert [Path(path).name for path in position.put_aside] == ["997.txt"]
-    assert {name: taken.counts[name] for name in ("files", "put_aside", "unsettled")} == dict.fromkeys(
-        ("files", "put_aside", "unsettled"), 1
-    )
+    assert {
+        name: taken.counts[name] for name in ("files", "put_aside", "unsettled")
+    } == dict.fromkeys(("files", "put_aside", "unsettled"), 1)
 
 
-def test_a_file_that_may_not_be_read_is_an_error_of_the_source_and_never_put_aside(guest: Path) -> None:
+def test_a_file_that_may_not_be_read_is_an_error_of_the_source_and_never_put_aside(
+    guest: Path,
+) -> None:
     arrive(guest, "a", "bb")
     (closed := guest / "in" / "999.txt").chmod(0)
     for on_bad_file in ("fail", "skip"):
-        with pytest.raises(SourceUnavailable, match=rf"{closed} cannot be read by this worker: Permission denied"):
+        with pytest.raises(
+            SourceUnavailable, match=rf"{closed} cannot be read by this worker: Permission denied"
+        ):
             takes(guest, on_bad_file=on_bad_file)
     closed.chmod(0o644)
     assert [rows(taken) for taken in takes(guest, on_bad_file="skip")] == [["a", "bb"]]
 
 
-@pytest.mark.parametrize(("identity", "read"), [("path", ["a", "b", "a", "a"]), ("content", ["a", "b"])])
+@pytest.mark.parametrize(
+    ("identity", "read"), [("path", ["a", "b", "a", "a"]), ("content", ["a", "b"])]
+)
 def test_a_copy_is_reported_and_read_only_where_files_are_known_by_their_paths(
     tmp_path: Path, identity: str, read: list[str]
 ) -> None:
     arrive(tmp_path, "a", "b", "a", "", "")
     spec = StreamInput.model_validate(
-        {"stream": f"{tmp_path}/in", "format": "text", "schema": "value STRING", "identity": identity}
+        {
+            "stream": f"{tmp_path}/in",
+            "format": "text",
+            "schema": "value STRING",
+            "identity": identity,
+        }
     )
     source = ArrivingFiles(spec, Reader(None, Files(str(tmp_path / "warehouse")), "arrived"))
     first = source.take(None)
@@ -166,7 +215,9 @@ def test_a_copy_is_reported_and_read_only_where_files_are_known_by_their_paths(
     assert rows(first) + rows(second) == read
     assert second.counts["duplicates"] == 1
     assert f"{tmp_path}/in/renamed.txt is {tmp_path}/in/999.txt" in second.told
-    assert source.take(second.position).position is None, "a copy that is passed over counts as read"
+    assert source.take(second.position).position is None, (
+        "a copy that is passed over counts as read"
+    )
 
 
 def test_a_copy_of_a_file_that_could_not_be_read_is_left_for_the_next_job(

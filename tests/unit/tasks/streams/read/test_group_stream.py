@@ -68,7 +68,13 @@ class Attempts:
 
     def stream(self, source: Numbers, *appended: str) -> GroupStream:
         self.count += 1
-        return GroupStream("events", source, self.files, f"_staging/job/load/{self.count}-n-c", appended or ("loads",))
+        return GroupStream(
+            "events",
+            source,
+            self.files,
+            f"_staging/job/load/{self.count}-n-c",
+            appended or ("loads",),
+        )
 
     def load(self, arrived: int, **published: Checkpoint | None) -> Checkpoint:
         """Read what has arrived into ``loads``. Returns the checkpoint."""
@@ -84,7 +90,9 @@ def attempts(tmp_path: Path) -> Attempts:
     return Attempts(Files(str(tmp_path)))
 
 
-def test_an_attempt_goes_on_from_the_published_position_and_says_from_which(attempts: Attempts) -> None:
+def test_an_attempt_goes_on_from_the_published_position_and_says_from_which(
+    attempts: Attempts,
+) -> None:
     first = attempts.load(2)
     assert (first.stream, first.generation, first.after, first.kind) == ("/in", 1, "", "files")
     second = attempts.load(3, loads=first)
@@ -93,10 +101,14 @@ def test_an_attempt_goes_on_from_the_published_position_and_says_from_which(atte
     assert isinstance(position, FilesPosition)
     assert (sorted(position.seen), [*position.read]) == (["/in/0", "/in/1", "/in/2"], ["/in/2"])
     again = attempts.load(3, loads=first)
-    assert read_position(attempts.files, again.path) == position, "a dead attempt has changed nothing"
+    assert read_position(attempts.files, again.path) == position, (
+        "a dead attempt has changed nothing"
+    )
 
 
-def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_says_so(attempts: Attempts) -> None:
+def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_says_so(
+    attempts: Attempts,
+) -> None:
     first = attempts.load(2)
     stream, datasets = attempts.stream(Numbers(2)), Datasets({"loads": first})
     assert stream.open(datasets).frame == []
@@ -104,19 +116,28 @@ def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_sa
     rejected = replace(NO_ROWS, rejected_of="loads")
     both = stream.noted("loads", {"loads": NO_ROWS, "loads__rejected": rejected}, (), datasets)
     assert [one.nothing_new for one in both.values()] == ["0 files", "0 files"]
-    assert noted(stream, "loads", ROWS, datasets) == ROWS, "rows from elsewhere are published as always"
+    assert noted(stream, "loads", ROWS, datasets) == ROWS, (
+        "rows from elsewhere are published as always"
+    )
     assert noted(stream, "other", NO_ROWS, datasets) == NO_ROWS, "it is not appended"
     stream.check(["other"])
 
 
-def test_the_output_that_holds_the_position_must_be_written_and_others_only_note_it(attempts: Attempts) -> None:
+def test_the_output_that_holds_the_position_must_be_written_and_others_only_note_it(
+    attempts: Attempts,
+) -> None:
     first = attempts.load(1)
-    stream, datasets = attempts.stream(Numbers(2), "log", "loads"), Datasets({"log": None, "loads": first})
+    stream, datasets = (
+        attempts.stream(Numbers(2), "log", "loads"),
+        Datasets({"log": None, "loads": first}),
+    )
     stream.open(datasets)
     note = noted(stream, "log", ROWS, datasets).checkpoint
     assert note is not None
     assert note.held_by == "loads"
-    with pytest.raises(OutputInvalid, match="wrote log, but not loads, whose dataset holds the position"):
+    with pytest.raises(
+        OutputInvalid, match="wrote log, but not loads, whose dataset holds the position"
+    ):
         stream.check(["log"])
     made = noted(stream, "loads", NO_ROWS, datasets).checkpoint
     assert made is not None
@@ -132,9 +153,14 @@ def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rej
     stream, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
     stream.open(datasets)
     assert noted(stream, "elsewhere", ROWS, datasets).checkpoint is None
-    with pytest.raises(OutputInvalid, match=r"none can hold the position .* outputs: \{elsewhere: \{mode: append\}\}"):
+    with pytest.raises(
+        OutputInvalid,
+        match=r"none can hold the position .* outputs: \{elsewhere: \{mode: append\}\}",
+    ):
         stream.check(["elsewhere"])
-    both = stream.noted("b", {"b": ROWS, "b__rejected": replace(ROWS, rejected_of="b")}, (), datasets)
+    both = stream.noted(
+        "b", {"b": ROWS, "b__rejected": replace(ROWS, rejected_of="b")}, (), datasets
+    )
     assert [one.checkpoint is None for one in both.values()] == [False, True]
     note = noted(stream, "a", ROWS, datasets).checkpoint
     assert note is not None
@@ -142,7 +168,9 @@ def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rej
     stream.check(["b", "a"])
 
 
-def test_an_output_that_is_loaded_alone_one_day_goes_on_from_where_it_was(attempts: Attempts) -> None:
+def test_an_output_that_is_loaded_alone_one_day_goes_on_from_where_it_was(
+    attempts: Attempts,
+) -> None:
     stream, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
     stream.open(datasets)
     held, note = (noted(stream, name, ROWS, datasets).checkpoint for name in ("a", "b"))
@@ -180,19 +208,27 @@ def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_rea
     def opened(published: Checkpoint, source: Numbers) -> Taken:
         return attempts.stream(source).open(Datasets({"loads": published}))
 
-    with pytest.raises(Unrecoverable, match=r"loaded from /in before, and this job reads /else.* generation: 2"):
+    with pytest.raises(
+        Unrecoverable, match=r"loaded from /in before, and this job reads /else.* generation: 2"
+    ):
         opened(first, Numbers(1, identity="/else"))
     assert opened(first, Numbers(1, identity="/else", generation=2)).frame == ["/in/0"]
-    with pytest.raises(Unrecoverable, match=r"at generation 2 already, and this job has generation 1"):
+    with pytest.raises(
+        Unrecoverable, match=r"at generation 2 already, and this job has generation 1"
+    ):
         opened(replace(first, generation=2), Numbers(1))
-    assert opened(first, Numbers(1, generation=2)).frame == ["/in/0"], "a higher one reads all again"
+    assert opened(first, Numbers(1, generation=2)).frame == ["/in/0"], (
+        "a higher one reads all again"
+    )
     with pytest.raises(Unrecoverable, match=r"loaded from /in with state: true before"):
         opened(replace(first, state=PackedState("_staging/x.state.tar.gz", 1)), Numbers(1))
     with pytest.raises(InputMissing, match=r"the position of a stream is gone: .*/gone\.position"):
         opened(replace(first, path="_staging/gone.position"), Numbers(1))
 
 
-def test_a_dataset_that_other_streams_load_too_holds_the_position_of_one(attempts: Attempts) -> None:
+def test_a_dataset_that_other_streams_load_too_holds_the_position_of_one(
+    attempts: Attempts,
+) -> None:
     other = replace(attempts.load(1), stream="/else")
     stream, datasets = attempts.stream(Numbers(1), "log", "loads"), Datasets({"log": other})
     stream.open(datasets)
@@ -200,12 +236,18 @@ def test_a_dataset_that_other_streams_load_too_holds_the_position_of_one(attempt
     assert noted(stream, "loads", ROWS, datasets).checkpoint is not None
 
 
-def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(attempts: Attempts) -> None:
+def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(
+    attempts: Attempts,
+) -> None:
     one, two = attempts.load(1), attempts.load(2)
     datasets = Datasets({"a": one, "b": two})
     with pytest.raises(OutputInvalid, match=r"both a and b hold a position of /in.* generation: 2"):
         attempts.stream(Numbers(3), "a", "b").open(datasets)
-    assert attempts.stream(Numbers(3, generation=2), "a", "b").open(datasets).frame == ["/in/0", "/in/1", "/in/2"]
+    assert attempts.stream(Numbers(3, generation=2), "a", "b").open(datasets).frame == [
+        "/in/0",
+        "/in/1",
+        "/in/2",
+    ]
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])

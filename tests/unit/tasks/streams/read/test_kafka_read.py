@@ -39,9 +39,13 @@ def name_of(topic: str) -> str:
     return topic.rpartition("/")[2]
 
 
-def read(topic: str, position: KafkaPosition | None = None, format: str = "raw", **change: Any) -> ReadMessages:
+def read(
+    topic: str, position: KafkaPosition | None = None, format: str = "raw", **change: Any
+) -> ReadMessages:
     options = {"socket.timeout.ms": "5000", **change.pop("options", {})}
-    stream = KafkaInput.model_validate({"stream": topic, "format": format, "options": options, **change})
+    stream = KafkaInput.model_validate(
+        {"stream": topic, "format": format, "options": options, **change}
+    )
     return read_messages(Reader(None, Files("/"), "unused"), stream, options, position)
 
 
@@ -51,7 +55,9 @@ def values(found: ReadMessages, column: str = "value") -> list[Any]:
 
 def test_each_message_is_read_once_whichever_partition_it_is_in(broker: Broker, topic: str) -> None:
     for partition in range(3):
-        broker.produce(name_of(topic), *(b"%d-%d" % (partition, n) for n in range(10)), partition=partition)
+        broker.produce(
+            name_of(topic), *(b"%d-%d" % (partition, n) for n in range(10)), partition=partition
+        )
     first = read(topic)
     assert values(first) == [b"%d-%d" % (partition, n) for partition in range(3) for n in range(10)]
     assert first.position.next == {0: 10, 1: 10, 2: 10, 3: 0}
@@ -79,11 +85,20 @@ def test_what_arrives_while_it_is_read_is_left_to_the_next(
     assert values(read(topic, first.position)) == [b"3"]
 
 
-def test_a_job_reads_no_more_than_max_offsets_per_run_and_the_next_one_the_rest(broker: Broker, topic: str) -> None:
+def test_a_job_reads_no_more_than_max_offsets_per_run_and_the_next_one_the_rest(
+    broker: Broker, topic: str
+) -> None:
     broker.produce(name_of(topic), *map(str, range(25)))
     position, read_of = None, []
     for _ in range(3):
-        found = read(topic, position, format="json", schema="a STRING", max_offsets_per_run=10, on_bad_record="skip")
+        found = read(
+            topic,
+            position,
+            format="json",
+            schema="a STRING",
+            max_offsets_per_run=10,
+            on_bad_record="skip",
+        )
         read_of.append(len(found.put_aside))
         position = found.position
     assert read_of == [10, 10, 5]
@@ -106,18 +121,27 @@ def test_the_columns_say_what_a_message_is_beside_its_value(broker: Broker, topi
     assert (second["value"], second["key"], second["headers"]) == (None, None, None)
 
 
-def test_a_message_that_is_no_avro_is_told_with_its_partition_and_offset(broker: Broker, topic: str) -> None:
+def test_a_message_that_is_no_avro_is_told_with_its_partition_and_offset(
+    broker: Broker, topic: str
+) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
     schema = json.dumps({"type": "record", "name": "event", "fields": fields})
     broker.produce(name_of(topic), b"\x02\x02\x02a", b"\x04\x00", b"junk!", partition=2)
-    with pytest.raises(BadRecord, match=r"offset 2 of partition 2 is no row: it is no Avro of this schema"):
+    with pytest.raises(
+        BadRecord, match=r"offset 2 of partition 2 is no row: it is no Avro of this schema"
+    ):
         read(topic, format="avro", schema=schema)
     found = read(topic, format="avro", schema=schema, on_bad_record="skip", metadata=["offset"])
-    assert found.frame.to_pylist() == [{"id": 1, "name": "a", "offset": 0}, {"id": 2, "name": None, "offset": 1}]
+    assert found.frame.to_pylist() == [
+        {"id": 1, "name": "a", "offset": 0},
+        {"id": 2, "name": None, "offset": 1},
+    ]
     assert [(one.path.rpartition("/")[2], one.line) for one in found.put_aside] == [("2", 2)]
 
 
-def test_json_becomes_the_columns_of_the_schema_and_those_that_metadata_names(broker: Broker, topic: str) -> None:
+def test_json_becomes_the_columns_of_the_schema_and_those_that_metadata_names(
+    broker: Broker, topic: str
+) -> None:
     broker.produce(name_of(topic), {"id": 1, "at": "x"}, None, key=b"k")
     found = read(topic, format="json", schema="id BIGINT, at STRING", metadata=["key", "offset"])
     assert found.frame.to_pylist() == [
@@ -126,13 +150,20 @@ def test_json_becomes_the_columns_of_the_schema_and_those_that_metadata_names(br
     ]
 
 
-def test_a_message_that_is_no_row_fails_the_group_with_its_place_or_is_put_aside(broker: Broker, topic: str) -> None:
+def test_a_message_that_is_no_row_fails_the_group_with_its_place_or_is_put_aside(
+    broker: Broker, topic: str
+) -> None:
     broker.produce(name_of(topic), {"id": 1}, {"id": "x"}, b"\xff", {"id": 2}, partition=2)
     with pytest.raises(BadRecord) as told:
         read(topic, format="json", schema="id BIGINT")
-    assert "the message at offset 1 of partition 2 is no row: the column id (bigint) cannot hold 'x'" in str(told.value)
+    assert (
+        "the message at offset 1 of partition 2 is no row: the column id (bigint) cannot hold 'x'"
+        in str(told.value)
+    )
     assert r'It begins "{\"id\": \"x\"}"' in str(told.value)
-    found = read(topic, format="json", schema="id BIGINT", on_bad_record="skip", metadata=["offset"])
+    found = read(
+        topic, format="json", schema="id BIGINT", on_bad_record="skip", metadata=["offset"]
+    )
     assert found.frame.to_pylist() == [{"id": 1, "offset": 0}, {"id": 2, "offset": 3}]
     assert [(one.path, one.line, one.text) for one in found.put_aside] == [
         (f"{topic}/2", 1, '{"id": "x"}'),
@@ -140,17 +171,25 @@ def test_a_message_that_is_no_row_fails_the_group_with_its_place_or_is_put_aside
     ]
     with pytest.raises(BadRecord, match="no text in UTF-8"):
         read(topic, format="text")
-    assert [type(one) for one in read(topic, format="text", on_bad_record="skip").put_aside] == [PutAside]
+    assert [type(one) for one in read(topic, format="text", on_bad_record="skip").put_aside] == [
+        PutAside
+    ]
 
 
-def test_an_offset_that_the_broker_does_not_have_is_told_with_what_it_has(broker: Broker, topic: str) -> None:
+def test_an_offset_that_the_broker_does_not_have_is_told_with_what_it_has(
+    broker: Broker, topic: str
+) -> None:
     broker.produce(name_of(topic), b"1", b"2")
-    with pytest.raises(OffsetsOutOfRange, match="partition 0 goes on at offset 9, and has the offsets 0 to 2"):
+    with pytest.raises(
+        OffsetsOutOfRange, match="partition 0 goes on at offset 9, and has the offsets 0 to 2"
+    ):
         read(topic, KafkaPosition({0: 9}))
 
 
 def test_a_broker_that_is_away_is_told_with_what_the_client_says(broker: Broker) -> None:
-    with pytest.raises(SourceUnavailable, match=r"kafka://127\.0\.0\.1:1/t cannot be read: .*[Cc]onnect"):
+    with pytest.raises(
+        SourceUnavailable, match=r"kafka://127\.0\.0\.1:1/t cannot be read: .*[Cc]onnect"
+    ):
         read("kafka://127.0.0.1:1/t", options={"socket.timeout.ms": "1000"})
 
 
@@ -160,7 +199,9 @@ def test_a_topic_that_is_not_there_is_told(broker: Broker) -> None:
 
 
 def test_options_that_the_client_refuses_are_told_at_once(broker: Broker, topic: str) -> None:
-    with pytest.raises(Unrecoverable, match=r"cannot be read with these options: .*fetch\.min\.bytes"):
+    with pytest.raises(
+        Unrecoverable, match=r"cannot be read with these options: .*fetch\.min\.bytes"
+    ):
         read(topic, options={"fetch.min.bytes": "many"})
 
 
@@ -190,10 +231,14 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
     assert "cannot be read" in look(stream="kafka://127.0.0.1:1/t").trouble
     monkeypatch.setenv("WORD", "what the coordinator keeps")
     for reference in ("${secret:WORD}", "${env:WORD}"):
-        assert look(options={"sasl.username": reference}) == Look(known=False), "it goes to no broker from here"
+        assert look(options={"sasl.username": reference}) == Look(known=False), (
+            "it goes to no broker from here"
+        )
 
 
-def test_messages_of_more_than_one_batch_are_all_there(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_messages_of_more_than_one_batch_are_all_there(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
     broker.produce(name_of(topic), *(b"%d" % n for n in range(25_000)))
     stream = KafkaInput.model_validate({"stream": topic, "format": "text", "metadata": ["offset"]})
     found = read_messages(Reader(None, Files(str(tmp_path)), "unused"), stream, {}, None)

@@ -16,7 +16,10 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 FOLDER = "_staging/job/load/1-n-c/loads"
-BAD = [PutAside(f"/in/{name}.json", "it is no JSON", False, line, "{{") for name, line in (("b", 7), ("a", None))]
+BAD = [
+    PutAside(f"/in/{name}.json", "it is no JSON", False, line, "{{")
+    for name, line in (("b", 7), ("a", None))
+]
 
 
 @pytest.fixture
@@ -31,7 +34,9 @@ def made_with_rules(files: Files, *rejected: int) -> dict[str, StagedOutput]:
     good = stage_table(files, FOLDER, pa.table({"n": [1]}))
     bad = stage_table(files, FOLDER + REJECTED, pa.table(columns, schema=types))
     return {
-        FOLDER: StagedOutput(good.files, good.rows, good.schema, rejected_by={"positive": len(rejected)}),
+        FOLDER: StagedOutput(
+            good.files, good.rows, good.schema, rejected_by={"positive": len(rejected)}
+        ),
         FOLDER + REJECTED: StagedOutput(bad.files, bad.rows, bad.schema, rejected_of="loads"),
     }
 
@@ -48,7 +53,10 @@ def test_rejected_rows_and_files_that_were_put_aside_stand_beside_each_other(fil
     assert (rejected.rows, rejected.rejected_of) == (4, "loads")
     assert rows(files, rejected) == [
         *((number, ["positive"], None, None) for number in (-1, -2)),
-        *((None, [BAD_FILE], path, line) for path, line in (("/in/b.json", 7), ("/in/a.json", None))),
+        *(
+            (None, [BAD_FILE], path, line)
+            for path, line in (("/in/b.json", 7), ("/in/a.json", None))
+        ),
     ]
 
 
@@ -56,7 +64,9 @@ def test_rejected_rows_and_files_that_were_put_aside_stand_beside_each_other(fil
 def test_the_rejected_rows_have_the_same_columns_whatever_was_rejected(
     files: Files, rejected: tuple[int, ...], aside: list[PutAside]
 ) -> None:
-    whole = with_put_aside(files, FOLDER, made_with_rules(files, -1), BAD, (), BAD_FILE)[FOLDER + REJECTED]
+    whole = with_put_aside(files, FOLDER, made_with_rules(files, -1), BAD, (), BAD_FILE)[
+        FOLDER + REJECTED
+    ]
     found = with_put_aside(files, FOLDER, made_with_rules(files, *rejected), aside, (), BAD_FILE)
     part = found[FOLDER + REJECTED]
     assert (part.rows, part.schema) == (len(rejected) + len(aside), whole.schema)
