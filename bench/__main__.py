@@ -1,4 +1,6 @@
-"""``python -m bench``: measures Unstuck beside its peers on this machine, prints tables and writes JSON."""
+"""``python -m bench``: measures Unstuck beside its peers on this machine, prints tables and writes
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ CASES = {
 }
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 3}
 LONG = "fg"  # JVMs, and kills at random moments: not in a quick run
-APART = "iklmno"  # minutes of JVMs, a consumer of Kafka, 20,000 files, 10,000 jobs or commits: only where asked for
+# Minutes of JVMs, a consumer of Kafka, 20,000 files, 10,000 jobs or commits: only where asked for.
+APART = "iklmno"
 
 
 def main() -> None:

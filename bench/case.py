@@ -99,8 +99,8 @@ class Case:
 class Stage:
     """One Redis server, one fleet of ours and the peers that were asked for, until ``close``.
 
-    All are started when they are first needed. A peer that waits is stopped (SIGSTOP). A fleet of ours that waits takes
-    below one percent of a core.
+    All are started when they are first needed. A peer that waits is stopped (SIGSTOP). A fleet of
+    ours that waits takes below one percent of a core.
 
     Args:
         count: rounds of each case.
@@ -198,7 +198,10 @@ class Stage:
         return sample
 
     def _has(self, name: str, case: Case) -> bool:
-        """Whether the peer can be asked; it is started for that. The case notes what cannot be installed."""
+        """Whether the peer can be asked; it is started for that.
+
+        The case notes what cannot be installed.
+        """
         if self._allowed is not None and name not in self._allowed:
             return False
         if name not in self._peers and name not in self._lacking:

@@ -1,4 +1,6 @@
-"""A fleet of Unstuck as the README starts it: workers, one coordinator and beat, each a Celery process."""
+"""A fleet of Unstuck as the README starts it: workers, one coordinator and beat, each a Celery
+process.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ class Fleet:
         self.finish(self.client.submit(wide(width, "warm-up")).id)
 
     def start(self, name: str, *, slots: int = 2, queue: str = "light") -> None:
-        """Start ``worker N``, ``coordinator N`` or ``beat``, in a session of its own: a Ctrl-C is for the benchmark."""
+        """Start ``worker N``, ``coordinator N`` or ``beat``, in a session of its own: a Ctrl-C is
+        for the benchmark.
+        """
         node = ("-n", f"{name.replace(' ', '')}@bench", "-l", "WARNING")
         arguments = {
             "worker": ("-A", "unstuck.tasks", "worker", "-Q", queue, "-c", str(slots), *node),
@@ -115,16 +119,20 @@ class Fleet:
             del self._running[name]
 
     def kill(self, name: str) -> None:
-        """Kill it and all below it at once, as when its host is lost: nobody is left to report it."""
+        """Kill it and all below it at once, as when its host is lost: nobody is left to report
+        it.
+        """
         self.signal(name, signal.SIGSTOP)
         self.signal(name, signal.SIGKILL)
         self._running.pop(name).wait()
 
     def finish(self, job: str, timeout: float = 900.0) -> None:
-        """Wait until the job is FINISHED, by its status alone: a view of 10,000 groups would disturb what is measured.
+        """Wait until the job is FINISHED, by its status alone: a view of 10,000 groups would
+        disturb what is measured.
 
         Raises:
-            RuntimeError: the job ended in another way, or not in time, or a process of the fleet ended.
+            RuntimeError: the job ended in another way, or not in time, or a process of the fleet
+                ended.
         """
         key = self.keys.of(job).job
 

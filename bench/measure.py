@@ -1,4 +1,6 @@
-"""What is measured: wall time, CPU seconds of every process, and the median and spread of several rounds."""
+"""What is measured: wall time, CPU seconds of every process, and the median and spread of several
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class Sample:
     Args:
         seconds: wall time of the whole round.
         units: how many groups, tasks or hops the round had.
-        cpu: CPU seconds by role, user and system together: ``worker`` is its main process, see ``role_of``.
+        cpu: CPU seconds by role, user and system together: ``worker`` is its main process, see
+            ``role_of``.
         extra: other figures, by name with their unit.
     """
 
@@ -50,7 +53,9 @@ def measured(processes: dict[str, psutil.Process], units: int) -> Iterator[Sampl
 
 
 def cpu_by_role(processes: dict[str, psutil.Process]) -> Counter[str]:
-    """CPU seconds of the named process trees, with the children that they reaped, apart by role (``role_of``)."""
+    """CPU seconds of the named process trees, with the children that they reaped, apart by role
+    (``role_of``).
+    """
     found: Counter[str] = Counter()
     for name, root in processes.items():
         for process in (root, *root.children(recursive=True)):
@@ -63,7 +68,8 @@ def cpu_by_role(processes: dict[str, psutil.Process]) -> Counter[str]:
 
 
 def role_of(process: psutil.Process, name: str, root: psutil.Process) -> str:
-    """The tree's name for its root. Below a worker there are ``runners``, their ``watchdogs``, and JVMs.
+    """The tree's name for its root. Below a worker there are ``runners``, their ``watchdogs``, and
+    JVMs.
 
     Raises: psutil.NoSuchProcess.
     """

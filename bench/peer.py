@@ -1,4 +1,6 @@
-"""A peer: another system that does the same work, in an environment of its own, on the same Redis server."""
+"""A peer: another system that does the same work, in an environment of its own, on the same Redis
+server.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class NotInstalled(RuntimeError):
 class Peer:
     """The program ``peers/NAME_peer.py``, started once and asked as often as there are rounds.
 
-    Between two commands all its processes are stopped (SIGSTOP), so that what it does when idle changes no figure.
+    Between two commands all its processes are stopped (SIGSTOP), so that what it does when idle
+    changes no figure.
 
     Raises:
         NotInstalled: its environment cannot be made.
@@ -61,7 +64,9 @@ class Peer:
         return psutil.Process(self._process.pid)
 
     def run(self, what: str, n: int, beside: dict[str, psutil.Process]) -> Sample:
-        """Let it do ``n`` of ``what``. The seconds are by its own clock; ``beside``: whose CPU time counts, too."""
+        """Let it do ``n`` of ``what``. The seconds are by its own clock; ``beside``: whose CPU time
+        counts, too.
+        """
         self._signal(signal.SIGCONT)
         with measured({self.name: self.process, **beside}, n) as sample:
             seconds = self._ask(what, n)
@@ -107,9 +112,11 @@ class Peer:
 
 
 def environment(name: str) -> Path:
-    """The Python of a virtual environment with ``requirements-NAME.txt``, made on first use and after a change.
+    """The Python of a virtual environment with ``requirements-NAME.txt``, made on first use and
+    after a change.
 
-    A peer without such a file is a program on what Unstuck itself needs, and runs where the benchmark runs.
+    A peer without such a file is a program on what Unstuck itself needs, and runs where the
+    benchmark runs.
 
     Raises:
         NotInstalled: a package cannot be installed; the sentence says which.
@@ -130,7 +137,8 @@ def environment(name: str) -> Path:
 
 
 def installed(folder: Path, *wanted: str) -> Path:
-    """The Python of the virtual environment ``folder`` with what ``pip install`` is told; made if it is not complete.
+    """The Python of the virtual environment ``folder`` with what ``pip install`` is told; made if
+    it is not complete.
 
     Raises: subprocess.CalledProcessError: it cannot be made; ``stderr`` is what pip has said.
     """

@@ -25,7 +25,9 @@ FIGURE_COLUMNS = ("", "unstuck", "")
 
 
 def tables(case: Case) -> Iterator[tuple[Sequence[str], list[list[str]]]]:
-    """The tables of a case, each with its columns and rows: median (smallest to largest) of the rounds."""
+    """The tables of a case, each with its columns and rows: median (smallest to largest) of the
+    rounds.
+    """
     if case.pairs:
         yield PAIR_COLUMNS, [_pair_row(case, pair) for pair in case.pairs]
     if case.figures:

@@ -14,7 +14,9 @@ from unstuck.local.home import free_port
 
 
 class Server:
-    """The embedded Valkey (or a Redis on the PATH) with an append-only file, as users are told to run it."""
+    """The embedded Valkey (or a Redis on the PATH) with an append-only file, as users are told to
+    run it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -71,7 +73,9 @@ class Server:
 
 
 def calls_of(client: redis.Redis) -> dict[str, int]:
-    """How often each command was called since the server started, by the server's own statistics."""
+    """How often each command was called since the server started, by the server's own
+    statistics.
+    """
     stats = client.info("commandstats")
     return {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
 

@@ -1,6 +1,8 @@
-"""``python -m bench.sweeps N``: sweeps N times, once a second, and prints what each sweep cost as JSON.
+"""``python -m bench.sweeps N``: sweeps N times, once a second, and prints what each sweep cost as
+JSON.
 
-Nothing else may ask the server meanwhile, or its commands are counted, too. Settings come from ``UNSTUCK_*``.
+Nothing else may ask the server meanwhile, or its commands are counted, too. Settings come from
+``UNSTUCK_*``.
 """
 
 from __future__ import annotations

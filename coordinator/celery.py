@@ -1,6 +1,8 @@
-"""The Celery app of the coordinator: ``celery -A unstuck.coordinator worker -P threads``, and ``… beat``.
+"""The Celery app of the coordinator: ``celery -A unstuck.coordinator worker -P threads``, and ``…
+beat``.
 
-Its worker consumes the ``control`` queue (sweeps, submits, commands) and carries the report consumer as a bootstep.
+Its worker consumes the ``control`` queue (sweeps, submits, commands) and carries the report
+consumer as a bootstep.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, REPLY_WITHIN, retries
 
 NO_SPEC = (
-    "neither a spec nor its text. The task unstuck.submit takes a mapping, or the text of a YAML or JSON file, and "
-    "never opens a file by its path: `unstuck submit FILE` and Client().submit(PATH) do, where they are called"
+    "neither a spec nor its text. The task unstuck.submit takes a mapping, or the text of a YAML "
+    "or JSON file, and never opens a file by its path: `unstuck submit FILE` and "
+    "Client().submit(PATH) do, where they are called"
 )
 _BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the request
 _settings = settings()
@@ -56,7 +59,8 @@ app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)
 app.conf.update(
     worker_pool="threads",
     worker_concurrency=4,
-    # Two beats are harmless with RedBeat. Its lock would outlive a killed beat by 25 minutes if it were not told.
+    # Two beats are harmless with RedBeat. Its lock would outlive a killed beat by 25 minutes if it
+    # were not told.
     beat_scheduler="unstuck.coordinator.reconcile.beat:Scheduler",
     beat_max_loop_interval=max(1.0, _settings.sweep_every),
     redbeat_redis_url=without_options(_settings.redis_url),
@@ -97,8 +101,8 @@ class Beat(app.Beat):  # type: ignore[misc, name-defined]
 app.Beat = Beat
 refuse_other_pools(
     app,
-    "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may fork, and needs the "
-    "threads pool: leave out -P/--pool, or give -P threads.",
+    "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may "
+    "fork, and needs the threads pool: leave out -P/--pool, or give -P threads.",
 )
 
 
@@ -112,7 +116,8 @@ def _spec(given: Any) -> JobSpec:
     """The spec in a message: a mapping, or its text. Raises: SpecError."""
     if not isinstance(given, str):
         return JobSpec.from_values(given, None)
-    # A path would be one of this host, read with the rights of this coordinator, and its first words would be logged.
+    # A path would be one of this host, read with the rights of this coordinator, and its first
+    # words would be logged.
     if "\n" not in given.strip() and not given.lstrip().startswith("{"):
         raise SpecError([Problem(f"{shorten(given)} is {NO_SPEC}")])
     return JobSpec.from_text(given)
@@ -121,7 +126,10 @@ def _spec(given: Any) -> JobSpec:
 def _keep_refused(
     client: redis.Redis, task: Task, values: Mapping[str, Any], error: Exception
 ) -> None:
-    """Make a dead letter of a submit in vain. The error is in the log of this coordinator as well."""
+    """Make a dead letter of a submit in vain.
+
+    The error is in the log of this coordinator as well.
+    """
     asked = {
         name: one if isinstance(one, str) else json.dumps(one, default=str)
         for name, one in values.items()
@@ -135,10 +143,11 @@ def _keep_refused(
 
 
 def _task(name: str, method: Callable[..., Any]) -> None:
-    """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
+    """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may
+    lose the message.
 
-    A task takes the arguments of a ``method`` of `JobRequests` or `ScheduleRequests`. Its result, for the log of the
-    coordinator, is the id of the job, or the answer with its text.
+    A task takes the arguments of a ``method`` of `JobRequests` or `ScheduleRequests`. Its result,
+    for the log of the coordinator, is the id of the job, or the answer with its text.
     """
 
     names = [name for name in inspect.signature(method).parameters if name != "self"]
@@ -149,7 +158,8 @@ def _task(name: str, method: Callable[..., Any]) -> None:
                 f"unstuck.{name} takes {', '.join(names)}; {len(positional)} values were given"
             )
         values = {**dict(zip(names, positional, strict=False)), **named}
-        # The process that sent the message asks, as Celery names it; never the user of this coordinator.
+        # The process that sent the message asks, as Celery names it; never the user of this
+        # coordinator.
         origin = self.request.origin
         if "by" in names:
             values["by"] = values.get("by") or (

@@ -1,4 +1,6 @@
-"""The errors that the coordinator raises for callers, one sentence each; ``SpecError`` is in ``spec/problems.py``."""
+"""The errors that the coordinator raises for callers, one sentence each; ``SpecError`` is in
+``spec/problems.py``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class ConditionError(UnstuckError):
 
 
 class NoSuchJob(UnstuckError):
-    """No job with this id is in the store (it was never submitted here, or its retention is over)."""
+    """No job with this id is in the store (it was never submitted here, or its retention is
+    over).
+    """
 
     code = "NO_SUCH_JOB"
 
@@ -81,9 +85,9 @@ class Damaged(UnstuckError):
 class PublishFailed(UnstuckError):
     """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
 
-    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH, PARTITION_MISMATCH,
-    EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT, CANNOT_RESUME, STREAM_MOVED, DATASET_CHANGED,
-    DATASET_OWNED.
+    ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH,
+    PARTITION_MISMATCH, EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT, CANNOT_RESUME,
+    STREAM_MOVED, DATASET_CHANGED, DATASET_OWNED.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -122,7 +126,9 @@ class Unreachable(UnstuckError):
 
 
 class BadRequest(UnstuckError):
-    """The command makes no sense here: a value that cannot be read, a setting that is wrong, a missing part."""
+    """The command makes no sense here: a value that cannot be read, a setting that is wrong, a
+    missing part.
+    """
 
     code = "BAD_REQUEST"
 

@@ -1,4 +1,6 @@
-"""Find the Redis of the local fleet of this folder: where `unstuck up` writes its address, and who reads it."""
+"""Find the Redis of the local fleet of this folder: where `unstuck up` writes its address, and who
+reads it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def address_file(home: Path) -> Path:
 
 
 def address_of(home: Path) -> str | None:
-    """The address of the fleet that was started in ``home`` and has not ended in good order, or None."""
+    """The address of the fleet that was started in ``home`` and has not ended in good order, or
+    None.
+    """
     try:
         return address_file(home).read_text().strip() or None
     except OSError:
@@ -25,7 +29,8 @@ def address_of(home: Path) -> str | None:
 def with_local_fleet(settings: Settings) -> Settings:
     """``settings``, with the Redis of the local fleet of this folder where they name none.
 
-    A local fleet that does not answer is nevertheless the one: nobody must reach another without a word.
+    A local fleet that does not answer is nevertheless the one: nobody must reach another without a
+    word.
     """
     found = None if "redis_url" in settings.model_fields_set else address_of(DEFAULT_HOME.resolve())
     return settings.model_copy(update={"redis_url": found}) if found else settings

@@ -1,4 +1,6 @@
-"""Stores a job that a user submits or retries: checks it against its warehouse first, and makes it durable."""
+"""Stores a job that a user submits or retries: checks it against its warehouse first, and makes it
+durable.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ ENTRIES_KNOWN = 100_000  # of the log of each warehouse
 
 
 class StandsAlready(Exception):
-    """The log has an entry of the job that was to be stored: the store forgot it when it was rolled back."""
+    """The log has an entry of the job that was to be stored: the store forgot it when it was rolled
+    back.
+    """
 
     def __init__(self, job: str, result: PublishResult) -> None:
         super().__init__(result)
@@ -74,7 +78,8 @@ class Submitter:
     """Stores jobs in one Redis; ``breaker``: with warehouses that do not answer.
 
     Attributes:
-        client: by which it is asked whether what is stored is durable; None: of a store that is not.
+        client: by which it is asked whether what is stored is durable; None: of a store that is
+            not.
     """
 
     settings: Settings
@@ -86,7 +91,9 @@ class Submitter:
     owners: dict[str, OwnersAt] = field(default_factory=dict)
 
     def published_names(self) -> Collection[str]:
-        """Return the names of the datasets in the warehouse of the settings, as `published_names` does."""
+        """Return the names of the datasets in the warehouse of the settings, as `published_names`
+        does.
+        """
         return published_names(self.settings.warehouse, self.breaker)
 
     def store_job(
@@ -112,8 +119,8 @@ class Submitter:
         compiled = compile_to_store(job_spec)
         old = None if again is None else again.job
         key = key if key or again is None else again.key(compiled.fingerprint)
-        # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
-        # stored, or its work is done again under another key.
+        # Before the warehouse is asked, which may be in trouble by now: a job that is stored must
+        # not be called not stored, or its work is done again under another key.
         if key and (stored := self.submissions.submitted(key, compiled.fingerprint)) is not None:
             self.make_durable(f"job {stored}")
             return Submitted(stored, new=False)
@@ -126,8 +133,8 @@ class Submitter:
             self.breaker.call(warehouse, refused, lambda: place.check_id(expected))
         standing = self.breaker.call(warehouse, refused, place.tried_id)
         vacuums = self.submissions.vacuums(standing) if standing else 0
-        # Noted here, before anything can be published: a store that is rolled back to any later point still finds
-        # the job's own package above its base.
+        # Noted here, before anything can be published: a store that is rolled back to any later
+        # point still finds the job's own package above its base.
         oldest, base = self.breaker.call(warehouse, refused, place.readable, LISTING)
         job_spec.check_versions(
             oldest if old is None else 0, base
@@ -228,7 +235,8 @@ class Submitter:
         package_id: str,
         own_id: str = "",
     ) -> None:
-        """Look for the package in the log, up to ``base``: publishers look above. Raises: StandsAlready.
+        """Look for the package in the log, up to ``base``: publishers look above. Raises:
+        StandsAlready.
 
         Args:
             since: as in `OfSchedule`.
@@ -277,11 +285,14 @@ class Submitter:
         return known
 
     def make_durable(self, what: str) -> None:
-        """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""
+        """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises:
+        NotDurable.
+        """
         kind, most = self.settings.durability, round(DURABLE_WITHIN * 1000)
         if kind == "everysec" or self.client is None:
             return
-        # A connection waits for what it has written itself, and this may be another one than that of the commit.
+        # A connection waits for what it has written itself, and this may be another one than that
+        # of the commit.
         with self.client.pipeline(transaction=False) as pipe:
             pipe.set(Keys(self.settings.prefix).durable, "", px=most)
             if kind == "fsync":
@@ -292,5 +303,6 @@ class Submitter:
         confirmed = answer[0] if kind == "fsync" else answer
         if confirmed < 1:
             raise NotDurable(
-                f"{what} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within {DURABLE_WITHIN:g}s"
+                f"{what} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within "
+                f"{DURABLE_WITHIN:g}s"
             )

@@ -1,4 +1,6 @@
-"""The sentence for every error of Redis, and the boundary at which a caller of the client meets it."""
+"""The sentence for every error of Redis, and the boundary at which a caller of the client meets
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ REPEATS = 1  # of a request on a connection that has answered before
 ELSEWHERE = (
     "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
 )
-# By the class of redis-py, or by the word of the server: there is no class where a script adds text around the answer.
+# By the class of redis-py, or by the word of the server: there is no class where a script adds text
+# around the answer.
 _ANSWERS = (
     (
         "ReadOnlyError|READONLY",
@@ -52,13 +55,18 @@ _ANSWERS = (
     ),
     (
         "DB index is out of range|SELECT is not allowed in cluster",
-        "has no such database: {message}. End UNSTUCK_REDIS_URL with the number of one that it has, such as /0.",
+        (
+            "has no such database: {message}. End UNSTUCK_REDIS_URL with the number of one that it "
+            "has, such as /0."
+        ),
     ),
 )
 
 
 def unreachable(url: str, error: redis.RedisError, otherwise: str = "") -> Unreachable:
-    """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not answer."""
+    """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not
+    answer.
+    """
     place = f"The Redis at {without_password(url)}"
     # A script adds its digest and line.
     message = re.sub(r"\.? script: .*", "", str(error).strip()).rstrip(".") or type(error).__name__
@@ -70,7 +78,8 @@ def unreachable(url: str, error: redis.RedisError, otherwise: str = "") -> Unrea
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
         helps = otherwise or _advice(url)
         return Unreachable(
-            f"No Redis answers at {without_password(url)}: {message}. {perhaps_tls(url, error)}{helps}"
+            f"No Redis answers at {without_password(url)}: {message}. "
+            f"{perhaps_tls(url, error)}{helps}"
         )
     return Unreachable(f"{place} answered with an error: {message}")
 
@@ -81,14 +90,16 @@ def _advice(url: str) -> str:
     if url != address_of(home):
         return ELSEWHERE
     return (
-        f"The fleet of this folder was started there and has not ended in good order ({address_file(home)}): start it "
-        "again with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of another fleet. No other was asked."
+        "The fleet of this folder was started there and has not ended in good order "
+        f"({address_file(home)}): start it again with `unstuck up`, or set UNSTUCK_REDIS_URL to "
+        "the Redis of another fleet. No other was asked."
     )
 
 
 @contextmanager
 def answering(url: str, otherwise: str = "") -> Iterator[redis.Redis]:
-    """A connection to the Redis at ``url``, closed at the end, for who answers within five seconds whatever Redis does.
+    """A connection to the Redis at ``url``, closed at the end, for who answers within five seconds
+    whatever Redis does.
 
     Args:
         otherwise: the advice if Redis does not answer, instead of the usual.
@@ -98,8 +109,8 @@ def answering(url: str, otherwise: str = "") -> Iterator[redis.Redis]:
     """
     with connect(url, timeout=ANSWER_TIMEOUT, repeats=0) as client:
         try:
-            # Without repeats: redis-py multiplies those of the connection with those of the request, so a frozen
-            # server would hold a person for four times the timeout.
+            # Without repeats: redis-py multiplies those of the connection with those of the
+            # request, so a frozen server would hold a person for four times the timeout.
             client.ping()
             client.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
             yield client
@@ -116,9 +127,11 @@ def _told(url: str) -> Iterator[None]:
 
 
 def in_sentences(room: T, url: str) -> T:
-    """``room``, whose public methods raise `Unreachable` from now on where the Redis at ``url`` answers with an error.
+    """``room``, whose public methods raise `Unreachable` from now on where the Redis at ``url``
+    answers with an error.
 
-    Of this object alone: inside, the coordinator tells an outage from a refusal by the errors of redis-py.
+    Of this object alone: inside, the coordinator tells an outage from a refusal by the errors of
+    redis-py.
     """
     for name, method in inspect.getmembers(room, inspect.ismethod):
         if not name.startswith("_"):

@@ -1,7 +1,7 @@
 """The site of the documentation, for Sphinx: ``make docs`` builds it into build/docs.
 
-The source folder is the repository, so that a page may link to any file of it. The pages stay plain Markdown, which
-reads as well on a code host; the navigation stands here.
+The source folder is the repository, so that a page may link to any file of it. The pages stay plain
+Markdown, which reads as well on a code host; the navigation stands here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The steps of the dynamic fork (``dynamic.yaml``): one group per carrier that the data turns out to hold.
+"""The steps of the dynamic fork (``dynamic.yaml``): one group per carrier that the data turns out
+to hold.
 
 Plain Python with Arrow (``spark: false``): no JVM is started, inputs are Arrow tables.
 """
@@ -22,7 +23,9 @@ def clean(spark: None, ctx: StepContext) -> pa.Table:
 
 
 def favourite(spark: None, ctx: StepContext, carrier: str) -> pa.Table:
-    """One row: where ``carrier`` flies most, how often, and its mean arrival delay there in minutes."""
+    """One row: where ``carrier`` flies most, how often, and its mean arrival delay there in
+    minutes.
+    """
     flights = ctx.input("clean")
     own = flights.filter(pc.equal(flights["carrier"], carrier))
     routes = own.group_by("dest").aggregate([([], "count_all"), ("arr_delay", "mean")])

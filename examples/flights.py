@@ -1,8 +1,11 @@
-"""The steps of the flights pipeline (``flights.yaml``): what delayed the flights out of New York City in 2013?"""
+"""The steps of the flights pipeline (``flights.yaml``): what delayed the flights out of New York
+City in 2013?
+"""
 
-# Steps are plain functions of a Spark session, a context and parameters. They read through ``ctx.input`` and write
-# through ``ctx.output`` (or by returning a frame), and nowhere else: so an attempt that dies, or is doubled, leaves
-# nothing behind. ``flights_truth.py`` finds the same numbers without Spark.
+# Steps are plain functions of a Spark session, a context and parameters. They read through
+# ``ctx.input`` and write through ``ctx.output`` (or by returning a frame), and nowhere else: so an
+# attempt that dies, or is doubled, leaves nothing behind. ``flights_truth.py`` finds the same
+# numbers without Spark.
 
 from __future__ import annotations
 
@@ -21,11 +24,12 @@ if TYPE_CHECKING:
 
     from unstuck import StepContext
 
-# Above this the instrument was wrong: the data has one hour of 1,048 mph at Newark. In miles per hour.
+# Above this the instrument was wrong: the data has one hour of 1,048 mph at Newark. In miles per
+# hour.
 HIGHEST_BELIEVABLE_WIND = 200.0
 
-# Factor → its column, and its classes as (name, lower bound); a class ends below the next one's bound.
-# Inches per hour, miles and miles per hour, as the weather table has them.
+# Factor → its column, and its classes as (name, lower bound); a class ends below the next one's
+# bound. Inches per hour, miles and miles per hour, as the weather table has them.
 WEATHER_CLASSES: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "precipitation": (
         "precip",
@@ -44,13 +48,15 @@ MONTHS = (
 )
 
 
-# -- clean: three steps of one group, in one session ----------------------------------------------------------
+# -- clean: three steps of one group, in one session -----------------------------------------------
 
 
 def clean(spark: SparkSession, ctx: StepContext, year: int) -> DataFrame:
-    """One row per scheduled flight of ``year``: times in UTC, cancelled and diverted marked, its aircraft joined.
+    """One row per scheduled flight of ``year``: times in UTC, cancelled and diverted marked, its
+    aircraft joined.
 
-    ``origin`` with ``time_hour`` (the hour of the scheduled departure, UTC) is the key to the weather.
+    ``origin`` with ``time_hour`` (the hour of the scheduled departure, UTC) is the key to the
+    weather.
 
     Raises:
         Unrecoverable: the data is not installed, or has no flight in ``year``.
@@ -64,7 +70,8 @@ def clean(spark: SparkSession, ctx: StepContext, year: int) -> DataFrame:
         )
     ctx.progress(1, 2)
 
-    # The rows go to Spark through this process, not by file name: executors on other hosts have no such file.
+    # The rows go to Spark through this process, not by file name: executors on other hosts have no
+    # such file.
     flights = spark.createDataFrame(of_year)
     planes = spark.createDataFrame(read_table("planes")).withColumnRenamed("year", "built")
     cleaned = (
@@ -83,7 +90,8 @@ def clean(spark: SparkSession, ctx: StepContext, year: int) -> DataFrame:
                 "time_hour",
                 "scheduled_at",
             ),
-            # dep_time is a local clock reading that wraps at midnight; the delay does not, so it gives the instant.
+            # dep_time is a local clock reading that wraps at midnight; the delay does not, so it
+            # gives the instant.
             F.timestamp_add("MINUTE", F.col("dep_delay").cast("int"), F.col("scheduled_at")).alias(
                 "departed_at"
             ),
@@ -100,7 +108,9 @@ def clean(spark: SparkSession, ctx: StepContext, year: int) -> DataFrame:
 
 
 def clean_weather(spark: SparkSession, ctx: StepContext) -> pa.Table:
-    """One row per airport and hour. An Arrow table: for 26,000 rows a Spark job would be longer on its way."""
+    """One row per airport and hour. An Arrow table: for 26,000 rows a Spark job would be longer on
+    its way.
+    """
     weather = read_table("weather")
     wind = weather["wind_speed"]
     believable = pc.if_else(
@@ -117,11 +127,13 @@ def airlines(spark: SparkSession, ctx: StepContext) -> pa.Table:
     return read_table("airlines")
 
 
-# -- the measures: by_carrier and by_origin are SQL in the spec ------------------------------------------------
+# -- the measures: by_carrier and by_origin are SQL in the spec ------------------------------------
 
 
 def measures(late_after: int) -> list[Column]:
-    """The columns that every table of delays has. Late: departed ``late_after`` minutes or more behind schedule."""
+    """The columns that every table of delays has. Late: departed ``late_after`` minutes or more
+    behind schedule.
+    """
     return [
         F.count("*").alias("flights"),
         F.count_if("cancelled").alias("cancelled"),
@@ -133,7 +145,10 @@ def measures(late_after: int) -> list[Column]:
 
 
 def month(spark: SparkSession, ctx: StepContext, month: int, late_after: int) -> DataFrame:
-    """One row: the measures of one month. A fork of twelve of these makes the dataset ``monthly``."""
+    """One row: the measures of one month.
+
+    A fork of twelve of these makes the dataset ``monthly``.
+    """
     flights = ctx.input("clean").where(F.col("month") == month)
     return flights.agg(
         F.lit(month).alias("month"), F.lit(MONTHS[month - 1]).alias("name"), *measures(late_after)
@@ -141,7 +156,9 @@ def month(spark: SparkSession, ctx: StepContext, month: int, late_after: int) ->
 
 
 def weather_class(factor: str) -> Column:
-    """A struct of factor, position and class for a row of the weather; ``unknown`` (last) where nobody measured."""
+    """A struct of factor, position and class for a row of the weather; ``unknown`` (last) where
+    nobody measured.
+    """
     column, classes = WEATHER_CLASSES[factor]
 
     def struct(position: int, name: str) -> Column:
@@ -158,9 +175,11 @@ def weather_class(factor: str) -> Column:
 
 
 def weather_delays(spark: SparkSession, ctx: StepContext, late_after: int) -> DataFrame:
-    """The measures by class of precipitation, visibility and wind in the hour and at the airport of departure.
+    """The measures by class of precipitation, visibility and wind in the hour and at the airport of
+    departure.
 
-    ``position`` puts the classes of a factor in order. The rows are in none: a sort would be one more shuffle.
+    ``position`` puts the classes of a factor in order. The rows are in none: a sort would be one
+    more shuffle.
     """
     weather = ctx.input("weather").select("origin", "time_hour", "precip", "visib", "wind_speed")
     return (
@@ -175,11 +194,13 @@ def weather_delays(spark: SparkSession, ctx: StepContext, late_after: int) -> Da
     )
 
 
-# -- report ---------------------------------------------------------------------------------------------------
+# -- report ----------------------------------------------------------------------------------------
 
 
 def report(spark: SparkSession, ctx: StepContext, late_after: int) -> None:
-    """The headline numbers: ``position``, ``name``, ``value`` as people read it, ``number`` as machines compare it."""
+    """The headline numbers: ``position``, ``name``, ``value`` as people read it, ``number`` as
+    machines compare it.
+    """
     names = ("flights_by_carrier", "flights_by_origin", "monthly", "weather_delays")
     tables = {name: [row.asDict() for row in ctx.input(name).collect()] for name in names}
     overall = (

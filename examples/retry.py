@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 
 class WeatherServiceAway(Exception):
-    """The kind of error that goes away by itself; Unstuck knows nothing of it, so it counts as recoverable."""
+    """The kind of error that goes away by itself; Unstuck knows nothing of it, so it counts as
+    recoverable.
+    """
 
 
 def flaky(spark: None, ctx: StepContext, fails: int, folder: str | None = None) -> pa.Table:
     """Fail ``fails`` times, then write the number of the try that succeeded.
 
-    The tries are counted in a file of ``folder`` (None: the system's folder for temporary files), outside of the
-    attempt, because an attempt starts from nothing by design. It needs one host, which is why only a demo does it.
+    The tries are counted in a file of ``folder`` (None: the system's folder for temporary files),
+    outside of the attempt, because an attempt starts from nothing by design. It needs one host,
+    which is why only a demo does it.
 
     Raises:
         WeatherServiceAway: this was one of the first ``fails`` tries.

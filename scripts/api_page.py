@@ -1,6 +1,7 @@
 """Write docs/api.md, the reference of the Python API, from the docstrings of what users import.
 
-``python -m scripts.api_page`` writes it again. A test compares it with the code, and runs every example in it.
+``python -m scripts.api_page`` writes it again. A test compares it with the code, and runs every
+example in it.
 """
 
 from __future__ import annotations
@@ -127,10 +128,14 @@ def page() -> str:
         parts.append(f"## {title}")
         parts += [part for name, member in members for part in _member(name, member)]
     parts.append(
-        "## Errors\n\nEach is an `UnstuckError`: `code` is for a machine to compare, `str()` for people."
+        "## Errors\n\nEach is an `UnstuckError`: `code` is for a machine to compare, `str()` for "
+        "people."
     )
     rows = [
-        f"| `{one.__name__}` | {_code(one)} | {_text(inspect.getdoc(one) or '').partition(chr(10))[0]} |"
+        (
+            f"| `{one.__name__}` | {_code(one)} | "
+            f"{_text(inspect.getdoc(one) or '').partition(chr(10))[0]} |"
+        )
         for one in errors()
     ]
     parts.append("\n".join(["| error | code | |", "|---|---|---|", *rows]))

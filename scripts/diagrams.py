@@ -1,4 +1,5 @@
-"""Draw the pictures in docs/images, and the tables of moves and of metrics in pages of docs, from the code.
+"""Draw the pictures in docs/images, and the tables of moves and of metrics in pages of docs, from
+the code.
 
 ``python scripts/diagrams.py`` writes them again. A test of the docs compares them with the code.
 """
@@ -33,7 +34,7 @@ Moves = Mapping[tuple[StrEnum, StrEnum], str]
 GREEN, AMBER, GREY, BLUE = "#e3f5e6", "#fdf1d8", "#eef1f4", "#e6f0fa"
 
 
-# -- tables ---------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def table(moves: Moves) -> str:
@@ -87,7 +88,7 @@ def drawn(name: str, page: str) -> str:
     return page
 
 
-# -- pictures -------------------------------------------------------------------------------------------------
+# -- pictures --------------------------------------------------------------------------------------
 
 
 def architecture() -> str:

@@ -1,4 +1,7 @@
-"""A few shapes in SVG: boxes, arrows and lines of text. The diagrams of the docs are drawn from them."""
+"""A few shapes in SVG: boxes, arrows and lines of text.
+
+The diagrams of the docs are drawn from them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-
 
 @dataclass
 class Drawing:
-    """One picture. All measures are pixels, and every point is ``(x, y)`` from the upper left corner."""
+    """One picture.
+
+    All measures are pixels, and every point is ``(x, y)`` from the upper left corner.
+    """
 
     width: int
     height: int
@@ -33,7 +39,8 @@ class Drawing:
     ) -> None:
         """A box with lines of text: the first one is bold, the others are small."""
         self.shapes.append(
-            f"<rect x='{x}' y='{y}' width='{w}' height='{h}' rx='{round}' fill='{fill}' stroke='{SOFT}'/>"
+            f"<rect x='{x}' y='{y}' width='{w}' height='{h}' rx='{round}' fill='{fill}' "
+            f"stroke='{SOFT}'/>"
         )
         top = y + h / 2 - (len(text) - 1) * 8.5 + 5
         for n, line in enumerate(text):
@@ -59,20 +66,23 @@ class Drawing:
         weight = " font-weight='600'" if bold else ""
         size, colour = (12, SOFT) if small else (14, INK)
         self.shapes.append(
-            f"<text x='{x:g}' y='{y:g}' font-size='{size}' fill='{colour}' text-anchor='{anchor}'{weight}>"
-            f"{escape(text)}</text>"
+            f"<text x='{x:g}' y='{y:g}' font-size='{size}' fill='{colour}' "
+            f"text-anchor='{anchor}'{weight}>{escape(text)}</text>"
         )
 
     def label(self, x: float, y: float, text: str) -> None:
         """A small text in the middle of ``x``, on paper that hides the lines behind it."""
         wide = 6.1 * len(text) + 8
         self.shapes.append(
-            f"<rect x='{x - wide / 2:.1f}' y='{y - 12:g}' width='{wide:.1f}' height='15' fill='{PAPER}'/>"
+            f"<rect x='{x - wide / 2:.1f}' y='{y - 12:g}' width='{wide:.1f}' height='15' "
+            f"fill='{PAPER}'/>"
         )
         self.text(x, y, text, small=True)
 
     def arrow(self, start: Point, end: Point, bend: float = 0, dashed: bool = False) -> None:
-        """An arrow from ``start`` to ``end``; ``bend`` moves its middle so far to the left of its direction."""
+        """An arrow from ``start`` to ``end``; ``bend`` moves its middle so far to the left of its
+        direction.
+        """
         (x1, y1), (x2, y2) = start, end
         length = math.dist(start, end)
         mx, my = (
@@ -81,8 +91,8 @@ class Drawing:
         )
         line = " stroke-dasharray='6 4'" if dashed else ""
         self.shapes.append(
-            f"<path d='M{x1:g} {y1:g} Q{mx:.1f} {my:.1f} {x2:g} {y2:g}' fill='none' stroke='{SOFT}'"
-            f" stroke-width='1.5'{line}/>"
+            f"<path d='M{x1:g} {y1:g} Q{mx:.1f} {my:.1f} {x2:g} {y2:g}' fill='none' "
+            f"stroke='{SOFT}' stroke-width='1.5'{line}/>"
         )
         # The tip is a shape of its own: not every program that shows SVG turns markers.
         angle = math.atan2(y2 - my, x2 - mx)
@@ -96,7 +106,8 @@ class Drawing:
 
     def line(self, start: Point, end: Point) -> None:
         self.shapes.append(
-            f"<path d='M{start[0]:g} {start[1]:g} L{end[0]:g} {end[1]:g}' stroke='{SOFT}' stroke-dasharray='2 4'/>"
+            f"<path d='M{start[0]:g} {start[1]:g} L{end[0]:g} {end[1]:g}' stroke='{SOFT}' "
+            "stroke-dasharray='2 4'/>"
         )
 
     def svg(self) -> str:

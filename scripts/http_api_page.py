@@ -1,6 +1,7 @@
 """Write docs/http-api.md, the reference of the HTTP API, from its OpenAPI document.
 
-``python -m scripts.http_api_page`` writes it again. A test compares it with the code, and runs every example in it.
+``python -m scripts.http_api_page`` writes it again. A test compares it with the code, and runs
+every example in it.
 """
 
 from __future__ import annotations
@@ -127,7 +128,10 @@ def _route(route: str, method: str, operation: dict[str, Any]) -> Iterator[str]:
     yield f"### {method.upper()} {route}"
     yield operation["description"]
     rows = [
-        f"| `{one['name']}` | {_type(one['schema'])} | {_told(one['schema'], one.get('description', ''))} |"
+        (
+            f"| `{one['name']}` | {_type(one['schema'])} | "
+            f"{_told(one['schema'], one.get('description', ''))} |"
+        )
         for one in operation.get("parameters", ())
         if one["in"] == "query"
     ]
@@ -155,8 +159,9 @@ def _document(name: str, schema: dict[str, Any]) -> Iterator[str]:
         yield "One of " + ", ".join(f"`{one}`" for one in schema["enum"]) + "."
     required = schema.get("required", ())
     rows = [
-        f"| `{field}` | {_type(one)}{'' if field in required else ', may be left out' * name.endswith('Body')} |"
-        f" {_told(one, one.get('description', ''))} |"
+        f"| `{field}` | "
+        f"{_type(one)}{'' if field in required else ', may be left out' * name.endswith('Body')} | "
+        f"{_told(one, one.get('description', ''))} |"
         for field, one in schema.get("properties", {}).items()
     ]
     if rows:

@@ -1,13 +1,14 @@
-"""Record ``unstuck watch`` in a terminal while a runner is killed, and draw the recording as docs/images/watch.svg.
+"""Record ``unstuck watch`` in a terminal while a runner is killed, and draw the recording as
+docs/images/watch.svg.
 
-Needs ``pyte``, a terminal in Python: ``pip install -e '.[docs]'``. FOLDER is made, used and removed; the picture shows
-its name.
+Needs ``pyte``, a terminal in Python: ``pip install -e '.[docs]'``. FOLDER is made, used and
+removed; the picture shows its name.
 
     python -m scripts.record_watch FOLDER
 """
 
-# Everything in the picture happens: a local fleet with an embedded Valkey, a job with slow Spark steps, a terminal of
-# the operating system, and SIGKILL.
+# Everything in the picture happens: a local fleet with an embedded Valkey, a job with slow Spark
+# steps, a terminal of the operating system, and SIGKILL.
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class Terminal:
     """A program in a pseudo-terminal, and what its screen shows.
 
     Attributes:
-        frames: every screen that differed from the one before, with its time and the caption of that time.
+        frames: every screen that differed from the one before, with its time and the caption of
+            that time.
         caption: a line below the screen, such as the command that was given in another terminal.
     """
 
@@ -113,7 +115,10 @@ class Terminal:
         os.close(theirs)
 
     def look(self) -> bool:
-        """Take in what the program wrote, and keep the screen if it changed. False once the program has ended."""
+        """Take in what the program wrote, and keep the screen if it changed.
+
+        False once the program has ended.
+        """
         ended = self._program.poll() is not None
         while select.select([self._fd], [], [], 0.1)[0]:
             try:
@@ -136,7 +141,9 @@ class Terminal:
 
 
 def record(folder: Path) -> list[Frame]:
-    """Run the job in ``folder``, kill the first runner that is half through a member, and answer what was seen."""
+    """Run the job in ``folder``, kill the first runner that is half through a member, and answer
+    what was seen.
+    """
     (folder / "steps.py").write_text(STEPS)
     (folder / "sales.yaml").write_text(SPEC)
     env = {name: value for name, value in os.environ.items() if not name.startswith("UNSTUCK_")}

@@ -1,4 +1,7 @@
-"""Draw a recording of a terminal as one SVG that plays by itself. Rows that stay the same are drawn once."""
+"""Draw a recording of a terminal as one SVG that plays by itself.
+
+Rows that stay the same are drawn once.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ APART = (
 
 
 class Frame(NamedTuple):
-    """One screen: when it appeared in seconds, its rows of characters as pyte has them, and a line below it."""
+    """One screen: when it appeared in seconds, its rows of characters as pyte has them, and a line
+    below it.
+    """
 
     at: float
     screen: tuple[tuple[Any, ...], ...]
@@ -41,9 +46,11 @@ class Frame(NamedTuple):
 
 
 def animated(frames: Sequence[Frame], title: str, command: str, longest: float = 24.0) -> str:
-    """The recording as SVG, played faster where it took longer than ``longest`` seconds; the picture says how much.
+    """The recording as SVG, played faster where it took longer than ``longest`` seconds; the
+    picture says how much.
 
-    Where animations are not shown, or not wanted, the picture is the first screen that has a caption.
+    Where animations are not shown, or not wanted, the picture is the first screen that has a
+    caption.
     """
     took = frames[-1].at
     speed = max(1.0, took / longest)
@@ -136,7 +143,9 @@ def _intervals(
 def _animation(
     intervals: Sequence[tuple[float, float]], total: float, still: float, styles: list[str]
 ) -> str:
-    """The attribute of a group that is shown in ``intervals``; its keyframes are added to ``styles``."""
+    """The attribute of a group that is shown in ``intervals``; its keyframes are added to
+    ``styles``.
+    """
     if [(round(begin), end) for begin, end in intervals] == [(0, total)]:
         return ""
     steps = {0.0: "hidden"}

@@ -1,6 +1,8 @@
-"""Take the pictures of the page in docs/images, from a local fleet with jobs that run, wait, fail and are done.
+"""Take the pictures of the page in docs/images, from a local fleet with jobs that run, wait, fail
+and are done.
 
-Needs Chromium, and Playwright of the extra ``test``. FOLDER is made, used and removed; the pictures show its name.
+Needs Chromium, and Playwright of the extra ``test``. FOLDER is made, used and removed; the pictures
+show its name.
 
     python -m scripts.web_pictures FOLDER
 """
@@ -125,7 +127,9 @@ SCREENS = {
 
 
 def pictures(folder: Path) -> None:
-    """Run the fleet in ``folder`` until there is something to see on every screen, and take the pictures."""
+    """Run the fleet in ``folder`` until there is something to see on every screen, and take the
+    pictures.
+    """
     (folder / "steps.py").write_text(STEPS)
     specs = {
         "sales": SALES,

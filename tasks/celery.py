@@ -1,4 +1,5 @@
-"""The Celery app of workers, ``celery -A unstuck.tasks worker``: its one task, and a runner in each of its children.
+"""The Celery app of workers, ``celery -A unstuck.tasks worker``: its one task, and a runner in each
+of its children.
 
 A coordinator sends wake-ups through ``tasks.transport.celery_app`` and never imports this module.
 """
@@ -25,11 +26,13 @@ from unstuck.tasks.worker.shutdown import this_worker
 
 log = logging.getLogger(__name__)
 
-PAUSE = 1.0  # seconds that a child lives which cannot be a runner, so that its worker does not fork without a pause
+# Seconds that a child lives which cannot be a runner, so that its worker does not fork without a
+# pause.
+PAUSE = 1.0
 
 WITHOUT_JAVA = (
-    "Groups with `spark: false` need no Java: start a worker for them with -Q light, or, for queues of other names, "
-    "with UNSTUCK_SPARK_MASTER=none."
+    "Groups with `spark: false` need no Java: start a worker for them with -Q light, or, for "
+    "queues of other names, with UNSTUCK_SPARK_MASTER=none."
 )
 
 app.conf.worker_pool = TaskPool
@@ -38,12 +41,15 @@ app.steps["consumer"].add(Acknowledging)
 
 @app.task(name="unstuck.run")  # type: ignore[untyped-decorator]
 def run(queue: str = "") -> str:
-    """Run what stands ready on ``queue`` and the worker's other queues; answers what became of it, for Celery's log."""
+    """Run what stands ready on ``queue`` and the worker's other queues; answers what became of it,
+    for Celery's log.
+    """
     if not isinstance(
         queue, str
     ):  # Redis refuses it in words that a runner takes for those of a store in trouble
         raise TypeError(f"the queue of a wake-up is its name, not {queue!r:.80}")
-    # Imported when needed: Celery's commands, such as inspect, import this module too, and need no runner.
+    # Imported when needed: Celery's commands, such as inspect, import this module too, and need no
+    # runner.
     from unstuck.tasks.runner.runner import this_runner
     from unstuck.tasks.runner.take import run_ready
 
@@ -55,8 +61,8 @@ class WorkerStallDetector(StallDetector):
     """The stall detector of a worker."""
 
     consequence = (
-        "though messages wait there and it has an idle runner (UNSTUCK_STALLED_AFTER). It hands back what it runs and "
-        "ends, so that its supervisor restarts it; no job is lost by that"
+        "though messages wait there and it has an idle runner (UNSTUCK_STALLED_AFTER). It hands "
+        "back what it runs and ends, so that its supervisor restarts it; no job is lost by that"
     )
 
     def at_work(self) -> bool:
@@ -66,7 +72,9 @@ class WorkerStallDetector(StallDetector):
         this_worker().give_up()
 
     def free(self, consumer: Any) -> bool:
-        """Also true if a runner says so: a main process whose loop hangs believes its runners at work for ever."""
+        """Also true if a runner says so: a main process whose loop hangs believes its runners at
+        work for ever.
+        """
         return super().free(consumer) or this_worker().idle_slots.available
 
 
@@ -79,8 +87,8 @@ _runner_slots: int | None = None
 
 refuse_other_pools(
     app,
-    "celery -A unstuck.tasks worker runs each attempt in a process of its own and needs the prefork pool: "
-    "leave out -P/--pool, and give -c/--concurrency for more runners.",
+    "celery -A unstuck.tasks worker runs each attempt in a process of its own and needs the "
+    "prefork pool: leave out -P/--pool, and give -c/--concurrency for more runners.",
 )
 
 
@@ -92,7 +100,8 @@ def _refuse_unfit_host(_worker: Any) -> None:
         leave(f"This worker does not start: {error}.")
     if lacks := lacking(settings(), queues, WITHOUT_JAVA):
         leave(
-            f"This worker does not start, since its host cannot run what {', '.join(queues)} may bring.\n{lacks}"
+            f"This worker does not start, since its host cannot run what {', '.join(queues)} may "
+            f"bring.\n{lacks}"
         )
 
 
@@ -104,7 +113,8 @@ def _count_slots(instance: Any, **_: Any) -> None:
     global _runner_slots
     if instance.app is app:
         _runner_slots = int(instance.concurrency)
-        # Imported here, and shared by the runners that are forked from this process, and by their watchdogs.
+        # Imported here, and shared by the runners that are forked from this process, and by their
+        # watchdogs.
         import unstuck.tasks.runner.runner  # noqa: F401
         from unstuck.tasks.driver.host_trial import share_with_children
         from unstuck.tasks.steps.loaded import loaded
@@ -128,8 +138,9 @@ def _start_runner(**_: Any) -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take nothing
         # Celery would log it, and give this child wake-ups, each of which would be lost in it.
         log.critical(
-            "the process %d cannot be a runner: %s: %s. It takes nothing and ends; the worker starts another, until "
-            "one can. What stands ready waits meanwhile, or goes to other workers",
+            "the process %d cannot be a runner: %s: %s. It takes nothing and ends; the worker "
+            "starts another, until one can. What stands ready waits meanwhile, or goes to other "
+            "workers",
             os.getpid(),
             type(error).__name__,
             error,

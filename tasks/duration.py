@@ -1,7 +1,7 @@
 """Durations as people write them (``90``, ``"15s"``, ``"1h30m"``), held as seconds.
 
-``Seconds`` is the type of every duration in specs and settings, so that the unit stands in the type; ``Timeout`` is one
-that cannot be zero.
+``Seconds`` is the type of every duration in specs and settings, so that the unit stands in the
+type; ``Timeout`` is one that cannot be zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-# Each unit once at most, the largest first. Without flags or named groups, since the JSON schema holds it too.
+# Each unit once at most, the largest first. Without flags or named groups, since the JSON schema
+# holds it too.
 _PATTERN = "(?=[0-9])" + "".join(f"(?:({_NUMBER}){unit})?" for unit in _UNITS)
 _WHOLE = re.compile(_PATTERN)
 _PLAIN = re.compile(_NUMBER)
@@ -25,10 +26,12 @@ _EXPECTED = "expected a duration such as 15s, 10m, 1h30m or 7d"
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds in ``value``: a number of seconds, or text such as ``500ms``, ``15s``, ``1h30m``, ``7d``.
+    """Seconds in ``value``: a number of seconds, or text such as ``500ms``, ``15s``, ``1h30m``,
+    ``7d``.
 
     Raises:
-        ValueError: the text is not a duration; or it is negative, above 100 years, or below a millisecond and not zero.
+        ValueError: the text is not a duration; or it is negative, above 100 years, or below a
+            millisecond and not zero.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         # pydantic turns a ValueError, not a TypeError, into a problem of the field.
@@ -64,7 +67,9 @@ def _shown(value: Any) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``seconds`` in the shortest form a person reads at a glance: ``0.4s``, ``12s``, ``3m05s``, ``2h10m``."""
+    """``seconds`` in the shortest form a person reads at a glance: ``0.4s``, ``12s``, ``3m05s``,
+    ``2h10m``.
+    """
     if seconds < 0:
         return "-" + format_duration(-seconds)
     if seconds < 10:

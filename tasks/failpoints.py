@@ -1,7 +1,7 @@
 """Failpoints: the named moments at which a test can make a process die, freeze or fail.
 
-Between two steps of the protocol a process may be lost. Unarmed, a failpoint costs a call and one comparison; no
-setting arms a process, only code of a test does (docs/failpoints.md).
+Between two steps of the protocol a process may be lost. Unarmed, a failpoint costs a call and one
+comparison; no setting arms a process, only code of a test does (docs/failpoints.md).
 """
 
 from __future__ import annotations
@@ -97,13 +97,19 @@ _act: Act | None = None
 
 
 def reach(point: Point, job: str) -> None:
-    """This process is at ``point``, at work on ``job``. Returns at once unless a test has armed the process."""
+    """This process is at ``point``, at work on ``job``.
+
+    Returns at once unless a test has armed the process.
+    """
     if _act is not None:
         _act(point, job)
 
 
 def arm(act: Act | None) -> Act | None:
-    """Call ``act`` at every point from now on, in the thread that reached it; None disarms. Returns the act before."""
+    """Call ``act`` at every point from now on, in the thread that reached it; None disarms.
+
+    Returns the act before.
+    """
     global _act
     before, _act = _act, act
     return before

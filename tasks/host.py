@@ -1,4 +1,5 @@
-"""Checks whether a host has what a worker needs, before a worker takes anything and before its runners do.
+"""Checks whether a host has what a worker needs, before a worker takes anything and before its
+runners do.
 
 It imports nothing that it looks for.
 """
@@ -36,21 +37,26 @@ def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
 
 
 def worker_here(settings: Settings) -> RunsOn:
-    """Of a worker of this host. It runs no Spark without Java, which workers of the queue ``light`` need not have."""
+    """Of a worker of this host.
+
+    It runs no Spark without Java, which workers of the queue ``light`` need not have.
+    """
     none = settings.spark_master == NO_SPARK
     none |= not settings.spark_master.startswith("sc://") and java_program() is None
     return replace(release_here(), spark=NO_SPARK) if none else release_here()
 
 
 def lacking(settings: Settings, queues: Collection[str], without_java: str = "") -> str:
-    """Name all that a worker of ``queues`` needs and this host lacks, a line each with the cure; empty if nothing.
+    """Name all that a worker of ``queues`` needs and this host lacks, a line each with the cure;
+    empty if nothing.
 
     ``without_java``: how to start one that needs no Java.
     """
     found = []
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
         found.append(
-            f"{' and '.join(missing)} cannot be imported by {sys.executable}. {how_to_install('worker')}"
+            f"{' and '.join(missing)} cannot be imported by {sys.executable}. "
+            f"{how_to_install('worker')}"
         )
     if _needs_java(settings, queues) and (java := lacking_java()):
         found += [java, without_java]
@@ -58,12 +64,17 @@ def lacking(settings: Settings, queues: Collection[str], without_java: str = "")
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs an extra of Unstuck. No package index has Unstuck, so the command names a checkout."""
+    """The command that installs an extra of Unstuck.
+
+    No package index has Unstuck, so the command names a checkout.
+    """
     return f"In a checkout of Unstuck run: pip install -e '.[{extra}]'"
 
 
 def lacking_java() -> str:
-    """Why Spark finds no Java here that it can run on, in a sentence; empty if it does, or if nobody can tell."""
+    """Why Spark finds no Java here that it can run on, in a sentence; empty if it does, or if
+    nobody can tell.
+    """
     try:
         version = java_version()
     except subprocess.TimeoutExpired:  # a busy host, or a slow disk: Spark may still start
@@ -77,20 +88,26 @@ def lacking_java() -> str:
 
 
 def java_is_gone(settings: Settings, queues: Collection[str]) -> bool:
-    """Is there no program any more that Spark could start? Costs next to nothing; says nothing about its version."""
+    """Is there no program any more that Spark could start? Costs next to nothing; says nothing
+    about its version.
+    """
     return _needs_java(settings, queues) and java_program() is None
 
 
 def unfit_for_spark(settings: Settings) -> str:
-    """Why a Spark driver, or an executor beside it, could not work here, in a sentence; empty if nothing is found.
+    """Why a Spark driver, or an executor beside it, could not work here, in a sentence; empty if
+    nothing is found.
 
-    Costs less than a millisecond, and once a look at the Python of executors, if that is another one.
+    Costs less than a millisecond, and once a look at the Python of executors, if that is another
+    one.
     """
     if settings.spark_master.startswith("sc://"):
         return ""
-    folders = f"{os.environ.get('SPARK_LOCAL_DIRS', '')},{settings.spark_conf.get('spark.local.dir', '')}".split(
-        ","
+    local_dirs = (
+        os.environ.get("SPARK_LOCAL_DIRS", ""),
+        settings.spark_conf.get("spark.local.dir", ""),
     )
+    folders = ",".join(local_dirs).split(",")
     found = _no_name() or next(
         filter(None, map(_no_room, [tempfile.gettempdir(), *filter(None, folders)])), ""
     )
@@ -102,12 +119,18 @@ def _no_name() -> str:
     try:
         pwd.getpwuid(user)
     except KeyError:
-        return f"the user id {user} has no name, without which the JVM of Spark cannot log in: add it to /etc/passwd"
+        return (
+            f"the user id {user} has no name, without which the JVM of Spark cannot log in: "
+            "add "
+            "it to /etc/passwd"
+        )
     return ""
 
 
 def _no_room(folder: str) -> str:
-    """Why Spark could not write its temporary files into ``folder``, which it makes if it is not there."""
+    """Why Spark could not write its temporary files into ``folder``, which it makes if it is not
+    there.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -151,7 +174,10 @@ def _other_python() -> str:
 @cache
 def _said_by(python: str, _changed: int) -> str | None:
     """Version of that Python, and "pyarrow" if it has that; None if it does not answer in time."""
-    program = "import sys; print('%d.%d' % sys.version_info[:2], flush=True); import pyarrow; print('pyarrow')"
+    program = (
+        "import sys; print('%d.%d' % sys.version_info[:2], flush=True); import pyarrow; "
+        "print('pyarrow')"
+    )
     try:
         asked = subprocess.run(
             [python, "-c", program], capture_output=True, text=True, timeout=60, check=False
@@ -202,7 +228,9 @@ def java_program() -> str | None:
 
 
 def _java_home() -> str:
-    """JAVA_HOME, as it is once Spark's start script has read its ``spark-env.sh``, which often sets it."""
+    """JAVA_HOME, as it is once Spark's start script has read its ``spark-env.sh``, which often sets
+    it.
+    """
     home = os.environ.get("JAVA_HOME", "")
     spark = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (str(Path(spark) / "conf") if spark else "")

@@ -1,4 +1,6 @@
-"""Says which release of Unstuck, Python and Spark this process runs, and who runs it; a mixed fleet is seen by it."""
+"""Says which release of Unstuck, Python and Spark this process runs, and who runs it; a mixed fleet
+is seen by it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER, and as a version of Spark
 
 @dataclass(frozen=True, slots=True)
 class RunsOn:
-    """A release of Unstuck, such as ``0.1.0``, a Python, such as ``3.11.7``, …; each is empty if it is not known.
+    """A release of Unstuck, such as ``0.1.0``, a Python, such as ``3.11.7``, …; each is empty if it
+    is not known.
 
     ``spark`` is ``none`` of a worker that runs no Spark.
     """
@@ -46,7 +49,10 @@ class RunsOn:
         return bound_of({"python": self.python, "spark": self.spark})
 
     def may_run(self, wanted: Mapping[str, str]) -> bool:
-        """Whether a runner may take what needs these minor versions. An empty version of Spark is any Spark."""
+        """Whether a runner may take what needs these minor versions.
+
+        An empty version of Spark is any Spark.
+        """
         return all(
             self.bound.get(name, NO_SPARK) != NO_SPARK
             if not version
@@ -60,7 +66,9 @@ class RunsOn:
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def differs(self, made_on: Mapping[str, str]) -> bool:
-        """Whether what was made on these versions (`used`) was made by another minor version of Spark or Python."""
+        """Whether what was made on these versions (`used`) was made by another minor version of
+        Spark or Python.
+        """
         return any(
             minor(made_on[name]) != one for name, one in self.bound.items() if name in made_on
         )

@@ -1,4 +1,6 @@
-"""Lines of logs, as text or as JSON, and the work that they are about: job, group, attempt and schedule."""
+"""Lines of logs, as text or as JSON, and the work that they are about: job, group, attempt and
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,11 @@ def also_about(**work: str | int) -> None:
 
 
 def process_is_about(**work: str | int) -> None:
-    """Say of all lines of this process, whatever thread logs them, that they are about ``work``; none: about nothing.
+    """Say of all lines of this process, whatever thread logs them, that they are about ``work``;
+    none: about nothing.
 
-    For a process that does one thing at a time. A step may log from threads of its own, which know of no block.
+    For a process that does one thing at a time. A step may log from threads of its own, which know
+    of no block.
     """
     global _of_process
     _of_process = work
@@ -56,7 +60,9 @@ def work_here() -> dict[str, str | int]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON, with the work that it is about and the plain values of its ``extra``."""
+    """Formats a record as one line of JSON, with the work that it is about and the plain values of
+    its ``extra``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

@@ -1,7 +1,8 @@
-"""The address of a Redis: checked before anybody tries it, completed by the settings of TLS, shown without a password.
+"""The address of a Redis: checked before anybody tries it, completed by the settings of TLS, shown
+without a password.
 
-TLS is verified unless somebody says otherwise. `tls_options` is what every connection takes: redis-py's, kombu's and
-RedBeat's, whose own defaults differ.
+TLS is verified unless somebody says otherwise. `tls_options` is what every connection takes:
+redis-py's, kombu's and RedBeat's, whose own defaults differ.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 UNREADABLE = "(an address that cannot be read)"
 
-# Options of redis-py that an address may name, as Celery users know them → the variable that says the same.
+# Options of redis-py that an address may name, as Celery users know them → the variable that says
+# the same.
 TLS_OPTIONS = {
     "ssl_ca_certs": "UNSTUCK_REDIS_CA",
     "ssl_certfile": "UNSTUCK_REDIS_CERT",
@@ -41,7 +43,8 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
     kombu takes a bare word for the host of a RabbitMQ, and passes over options that redis-py knows.
 
     Raises:
-        ValueError: it is no address of a Redis, or says something else than ``tls``; the sentence holds no password.
+        ValueError: it is no address of a Redis, or says something else than ``tls``; the sentence
+            holds no password.
     """
     if why := _trouble(url):
         raise ValueError(
@@ -68,14 +71,17 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
     for name, value in wanted.items():
         if asked.get(name, value) != value:
             raise ValueError(
-                f"the address says {name}={asked[name]}, and {TLS_OPTIONS[name]} means {value}: leave one of them out"
+                f"the address says {name}={asked[name]}, and {TLS_OPTIONS[name]} means {value}: "
+                "leave one of them out"
             )
     _try_files(made := {**asked, **wanted})
     return parts._replace(query=urlencode(made, safe="/")).geturl()
 
 
 def _one_spelling(asked: Mapping[str, str]) -> dict[str, str]:
-    """Options of TLS, with absolute paths. Raises: ValueError: one has a value that nobody knows."""
+    """Options of TLS, with absolute paths. Raises: ValueError: one has a value that nobody
+    knows.
+    """
     found = {}
     for name, value in asked.items():
         if name in ("ssl_cert_reqs", "ssl_check_hostname"):
@@ -92,8 +98,9 @@ def _one_spelling(asked: Mapping[str, str]) -> dict[str, str]:
 def _refuse_others(asked: Mapping[str, str], known: Mapping[str, str] | tuple[str, ...]) -> None:
     if unknown := [name for name in asked if name not in known]:
         raise ValueError(
-            f"the address has the option {unknown[0]}, which Celery's broker and redis-py do not read alike; "
-            f"it may have {', '.join(known)}. The number of a database comes after the host: redis://HOST:PORT/3"
+            f"the address has the option {unknown[0]}, which Celery's broker and redis-py do not "
+            f"read alike; it may have {', '.join(known)}. The number of a database comes after the "
+            "host: redis://HOST:PORT/3"
         )
 
 
@@ -107,7 +114,10 @@ def _try_files(options: Mapping[str, str]) -> None:
         named = f"UNSTUCK_REDIS_CA (ssl_ca_certs), {authority}"
         if authority:
             context.load_verify_locations(authority)
-        named = f"UNSTUCK_REDIS_CERT (ssl_certfile), {certificate}, with UNSTUCK_REDIS_KEY (ssl_keyfile), {key}"
+        named = (
+            f"UNSTUCK_REDIS_CERT (ssl_certfile), {certificate}, with UNSTUCK_REDIS_KEY "
+            f"(ssl_keyfile), {key}"
+        )
         if certificate or key:
             context.load_cert_chain(certificate or "", key, password="")
     except (OSError, ValueError) as error:
@@ -115,7 +125,9 @@ def _try_files(options: Mapping[str, str]) -> None:
 
 
 def tls_options(url: str) -> dict[str, Any]:
-    """The options that redis-py's ``SSLConnection`` takes for this address; empty for one without TLS."""
+    """The options that redis-py's ``SSLConnection`` takes for this address; empty for one without
+    TLS.
+    """
     if urlsplit(url).scheme != "rediss":
         return {}
     asked: dict[str, Any] = dict(parse_qsl(urlsplit(url).query))

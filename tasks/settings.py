@@ -1,4 +1,6 @@
-"""The settings, read from ``UNSTUCK_*``: each has one name, one default, one place, and its unit in its type."""
+"""The settings, read from ``UNSTUCK_*``: each has one name, one default, one place, and its unit in
+its type.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from unstuck.tasks.redis_url import redis_address
 from unstuck.tasks.time_zone import UTC, checked_zone, other_zone
 
 DEFAULT = "default"  # in UNSTUCK_KEEP_VERSIONS: all warehouses that are not named
-LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
+# Seconds; for what a worker does once its attempts have ended, such as ending its processes.
+LAST_STEPS = 5.0
 
 
 def absolute(uri: str) -> str:
@@ -45,13 +48,16 @@ def plain_path(uri: str) -> str:
 
 
 def without_user(uri: str) -> str:
-    """``uri``, which others are shown and told. Raises: ValueError: it names a user, or a key in its query."""
+    """``uri``, which others are shown and told. Raises: ValueError: it names a user, or a key in
+    its query.
+    """
     scheme, _, rest = uri.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
     if rest and ("?" in rest or (at and (":" in user or not scheme.startswith("abfs")))):
         raise ValueError(
             f"the address {scheme}://… holds a user or a key. Addresses are stored and shown: give "
-            "credentials to the processes, in the variables of their store (AWS_…, GOOGLE_…, AZURE_…) or by a role"
+            "credentials to the processes, in the variables of their store (AWS_…, GOOGLE_…, "
+            "AZURE_…) or by a role"
         )
     return uri
 
@@ -59,7 +65,8 @@ def without_user(uri: str) -> str:
 class Settings(BaseSettings):
     """The settings of a process: ``UNSTUCK_LEASE_TTL=15s`` sets ``lease_ttl``.
 
-    A variable that is there and empty counts as one that is not set: compose files and shells make them by accident.
+    A variable that is there and empty counts as one that is not set: compose files and shells make
+    them by accident.
     """
 
     model_config = SettingsConfigDict(
@@ -110,16 +117,23 @@ class Settings(BaseSettings):
     )
     warehouse_timeout: Seconds = Field(
         default=600.0,
-        description="how long a worker waits for an answer of the warehouse, before and after the steps",
+        description=(
+            "how long a worker waits for an answer of the warehouse, before and after the steps"
+        ),
     )
     stack_every: Seconds = Field(
         default=10.0,
-        description="how often it is looked where a step stands, once it has run for so long; 0: never",
+        description=(
+            "how often it is looked where a step stands, once it has run for so long; 0: never"
+        ),
     )
     retention: Seconds = 7 * 86400.0
     keep_versions: Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode] = Field(
         default_factory=dict,
-        description="versions of each warehouse that are kept at least, or JSON with numbers by warehouse and default",
+        description=(
+            "versions of each warehouse that are kept at least, or JSON with numbers by "
+            "warehouse and default"
+        ),
     )
     keep_versions_for: Seconds = Field(
         default=86400.0,
@@ -184,21 +198,28 @@ class Settings(BaseSettings):
     def lock_term(self) -> float:
         """Seconds for which a coordinator holds the job or the schedule that it decides.
 
-        It is half of ``lock_ttl``: of one that has died, the other half is for the one that follows.
+        It is half of ``lock_ttl``: of one that has died, the other half is for the one that
+        follows.
         """
         return self.lock_ttl / 2
 
     @property
     def runner_silence(self) -> float:
-        """Seconds after which a runner that was not heard of counts as silent, and as no listener."""
+        """Seconds after which a runner that was not heard of counts as silent, and as no
+        listener.
+        """
         return 3 * self.lease_renew + 1
 
     def versions_kept(self, warehouse: str) -> int | None:
-        """How many versions of the warehouse at this URI stay at least; None: all, until a vacuum."""
+        """How many versions of the warehouse at this URI stay at least; None: all, until a
+        vacuum.
+        """
         return self.keep_versions.get(plain_path(warehouse), self.keep_versions.get(DEFAULT))
 
     def stop_within(self, *, at_once: bool = False) -> float:
-        """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace to end by itself."""
+        """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace
+        to end by itself.
+        """
         return (0.0 if at_once else self.drain_grace) + self.cancel_grace + LAST_STEPS
 
     @field_validator("step_modules", mode="before")
@@ -272,7 +293,9 @@ def settings() -> Settings:
 
 
 def settings_or_leave() -> Settings:
-    """The settings, for a program of Celery's: one that cannot read them ends with 2, having tried nothing."""
+    """The settings, for a program of Celery's: one that cannot read them ends with 2, having tried
+    nothing.
+    """
     try:
         return settings()
     except SettingsInvalid as error:
@@ -280,7 +303,8 @@ def settings_or_leave() -> Settings:
 
 
 def leave(sentence: str, code: int = 2) -> NoReturn:
-    """End a program of Celery's that cannot be what it was started as: with ``sentence``, and with ``code``.
+    """End a program of Celery's that cannot be what it was started as: with ``sentence``, and with
+    ``code``.
 
     An exception would not do: Celery shows those of an import with their traceback.
     """

@@ -1,6 +1,8 @@
-"""The time zone of attempts: one for the process, its JVM, its sessions and Python in tasks, whatever the host has.
+"""The time zone of attempts: one for the process, its JVM, its sessions and Python in tasks,
+whatever the host has.
 
-An attempt has the zone of its job (``zone:`` of its schedule, or of the job itself), else that of the fleet.
+An attempt has the zone of its job (``zone:`` of its schedule, or of the job itself), else that of
+the fleet.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def use_zone(zone: str) -> None:
     zoned = [datetime.fromtimestamp(at, ZoneInfo(zone)).replace(tzinfo=None) for at in _INSTANTS]
     if zoned != [datetime.fromtimestamp(at) for at in _INSTANTS]:
         raise HostUnfit(
-            f"this host has no data of the time zone {zone} (UNSTUCK_TIME_ZONE, or zone: of the job): install its "
-            "package tzdata"
+            f"this host has no data of the time zone {zone} (UNSTUCK_TIME_ZONE, or zone: of the "
+            "job): install its package tzdata"
         )
 
 
@@ -59,7 +61,9 @@ def zone_here() -> str:
 
 @contextmanager
 def in_zone(zone: str) -> Iterator[None]:
-    """Make ``zone`` the time zone of this process during the block. Raises: HostUnfit: as `use_zone`."""
+    """Make ``zone`` the time zone of this process during the block. Raises: HostUnfit: as
+    `use_zone`.
+    """
     before = os.environ.get("TZ")
     use_zone(zone)
     try:
@@ -73,7 +77,10 @@ def in_zone(zone: str) -> Iterator[None]:
 
 
 def conf_of_zone(zone: str) -> dict[str, str]:
-    """Spark conf that gives sessions and executors this zone. The JVM of the driver has the variable of its parent."""
+    """Spark conf that gives sessions and executors this zone.
+
+    The JVM of the driver has the variable of its parent.
+    """
     return {SESSION_ZONE: zone, **executors_in_zone(zone)}
 
 
@@ -98,8 +105,8 @@ def other_zone(conf: Mapping[str, str], zone: str, whose: str = "this fleet") ->
         # What the environment of a worker says is known there.
         if other := next((one for one in zones if one != zone and not one.startswith("${")), ""):
             return (
-                f"{key} is {other}, and the time zone of {whose} is {zone}. With two zones, Spark and Python would "
-                "read a time without a zone differently: leave this out, and set zone: of the schedule or of the job, "
-                "or UNSTUCK_TIME_ZONE for all processes"
+                f"{key} is {other}, and the time zone of {whose} is {zone}. With two zones, Spark "
+                "and Python would read a time without a zone differently: leave this out, and set "
+                "zone: of the schedule or of the job, or UNSTUCK_TIME_ZONE for all processes"
             )
     return ""

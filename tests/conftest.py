@@ -1,4 +1,6 @@
-"""One real Valkey per test process, so that a flush is safe; conditions awaited, never slept for."""
+"""One real Valkey per test process, so that a flush is safe; conditions awaited, never slept
+for.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ settings.load_profile("busy machine")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What was imported and collected stays until the end: it is not looked through, now or later."""
+    """What was imported and collected stays until the end: it is not looked through, now or
+    later.
+    """
     gc.disable()
     try:
         return (yield)
@@ -73,7 +77,9 @@ redis.ConnectionPool.__init__ = _init_and_remember  # type: ignore[method-assign
 
 @pytest.fixture(autouse=True)
 def no_connection_is_left() -> Iterator[None]:
-    """Else a connection that a test has left in a cycle of objects fails the later test in which it is collected."""
+    """Else a connection that a test has left in a cycle of objects fails the later test in which it
+    is collected.
+    """
     yield
     for pool in list(_pools):
         pool.disconnect(inuse_connections=False)
@@ -112,7 +118,9 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
 
 @pytest.fixture(scope="module")
 def _unstuck_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
-    """The session of `unstuck.testing`, for one file alone: other files start and stop sessions of their own."""
+    """The session of `unstuck.testing`, for one file alone: other files start and stop sessions of
+    their own.
+    """
     from unstuck.testing.shared_spark import SharedSpark
 
     shared = SharedSpark(tmp_path_factory.mktemp("unstuck-spark"))
@@ -149,7 +157,9 @@ def lossy(client: redis.Redis, redis_server: RedisServer) -> Iterator[redis.Redi
 def make_coordinator(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> Callable[..., Coordinator]:
-    """Makes coordinators on the empty store, each with settings of its own (``coordinator.Coordinator``)."""
+    """Makes coordinators on the empty store, each with settings of its own
+    (``coordinator.Coordinator``).
+    """
     from tests.support.coordinator import Coordinator
 
     def make(**overrides: Any) -> Coordinator:

@@ -1,4 +1,6 @@
-"""The tests that touch Spark, with each version of PySpark in an environment of its own: ``python -m tests.matrix``."""
+"""The tests that touch Spark, with each version of PySpark in an environment of its own: ``python
+-m tests.matrix``.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ NEWEST = "newest"  # that of constraints.txt, in the environment that runs this
 # The packages that are not pinned, because this PySpark asks for others.
 UNPINNED = {"3.5": {"pyspark", "py4j"}, "4.0": {"pyspark", "py4j"}}
 TESTS = ("tests/spark",)
-# What the older ones warn of by themselves: they leave sockets to the garbage collector, and 3.5 compares by distutils.
+# What the older ones warn of by themselves: they leave sockets to the garbage collector, and 3.5
+# compares by distutils.
 IGNORED = ("ignore:unclosed <socket:ResourceWarning", "ignore:distutils Version:DeprecationWarning")
 
 
 def constraints(version: str) -> str:
-    """``constraints.txt`` without the pins that PySpark ``version`` cannot keep, and with that version."""
+    """``constraints.txt`` without the pins that PySpark ``version`` cannot keep, and with that
+    version.
+    """
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     kept = [line for line in lines if line.split("==")[0] not in UNPINNED[version]]
     return "\n".join([*kept, f"pyspark=={version}.*"]) + "\n"
@@ -45,7 +50,9 @@ def packages() -> list[str]:
 
 
 def folder_of(version: str) -> Path:
-    """Where the environment with PySpark ``version`` lies; it changes with what the environment is to hold."""
+    """Where the environment with PySpark ``version`` lies; it changes with what the environment is
+    to hold.
+    """
     plugins = str(
         project()["entry-points"]
     )  # an installed checkout has those of the day of its installation
@@ -54,7 +61,8 @@ def folder_of(version: str) -> Path:
 
 
 def environment(version: str) -> Path:
-    """The Python of an environment with PySpark ``version``, made on first use and after a change of what it holds.
+    """The Python of an environment with PySpark ``version``, made on first use and after a change
+    of what it holds.
 
     Raises: subprocess.CalledProcessError: it cannot be made.
     """
@@ -73,7 +81,9 @@ def made(version: str) -> Path | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests with one version after the other; ``arguments`` go to pytest. ``--make``: make the environments."""
+    """Run the tests with one version after the other; ``arguments`` go to pytest. ``--make``: make
+    the environments.
+    """
     asked = os.environ.get("SPARKS", "").split() or [*UNPINNED, NEWEST]
     if arguments == ["--make"]:
         for version in asked:

@@ -1,6 +1,7 @@
 """Case b: a chain of groups that do nothing, milliseconds per hop, against the chains of others.
 
-DBOS and Prefect call the steps of a chain within one process; Celery, docket and Unstuck hand each hop to a worker.
+DBOS and Prefect call the steps of a chain within one process; Celery, docket and Unstuck hand each
+hop to a worker.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def run(stage: Stage) -> Case:
 
 
 def _parts(fleet: Fleet, length: int) -> dict[str, float]:
-    """The median hop, in seconds, from one point to the next; all processes are on one machine and have one clock."""
+    """The median hop, in seconds, from one point to the next; all processes are on one machine and
+    have one clock.
+    """
     with outcomes(fleet) as ended:
         job = fleet.client.submit(chain(length, "stamp")).id
         fleet.finish(job)

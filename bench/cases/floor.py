@@ -1,4 +1,6 @@
-"""Case j: what a group cannot do without, done by bare system calls and bare calls of Redis in one process."""
+"""Case j: what a group cannot do without, done by bare system calls and bare calls of Redis in one
+process.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def _reports(case: Case, stage: Stage) -> None:
 
 
 def _marker(folder: Path, *, durable: bool) -> None:
-    """The folder of a group, that of its attempt, and the marker; all durable before the outcome is told."""
+    """The folder of a group, that of its attempt, and the marker; all durable before the outcome is
+    told.
+    """
     attempt = folder / "attempt"
     attempt.mkdir(parents=True)
     with (attempt / "half").open("wb") as file:

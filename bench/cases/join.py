@@ -1,8 +1,11 @@
-"""Case c: from the outcome of a join's last branch to the claim of the join, by the clock of Redis."""
+"""Case c: from the outcome of a join's last branch to the claim of the join, by the clock of
+Redis.
+"""
 
-# One job is a fork of N groups, and joins one after the other, each of which needs the whole fork and the join before
-# it: so each join has N + 1 branches, of which the last one ends alone. The first join is told apart: its last branch
-# ends among the reports of all others. Then the same with the job's lock in other hands for half of the time.
+# One job is a fork of N groups, and joins one after the other, each of which needs the whole fork
+# and the join before it: so each join has N + 1 branches, of which the last one ends alone. The
+# first join is told apart: its last branch ends among the reports of all others. Then the same with
+# the job's lock in other hands for half of the time.
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ def run(stage: Stage) -> Case:
         for _ in stage.rounds(most=2 if width < LONG else 1):
             for contended in (False, True):
                 first, others = _latencies(stage.fleet, width, joins, contended)
-                what = f"width {width:,}{', lock held by another half of the time' if contended else ''}"
+                lock = ", lock held by another half of the time" if contended else ""
+                what = f"width {width:,}{lock}"
                 case.add(f"{what}: p50", "ms", 1000 * percentile(others, 50))
                 case.add(f"{what}: p99", "ms", 1000 * percentile(others, 99))
                 if not contended:
@@ -70,7 +74,8 @@ def _succeeded(fleet: Fleet) -> int:
 
 @contextmanager
 def outcomes(fleet: Fleet) -> Iterator[dict[tuple[str, str], float]]:
-    """When each group succeeded, by job and group, as reported while the block runs; complete when it is left.
+    """When each group succeeded, by job and group, as reported while the block runs; complete when
+    it is left.
 
     Read along, since coordinators trim the stream of what is applied.
     """

@@ -1,4 +1,6 @@
-"""Case l: a job that loads a Kafka topic into a dataset, against a plain consumer that writes the same Parquet."""
+"""Case l: a job that loads a Kafka topic into a dataset, against a plain consumer that writes the
+same Parquet.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ ROWS = {"tiny": (100,), "quick": (10_000,), "full": (10_000, 200_000)}
 def run(stage: Stage) -> Case:
     from confluent_kafka import Producer
 
-    # The mock cluster of the client library: a broker in this process, which keeps 5 MB of a partition.
+    # The mock cluster of the client library: a broker in this process, which keeps 5 MB of a
+    # partition.
     producer = Producer({"test.mock.num.brokers": 1, "log_level": 0, "linger.ms": 20})
     (broker,) = producer.list_topics(timeout=10).brokers.values()
     os.environ["BENCH_KAFKA"] = f"{broker.host}:{broker.port}"

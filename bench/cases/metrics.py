@@ -56,7 +56,9 @@ def _scrapes(case: Case, stage: Stage, exporter: Exporter, what: str) -> bytes:
 
 
 def _fill(client: Client, store: Any, jobs: int, schedules: int) -> None:
-    """As many schedules and jobs as that, of as many names as are counted, on some queues with runners."""
+    """As many schedules and jobs as that, of as many names as are counted, on some queues with
+    runners.
+    """
     keys = Keys(client.settings.prefix)
     for number in range(schedules):
         schedule = {"cron": "30 2 1 1 *", "zone": "Europe/Berlin"}

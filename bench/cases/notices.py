@@ -1,8 +1,9 @@
-"""Case o: what commits that tell nothing cost more with rules of notices, in CPU of the coordinator and of Redis.
+"""Case o: what commits that tell nothing cost more with rules of notices, in CPU of the coordinator
+and of Redis.
 
-Three coordinators in this process decide the same jobs in turn, a pass over each of them at a time: one without rules,
-one more without, which shows how far equal ones differ, and one with rules of the fleet of which none comes true.
-Workers are played by their scripts, which are not measured.
+Three coordinators in this process decide the same jobs in turn, a pass over each of them at a time:
+one without rules, one more without, which shows how far equal ones differ, and one with rules of
+the fleet of which none comes true. Workers are played by their scripts, which are not measured.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def _decided(
 
 
 class _Side:
-    """A coordinator with names of its own in Redis, and its runner. ``used``: CPU seconds of its last step."""
+    """A coordinator with names of its own in Redis, and its runner. ``used``: CPU seconds of its
+    last step.
+    """
 
     def __init__(self, server: Server, warehouse: Path, notify: str) -> None:
         prefix = warehouse.name
@@ -142,7 +145,9 @@ class _Side:
         self._jobs = [self._client.submit(spec).id for spec in specs]
 
     def require_all_finished(self) -> None:
-        """Raises: RuntimeError: a job has not ended well, so what was measured is not what it was to be."""
+        """Raises: RuntimeError: a job has not ended well, so what was measured is not what it was
+        to be.
+        """
         for job in self._jobs:
             if (status := self._client.show(job).job.status) is not Status.FINISHED:
                 raise RuntimeError(f"job {job} is {status}")

@@ -1,4 +1,6 @@
-"""Case h: a fork of N groups with one small output each, published together, against dlt with N load jobs."""
+"""Case h: a fork of N groups with one small output each, published together, against dlt with N
+load jobs.
+"""
 
 from __future__ import annotations
 

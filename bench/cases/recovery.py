@@ -1,8 +1,8 @@
 """Case g: seconds from ``kill -9`` of a worker, and of a coordinator, to the next useful event.
 
-A worker dies with all that is below it, as when its host is lost; the useful event is that user code of its group runs
-again, on another worker. A coordinator dies with reports that it has read; the useful event is that another one has
-applied them.
+A worker dies with all that is below it, as when its host is lost; the useful event is that user
+code of its group runs again, on another worker. A coordinator dies with reports that it has read;
+the useful event is that another one has applied them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def _holder(fleet: Fleet, job: str) -> str | None:
 
 
 def _kill_coordinator(fleet: Fleet) -> float:
-    """It is stopped again and again, until it is found with reports that it has read and not applied."""
+    """It is stopped again and again, until it is found with reports that it has read and not
+    applied.
+    """
     names = [name for name in fleet.processes if name.startswith("coordinator")]
     jobs = [fleet.client.submit(wide(WIDTH)).id]
     while True:

@@ -1,7 +1,10 @@
-"""Case d: how fast one coordinator applies reports, of one wide job, and of many small jobs interleaved."""
+"""Case d: how fast one coordinator applies reports, of one wide job, and of many small jobs
+interleaved.
+"""
 
-# Workers are far slower than a coordinator is asked to be. So it stands still (SIGSTOP) while real workers run all
-# groups; then it is let go, and applies what has piled up. All groups are offered beforehand.
+# Workers are far slower than a coordinator is asked to be. So it stands still (SIGSTOP) while real
+# workers run all groups; then it is let go, and applies what has piled up. All groups are offered
+# beforehand.
 
 from __future__ import annotations
 

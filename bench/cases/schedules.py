@@ -1,4 +1,6 @@
-"""Case m: schedules that wait, a tick with nothing new, one new file among many, and how late a tick is."""
+"""Case m: schedules that wait, a tick with nothing new, one new file among many, and how late a
+tick is.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def _ticks(case: Case, stage: Stage, fleet: Fleet) -> None:
 
 
 def _idle(case: Case, stage: Stage, fleet: Fleet) -> None:
-    """The CPU of schedules that wait: all processes of the fleet, before they are made and after."""
+    """The CPU of schedules that wait: all processes of the fleet, before they are made and
+    after.
+    """
     without = _share(fleet, SECONDS[stage.size])
     many = IDLE[stage.size]
     for number in range(many):

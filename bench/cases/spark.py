@@ -1,4 +1,6 @@
-"""Case f: small Spark groups on a warm worker, against the same queries in a plain script, and by spark-submit."""
+"""Case f: small Spark groups on a warm worker, against the same queries in a plain script, and by
+spark-submit.
+"""
 
 from __future__ import annotations
 

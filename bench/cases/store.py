@@ -1,7 +1,8 @@
-"""Case e: what many jobs cost that have nothing to do: a sweep, ``list``, ``show``, and bytes in Redis.
+"""Case e: what many jobs cost that have nothing to do: a sweep, ``list``, ``show``, and bytes in
+Redis.
 
-Paused jobs were paused before anything of theirs ran. Running jobs have run one group, and their second group stands
-ready on a queue to which no worker listens.
+Paused jobs were paused before anything of theirs ran. Running jobs have run one group, and their
+second group stands ready on a queue to which no worker listens.
 """
 
 from __future__ import annotations
@@ -159,7 +160,10 @@ def _fork_bytes(case: Case, fleet: Fleet) -> None:
 
 
 def _bytes(fleet: Fleet, job: str) -> tuple[int, int]:
-    """Bytes of all keys of a job but its events, and of its events, by MEMORY USAGE. Indexes of all jobs are not in."""
+    """Bytes of all keys of a job but its events, and of its events, by MEMORY USAGE.
+
+    Indexes of all jobs are not in.
+    """
     keys = vars(fleet.keys.of(job))
     sizes = {
         name: fleet.server.client.memory_usage(key, samples=0) or 0 for name, key in keys.items()

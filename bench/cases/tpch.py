@@ -1,6 +1,8 @@
-"""Case i: the 22 queries of TPC-H as one job over published tables, against one plain script on the same files.
+"""Case i: the 22 queries of TPC-H as one job over published tables, against one plain script on the
+same files.
 
-The script runs with Spark's defaults, and again with the conf of a runner that makes most of the difference.
+The script runs with Spark's defaults, and again with the conf of a runner that makes most of the
+difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Case a: a fork of N groups that do nothing, and a join, against a Celery group, a Celery chord and docket."""
+"""Case a: a fork of N groups that do nothing, and a join, against a Celery group, a Celery chord
+and docket.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from bench.fleet import wide
 WIDTHS = {"tiny": (4,), "quick": (1_000,), "full": (100, 1_000, 5_000, 10_000)}
 PEERS = (("celery", "chord"), ("celery", "group"), ("docket", "group"))
 ROUNDS = {5_000: 2, 10_000: 1}  # of the widths whose rounds take long
-WIDEST = 10_000  # ours is compared with itself at 1,000; without the chord, which takes as long as the group
+# Ours is compared with itself at 1,000; without the chord, which takes as long as the group.
+WIDEST = 10_000
 
 
 def run(stage: Stage) -> Case:

@@ -1,7 +1,8 @@
-"""Plain Celery: two prefork processes, a Redis broker and a Redis result backend, tasks that do nothing.
+"""Plain Celery: two prefork processes, a Redis broker and a Redis result backend, tasks that do
+nothing.
 
-Run in an environment that has ``requirements-celery.txt`` and nothing of ours. It reads one JSON command a line and
-answers with the seconds that the command took.
+Run in an environment that has ``requirements-celery.txt`` and nothing of ours. It reads one JSON
+command a line and answers with the seconds that the command took.
 """
 
 from __future__ import annotations

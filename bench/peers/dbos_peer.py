@@ -1,7 +1,7 @@
 """DBOS: one workflow with N steps that do nothing, in one process, with its state in SQLite.
 
-Run in an environment that has ``requirements-dbos.txt``. It reads one JSON command a line and answers with the seconds
-it took.
+Run in an environment that has ``requirements-dbos.txt``. It reads one JSON command a line and
+answers with the seconds it took.
 """
 
 from __future__ import annotations

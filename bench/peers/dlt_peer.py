@@ -1,7 +1,8 @@
-"""dlt: one pipeline run with N rows, each in a file and a load job of its own, to Parquet in a local folder.
+"""dlt: one pipeline run with N rows, each in a file and a load job of its own, to Parquet in a
+local folder.
 
-Run in an environment that has ``requirements-dlt.txt``. It reads one JSON command a line and answers with the seconds
-it took.
+Run in an environment that has ``requirements-dlt.txt``. It reads one JSON command a line and
+answers with the seconds it took.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-# One row for each file, so one load job for each row; two load jobs at a time, as many as Unstuck has runners.
+# One row for each file, so one load job for each row; two load jobs at a time, as many as Unstuck
+# has runners.
 os.environ["NORMALIZE__DATA_WRITER__FILE_MAX_ITEMS"] = "1"
 os.environ["LOAD__WORKERS"] = os.environ.get("BENCH_SLOTS", "2")
 os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"

@@ -1,11 +1,12 @@
-"""docket: two worker processes, tasks that do nothing but count themselves, since docket has no group to wait for.
+"""docket: two worker processes, tasks that do nothing but count themselves, since docket has no
+group to wait for.
 
-Run in an environment that has ``requirements-docket.txt``. It reads one JSON command a line and answers with the
-seconds it took.
+Run in an environment that has ``requirements-docket.txt``. It reads one JSON command a line and
+answers with the seconds it took.
 """
 
-# Tuned: each worker has room for many tasks at a time, as far as its connections reach (redis-py allows a client 100),
-# and the sender adds them a hundred at once.
+# Tuned: each worker has room for many tasks at a time, as far as its connections reach (redis-py
+# allows a client 100), and the sender adds them a hundred at once.
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Prefect: one flow that calls N tasks that do nothing, one after the other, with a local server (SQLite).
+"""Prefect: one flow that calls N tasks that do nothing, one after the other, with a local server
+(SQLite).
 
-Run in an environment that has ``requirements-prefect.txt``. It reads one JSON command a line and answers with the
-seconds it took.
+Run in an environment that has ``requirements-prefect.txt``. It reads one JSON command a line and
+answers with the seconds it took.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""PySpark without anything else: queries in one warm session of a plain script, or each by a spark-submit of its own.
+"""PySpark without anything else: queries in one warm session of a plain script, or each by a
+spark-submit of its own.
 
-Run where Unstuck runs, on the same PySpark. It reads one JSON command a line and answers with the seconds it took.
+Run where Unstuck runs, on the same PySpark. It reads one JSON command a line and answers with the
+seconds it took.
 """
 
 from __future__ import annotations

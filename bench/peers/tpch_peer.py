@@ -1,7 +1,8 @@
-"""The 22 queries of TPC-H in one plain PySpark script: read the tables once, and write an output for each query.
+"""The 22 queries of TPC-H in one plain PySpark script: read the tables once, and write an output
+for each query.
 
-Run where Unstuck runs, on the same PySpark and the same files: those that Unstuck has published. It reads one JSON
-command a line and answers with the seconds it took.
+Run where Unstuck runs, on the same PySpark and the same files: those that Unstuck has published. It
+reads one JSON command a line and answers with the seconds it took.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ from typing import Any
 
 
 def until(spark: None, ctx: Any, begun: str, gate: str) -> None:
-    """Writes down in the file ``begun`` that user code runs, then runs until the file ``gate`` appears."""
+    """Writes down in the file ``begun`` that user code runs, then runs until the file ``gate``
+    appears.
+    """
     with open(begun, "a") as file:
         file.write(f"{time.time()!r}\n")
     while not os.path.exists(gate):

@@ -1,4 +1,7 @@
-"""Steps that do nothing: what is left is the cost of Unstuck itself. On the path of the workers as ``noop_steps``."""
+"""Steps that do nothing: what is left is the cost of Unstuck itself.
+
+On the path of the workers as ``noop_steps``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A small query. On the path of Spark workers, of the plain script and of spark-submit as ``query_steps``."""
+"""A small query.
+
+On the path of Spark workers, of the plain script and of spark-submit as ``query_steps``.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none (pure).
+"""The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none
+(pure).
 
-Policy (timeouts, retries, limits, priority, notify, queues, pools) may change while a job runs; code, parameters and
-Spark conf only while it is PAUSED, HALTED or RETRYING; its shape never. Groups that have succeeded, and attempts that
-run well, keep what they began with.
+Policy (timeouts, retries, limits, priority, notify, queues, pools) may change while a job runs;
+code, parameters and Spark conf only while it is PAUSED, HALTED or RETRYING; its shape never. Groups
+that have succeeded, and attempts that run well, keep what they began with.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     """The job after ``values`` were set in its spec.
 
     Args:
-        values: by path, as in ``groups.clean.timeout`` or ``params.year``; groups by name, steps by number. An
-            `UnparsedText` is read as a spec would read it, except where text stands. None takes a value out.
+        values: by path, as in ``groups.clean.timeout`` or ``params.year``; groups by name, steps by
+            number. An `UnparsedText` is read as a spec would read it, except where text stands.
+            None takes a value out.
         at: now, in seconds since the epoch, and ``by`` whom, for the record.
 
     Raises:
@@ -74,7 +76,11 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     job = state.job
     where = f"job {job.id} is {job.status}"
     if job.terminal:
-        text = f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes a new job of it"
+        text = (
+            f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes "
+            "a "
+            "new job of it"
+        )
         return Commanded(Answer.REFUSED, job, text)
     old, new = job.written(), job.written()
     problems = [
@@ -111,7 +117,10 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     compiled = compile_to_store(spec, altered)
     was, groups = state.plan.groups, compiled.plan.groups.items()
     if fork := next((name for name, one in groups if one.values != was[name].values), ""):
-        text = f"{where}: the members of the fork {fork} come from a parameter, and {_of_the_shape('for_each')}"
+        text = (
+            f"{where}: the members of the fork {fork} come from a parameter, and "
+            f"{_of_the_shape('for_each')}"
+        )
         return Commanded(Answer.REFUSED, job, f"{text}. Nothing was changed.")
     if odd := next(
         (name for name, one in groups if one.spec.is_join != was[name].spec.is_join), ""
@@ -135,7 +144,11 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
         for change in changes[:5]
     )
     more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-    text = f"job {job.id} is altered ({changed}{more}); `unstuck show {job.id} --diff` shows which groups ran with what"
+    text = (
+        f"job {job.id} is altered ({changed}{more}); `unstuck show {job.id} --diff` shows "
+        "which "
+        "groups ran with what"
+    )
     return Commanded(Answer.DONE, altered, text, plans, plan.params)
 
 
@@ -153,9 +166,9 @@ def _refusal(state: JobState, changes: tuple[AlteredValue, ...]) -> str:
             return _of_the_shape(change.path)
         elif state.job.status not in GROUPS_LEGAL:
             return (
-                f"{change.path} (code, parameters and conf) can change only while a job is PAUSED, HALTED or RETRYING; "
-                f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, "
-                "priority, mixed, notify, queues, pools)"
+                f"{change.path} (code, parameters and conf) can change only while a job is PAUSED, "
+                f"HALTED or RETRYING; `unstuck pause {state.job.id}` first, or change policy only "
+                "(timeouts, retries, max_parallel, priority, mixed, notify, queues, pools)"
             )
     return ""
 
@@ -165,7 +178,9 @@ def _of_the_shape(path: str) -> str:
 
 
 def _queued_on(state: JobState, path: str) -> str:
-    """A group whose queue or pool ``path`` changes while it has an attempt; empty if there is none."""
+    """A group whose queue or pool ``path`` changes while it has an attempt; empty if there is
+    none.
+    """
     _, name, *_ = f"{path}.".split(".")
     for group_id in state.active:
         group = split_member(group_id)[0]
@@ -177,7 +192,8 @@ def _queued_on(state: JobState, path: str) -> str:
     return ""
 
 
-# ---- paths -----------------------------------------------------------------------------------------------------
+# ---- paths
+# --------------------------------------------------------------------------------------------------
 
 
 def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
@@ -195,7 +211,8 @@ def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
         if at is None:
             names = [item["name"] if _is_named(item) else str(n) for n, item in enumerate(place)]
             return Problem(
-                f"{walked}: there is no such part{suggestion(part, names)}; there are: {listed(names)}"
+                f"{walked}: there is no such part{suggestion(part, names)}; there are: "
+                f"{listed(names)}"
             )
         if not isinstance(place, dict | list):
             return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")

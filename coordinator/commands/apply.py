@@ -1,6 +1,8 @@
-"""How a command gets onto a job's record: it is judged by the record as it stands, and written by compare-and-set.
+"""How a command gets onto a job's record: it is judged by the record as it stands, and written by
+compare-and-set.
 
-If another commit came in between, the command is judged again (docs/decisions/0012-a-command-is-a-commit.md).
+If another commit came in between, the command is judged again
+(docs/decisions/0012-a-command-is-a-commit.md).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.job_store import Store
 
-FOLLOW_TIME = 3.0  # seconds that a decision has to follow an earlier command before a command is refused for its status
+# Seconds that a decision has to follow an earlier command before a command is refused for its
+# status.
+FOLLOW_TIME = 3.0
 TRY_EVERY = 0.02
 
 
@@ -51,9 +55,11 @@ class CommandApplier:
         """Judge and write the command until it is on record or refused.
 
         Args:
-            word: the command, and the ``group`` that it is about; with ``reason`` and ``by`` for the event log.
+            word: the command, and the ``group`` that it is about; with ``reason`` and ``by`` for
+                the event log.
             judge: loads the record and judges the command by it.
-            wait: a job that was just paused has a moment to become PAUSED before the command is refused for its status.
+            wait: a job that was just paused has a moment to become PAUSED before the command is
+                refused for its status.
 
         Raises:
             redis.RedisError: the store could not be asked; applying the command again is safe.
@@ -83,4 +89,5 @@ class CommandApplier:
             )
             if answer is CommitAnswer.APPLIED:
                 return result
-            # Another commit came in between, or the record has just expired: the command is judged again.
+            # Another commit came in between, or the record has just expired: the command is judged
+            # again.

@@ -1,4 +1,6 @@
-"""The commands for one group, ``skip`` and ``rerun``: when each is legal, and what it writes on the record. Pure."""
+"""The commands for one group, ``skip`` and ``rerun``: when each is legal, and what it writes on the
+record. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def skip(state: JobState, group: str) -> Commanded:
     job, ask = state.job, GroupRequest("skip", group)
     name, ordinal = split_member(group)
     if ordinal is not None and group not in state.groups:
-        text = f"{group} of job {job.id} has not had its turn yet: skip it then, or skip {name} as a whole"
+        text = (
+            f"{group} of job {job.id} has not had its turn yet: skip it then, or skip {name} "
+            "as "
+            "a whole"
+        )
         return Commanded(Answer.REFUSED, job, text)
     members = list(open_members(state, group))
     if ask in job.requests or (
@@ -50,8 +56,8 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
     """The job after ``group`` and everything after it was asked to run again.
 
     Args:
-        word: a fresh random word. A number would come round again after a rollback, and with it the markers of a rerun
-            that the store has forgotten.
+        word: a fresh random word. A number would come round again after a rollback, and with it the
+            markers of a rerun that the store has forgotten.
 
     Raises: NoSuchGroup.
     """
@@ -76,8 +82,8 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
         )
     after = [later for later in names[1:] if list(records_of(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""
-    # What comes after it too: with the same inputs as before (another need of its was enough, or this one failed both
-    # times) it would take over its own marker of before, and not run.
+    # What comes after it too: with the same inputs as before (another need of its was enough, or
+    # this one failed both times) it would take over its own marker of before, and not run.
     reruns = {**job.reruns, **dict.fromkeys(names, word)}
     asked = replace(job, requests=(*job.requests, ask), reruns=reruns)
     plans = asked.group_plans(state.plan)
@@ -101,17 +107,26 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
     if job.terminal:
         text = f"{where}, and a job that has ended never changes"
     elif job.status not in GROUPS_LEGAL:
-        text = f"{where}: {word} is for a job that is PAUSED, HALTED or RETRYING; `unstuck pause {job.id}` first"
+        text = (
+            f"{where}: {word} is for a job that is PAUSED, HALTED or RETRYING; `unstuck pause "
+            f"{job.id}` first"
+        )
     elif job.intent not in (Intent.RUN, Intent.PAUSE):
         # A job may be HALTED whatever the user wants of it.
         asked = job.intent.command
-        text = f"{where}, but {asked} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
+        text = (
+            f"{where}, but {asked} was asked for, so none of its groups will run again; "
+            f"`unstuck why {job.id}`"
+        )
     elif job.phase:
         text = f"{where} and was publishing, so its outputs may be visible already; resume it"
     elif ordinal is not None and state.ended_whole(name):
         text = f"{where}, and its group {name} ended as a whole; {word} {name}"
     elif word == "skip" and ordinal is not None and _will_be_forgotten(state, group):
-        text = f"group {group} of job {job.id} is just being made to run again, as was asked for; skip it in a moment"
+        text = (
+            f"group {group} of job {job.id} is just being made to run again, as was asked for; "
+            "skip it in a moment"
+        )
     else:
         return None
     return Commanded(Answer.REFUSED, job, text)

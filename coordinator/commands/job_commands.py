@@ -1,7 +1,8 @@
-"""The commands for a whole job: what each does to the intent, and in which states it is legal (pure).
+"""The commands for a whole job: what each does to the intent, and in which states it is legal
+(pure).
 
-Only commands write the intent. A repeated command changes nothing, a stronger command overrides a weaker one, and a
-refused command says in which state it was refused and what to do instead.
+Only commands write the intent. A repeated command changes nothing, a stronger command overrides a
+weaker one, and a refused command says in which state it was refused and what to do instead.
 """
 
 from __future__ import annotations
@@ -27,9 +28,15 @@ class Command(StrEnum):
 MEANS = {
     Command.PAUSE: "Start nothing more; what is running may end.",
     Command.RESUME: "Go on with a PAUSED or HALTED job, with its full retry budget.",
-    Command.STOP: "Start nothing more, let what is running end, and end the job. Nothing is published.",
-    Command.CANCEL: "Interrupt what is running and end the job. At the deadline it ends without its workers.",
-    Command.FORCE_STOP: "End the job at once, whatever its workers do; they can change nothing any more.",
+    Command.STOP: (
+        "Start nothing more, let what is running end, and end the job. Nothing is published."
+    ),
+    Command.CANCEL: (
+        "Interrupt what is running and end the job. At the deadline it ends without its workers."
+    ),
+    Command.FORCE_STOP: (
+        "End the job at once, whatever its workers do; they can change nothing any more."
+    ),
 }
 
 
@@ -104,21 +111,33 @@ def command(
         and job.halted is not None
         and job.intent in (Intent.RUN, Intent.PAUSE)
     ):
-        text = f"{where}: nothing of it begins before it is resumed, and `unstuck why {job.id}` says what stopped it"
+        text = (
+            f"{where}: nothing of it begins before it is resumed, and `unstuck why {job.id}` "
+            "says what stopped it"
+        )
     elif (
         given is Command.RESUME and job.reset_budgets
     ):  # its status says so as soon as a coordinator has looked
         answer, text = Answer.ALREADY, f"job {job.id} goes on: resume had been asked for before"
     elif given is Command.RESUME and job.status is Status.RETRYING:
-        text = f"{where} and tries again by itself (`unstuck why {job.id}` says when); to try at once: "
+        text = (
+            f"{where} and tries again by itself (`unstuck why {job.id}` says when); to try at "
+            "once: "
+        )
         text += f"`unstuck pause {job.id}`, and then resume"
     elif given is Command.RESUME:
-        text = f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` says what it waits for"
+        text = (
+            f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` "
+            "says what it waits for"
+        )
         answer = Answer.ALREADY
     elif job.intent is wanted and (not now or job.pause_now):
         answer, text = Answer.ALREADY, f"{where}, and {given} had been asked for before"
     elif _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
-        text = f"{where}: {job.intent.command} was asked for, which {given} does not override; {_ending(job)}"
+        text = (
+            f"{where}: {job.intent.command} was asked for, which {given} does not override; "
+            f"{_ending(job)}"
+        )
     else:
         answer, text = Answer.DONE, f"{given} of job {job.id} is on record; it was {job.status}"
     if given is Command.PAUSE and answer is not Answer.REFUSED and job.phase:
@@ -148,7 +167,10 @@ def against_retry(job: JobRecord) -> str:
     """Why ``job`` cannot be retried, and what to do instead."""
     if job.status is Status.FINISHED:
         return f"job {job.id} is FINISHED: there is nothing left to retry; {_after(job)}"
-    return f"job {job.id} is {job.status}: only a job that has ended can be retried; `unstuck cancel {job.id}` ends it"
+    return (
+        f"job {job.id} is {job.status}: only a job that has ended can be retried; `unstuck "
+        f"cancel {job.id}` ends it"
+    )
 
 
 def _after(job: JobRecord) -> str:
@@ -159,5 +181,8 @@ def _after(job: JobRecord) -> str:
 
 def _ending(job: JobRecord) -> str:
     if job.status is Status.HALTED:
-        return f"it is looked at again from time to time, and `unstuck force-stop {job.id}` ends it at once"
+        return (
+            f"it is looked at again from time to time, and `unstuck force-stop {job.id}` ends "
+            "it at once"
+        )
     return f"it is ending by itself, and `unstuck why {job.id}` says what it waits for"

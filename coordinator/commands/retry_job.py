@@ -23,7 +23,8 @@ class Retried:
         adopts: the jobs whose markers stand for those of the new job.
         reruns: as `JobRecord.reruns` of the new job.
         any_code: markers count whatever code has made them.
-        asked: what was asked for beyond a plain retry, as text; two retries of which it is equal are one.
+        asked: what was asked for beyond a plain retry, as text; two retries of which it is equal
+            are one.
         changed: another spec or other parameters are run.
         take_over: as `JobRecord.take_over` of the new job.
     """

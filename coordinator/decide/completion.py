@@ -1,4 +1,6 @@
-"""The end of a job: when all groups are done it fails or publishes, and only a published job is FINISHED."""
+"""The end of a job: when all groups are done it fails or publishes, and only a published job is
+FINISHED.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def complete(draft: Draft) -> None:
         record = draft.state.groups[group_id]
         error, reason = record.first_error, record.reason
         if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
-            # The group never ran, or not this time: an earlier error is not the reason of the failure.
+            # The group never ran, or not this time: an earlier error is not the reason of the
+            # failure.
             cause = reason.text if reason else "no reason"
         elif reason is not None and reason.code == "POISON":
             cause = f"POISON: {reason.text}"
@@ -58,7 +61,8 @@ def complete(draft: Draft) -> None:
             draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {cause}{more}")
         )
         return
-    # A result for a job that is not publishing belongs to a record that a rollback of the store has undone.
+    # A result for a job that is not publishing belongs to a record that a rollback of the store has
+    # undone.
     result = (draft.env.published or publishing.no_answer(draft)) if draft.job.phase else None
     if not draft.job.phase:
         if draft.state.without_outputs and draft.env.published is None:
@@ -74,7 +78,9 @@ def complete(draft: Draft) -> None:
 
 
 def end_as_intended(draft: Draft) -> None:
-    """Stopped or canceled, unless the package stands already: for a job in publishing the number in the log decides."""
+    """Stopped or canceled, unless the package stands already: for a job in publishing the number in
+    the log decides.
+    """
     status, reason = _INTENDED[draft.job.intent]
     result = draft.env.published
     if draft.job.phase:
@@ -89,7 +95,8 @@ def end_as_intended(draft: Draft) -> None:
         if result.trouble is not None or (result.failed is None and result.version):
             published(draft, result)
             return
-        # Nothing to publish (version 0) does not decide: no package stands, and an ABORT may stand already.
+        # Nothing to publish (version 0) does not decide: no package stands, and an ABORT may stand
+        # already.
     if draft.job.timed_out is not None and draft.job.intent is Intent.STOP:
         reason = Reason(reason.code, f"{reason.text}; what still ran at its timeout was ended")
     finish(draft, status, reason)
@@ -117,7 +124,10 @@ def finished(draft: Draft, result: PublishResult) -> None:
         else _unpublished(draft, result)
     )
     warnings = [
-        f". Warning: partitions of {name} have lost more than half of their rows: {one.text(shrunk=True, most=3)}"
+        (
+            f". Warning: partitions of {name} have lost more than half of their rows: "
+            f"{one.text(shrunk=True, most=3)}"
+        )
         for name, one in sorted(replaced.items())
         if one.shrunk
     ]
@@ -146,7 +156,11 @@ def _unpublished(draft: Draft, result: PublishResult) -> str:
     outputs = sorted({output for record in records for output in record.rows} - rejected)
     if not outputs:
         return "; there was nothing to publish"
-    return f"; nothing was published of the outputs {listed(outputs)}: name those to publish under publish: in the spec"
+    return (
+        f"; nothing was published of the outputs {listed(outputs)}: name those to publish "
+        "under "
+        "publish: in the spec"
+    )
 
 
 def finish(draft: Draft, status: Status, reason: Reason) -> None:

@@ -1,6 +1,8 @@
-"""From the state of a job: what changes, and what must be done (pure: no I/O, no clock, no randomness).
+"""From the state of a job: what changes, and what must be done (pure: no I/O, no clock, no
+randomness).
 
-Everything follows from the states as they stand. If the commit is refused, the caller throws the state away.
+Everything follows from the states as they stand. If the commit is refused, the caller throws the
+state away.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     """Decide the next steps of one job.
 
     Args:
-        state: the job as loaded, with the attempts of ``changed`` fresh; this call moves it forward.
+        state: the job as loaded, with the attempts of ``changed`` fresh; this call moves it
+            forward.
         changed: groups that a report spoke of; None to look at everything that could be due.
         env: time, randomness and what is known of the fleet.
     """
@@ -52,7 +55,8 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         draft.touched.extend(state.plan.groups)
     resumed = draft.job.reset_budgets
     if resumed:
-        # Before the attempts are read: an attempt that failed since the resume is charged to the new budget.
+        # Before the attempts are read: an attempt that failed since the resume is charged to the
+        # new budget.
         reset_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         read_attempt(draft, group_id)

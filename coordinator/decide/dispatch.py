@@ -21,7 +21,9 @@ S = GroupState
 
 
 def queue_runnable(draft: Draft) -> None:
-    """Mint attempts for what may go: retries whose time has come, then waiting members, within the limits."""
+    """Mint attempts for what may go: retries whose time has come, then waiting members, within the
+    limits.
+    """
     state = draft.state
     room = Room(draft)
     retries = [
@@ -49,7 +51,9 @@ def queue_runnable(draft: Draft) -> None:
 
 
 class Room:
-    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for each lane."""
+    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for
+    each lane.
+    """
 
     def __init__(self, draft: Draft) -> None:
         limit = draft.plan.max_parallel
@@ -73,7 +77,10 @@ class Room:
 
 
 def mint(draft: Draft, group_id: str) -> str:
-    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time. Returns the lane."""
+    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time.
+
+    Returns the lane.
+    """
     record = draft.state.record(group_id)
     name, ordinal = split_member(group_id)
     planned = draft.plan.groups[name]
@@ -99,7 +106,9 @@ def mint(draft: Draft, group_id: str) -> str:
 def ask_others_first(
     attempt: AttemptRecord, record: GroupRecord, queue: str, env: Environment
 ) -> AttemptRecord:
-    """A group that failed or was lost on a host is tried on others first, for three sweeps, where such listen."""
+    """A group that failed or was lost on a host is tried on others first, for three sweeps, where
+    such listen.
+    """
     host = record.worker.rpartition(":")[0]
     if not host or not (record.failures or record.losses) or not env.others(queue, host):
         return attempt
@@ -109,7 +118,8 @@ def ask_others_first(
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
     """Fix the inputs of every attempt of this group, or of this member of a fork (rule 12).
 
-    A fork's members share one entry under the fork's name, or a fork after a fork would store N x N folders.
+    A fork's members share one entry under the fork's name, or a fork after a fork would store N x N
+    folders.
     """
     if name not in draft.state.frozen:
         freeze_group(draft, name)
@@ -124,7 +134,9 @@ def _text(frozen: FrozenInputs) -> str:
 
 
 def freeze_group(draft: Draft, name: str) -> None:
-    """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its condition held."""
+    """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its
+    condition held.
+    """
     found = {
         need: [
             record
@@ -134,7 +146,8 @@ def freeze_group(draft: Draft, name: str) -> None:
         for need in draft.plan.groups[name].reads
     }
     inputs = {need: tuple(one.marked for one in records) for need, records in found.items()}
-    # What a group did that made nothing stands outside of the warehouse, where its readers may find it.
+    # What a group did that made nothing stands outside of the warehouse, where its readers may find
+    # it.
     unmarked = [one.staging for records in found.values() for one in records if not one.marked]
     after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
     records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
@@ -145,7 +158,8 @@ def freeze_group(draft: Draft, name: str) -> None:
         need for need, one in records.items() if one and one.reason and one.reason.code in codes
     )
     needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
-    # What it needs may have been skipped for the failure of what comes before, also for one that the job lives with.
+    # What it needs may have been skipped for the failure of what comes before, also for one that
+    # the job lives with.
     bad = draft.state.by_state[S.FAILED] and needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
     cleans = draft.job.id if bad and spec.join.outlives_failure else ""
     forked = spec.streams and spec.for_each is not None
@@ -156,7 +170,10 @@ def freeze_group(draft: Draft, name: str) -> None:
 
 
 def offer_again(draft: Draft, *, at_once: bool = False) -> None:
-    """Make offers again that nobody has taken for a while: they may be lost. One that stands keeps its turn."""
+    """Make offers again that nobody has taken for a while: they may be lost.
+
+    One that stands keeps its turn.
+    """
     state = draft.state
     unclaimed = sorted(
         draft.unclaimed(), key=lambda group_id: (state.groups[group_id].since, group_id)
@@ -171,7 +188,8 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
 
 
 def restore(draft: Draft, unclaimed: list[str]) -> bool:
-    """Make again what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if there was any.
+    """Make again what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if
+    there was any.
 
     Runners drop an offer without them, so nobody would ever claim it.
     """
@@ -190,6 +208,9 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     if unfrozen:
         lost.append("inputs")
     if lost:
-        text = f"the store had lost the {' and the '.join(lost)} of groups that nobody has claimed; they were restored"
+        text = (
+            f"the store had lost the {' and the '.join(lost)} of groups that nobody has "
+            "claimed; they were restored"
+        )
         draft.tell("RESTORED", text=text)
     return bool(lost)

@@ -1,4 +1,6 @@
-"""A decision in the making. Only this file changes a group: each move is in the table of moves and leaves its event."""
+"""A decision in the making. Only this file changes a group: each move is in the table of moves and
+leaves its event.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ class Draft:
 
     @property
     def failing_fast(self) -> bool:
-        """A group failed for good, and no later group tolerates it: all are canceled but what runs after a failure."""
+        """A group failed for good, and no later group tolerates it: all are canceled but what runs
+        after a failure.
+        """
         return bool(self.state.fatal) and self.plan.cancel_others
 
     def is_over(self, group_id: str) -> bool:
-        """The group shall not go on if it is not done: the time of the job is over, or the job fails fast."""
+        """The group shall not go on if it is not done: the time of the job is over, or the job
+        fails fast.
+        """
         outlives = self.planned(group_id).spec.join.outlives_failure
         return self.job.timed_out is not None or (self.failing_fast and not outlives)
 
@@ -41,7 +47,9 @@ class Draft:
         return self.state.planned(group_id)
 
     def waiting_members(self, name: str) -> int:
-        """Members that stand WAITING, with or without a record; 1 for a fork that is not expanded."""
+        """Members that stand WAITING, with or without a record; 1 for a fork that is not
+        expanded.
+        """
         if self.state.ended_whole(name):
             return 0
         count = self.plan.member_count(name, self.state.collected)
@@ -92,7 +100,8 @@ class Draft:
     def check_unclaimed(self, group_id: str) -> None:
         """Let the commit check once more that nobody has claimed the attempt.
 
-        An attempt that this decision offers is not in the store yet: nobody can claim it, and the check would fail.
+        An attempt that this decision offers is not in the store yet: nobody can claim it, and the
+        check would fail.
         """
         if group_id not in self.decision.offered:
             record = self.state.record(group_id)
@@ -109,7 +118,10 @@ class Draft:
             self.decision.withdrawn[offer] = self.planned(group_id).spec.lane
 
     def forget(self, group_id: str) -> None:
-        """Delete the record of a group, as if it had never been queued. The state keeps it until the next load."""
+        """Delete the record of a group, as if it had never been queued.
+
+        The state keeps it until the next load.
+        """
         self.drop_attempt(group_id)
         self.decision.forgotten[group_id] = None
         self.decision.moves += 1
@@ -125,7 +137,9 @@ class Draft:
         self.decision.reload = True
 
     def instruct(self, group_id: str, instruction: str) -> None:
-        """Tell the runner of an attempt what to do: CANCEL or DRAIN, answered to its watchdog's next renewal."""
+        """Tell the runner of an attempt what to do: CANCEL or DRAIN, answered to its watchdog's
+        next renewal.
+        """
         attempt = self.state.attempts.get(group_id)
         if attempt is not None and attempt.instruction != instruction:
             self.decision.instructions[group_id] = (attempt.epoch, attempt.nonce, instruction)

@@ -1,4 +1,6 @@
-"""An attempt that failed, was lost or was handed back: the next try of its group, or the group's end (pure)."""
+"""An attempt that failed, was lost or was handed back: the next try of its group, or the group's
+end (pure).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ MAX_RELEASES = 50
 def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
     """A step failed: charge the group's retries, and try again if one is left."""
     policy, failures = draft.planned(group_id).retry, record.failures + 1
-    # The first error of its own stands before that of a worker that was lost earlier, which is no reason of the end.
+    # The first error of its own stands before that of a worker that was lost earlier, which is no
+    # reason of the end.
     first = failure if not record.failures else record.first_error
     charged = replace(record, first_error=first, last_error=failure, failures=failures)
     if why := policy.why_final(failure):

@@ -1,6 +1,8 @@
-"""The end of groups that shall not go on: by the user's intent, by the job's timeout, or by another group's failure.
+"""The end of groups that shall not go on: by the user's intent, by the job's timeout, or by another
+group's failure.
 
-Nothing here writes the intent. The job ends as the user intended, however groups fail or succeed meanwhile.
+Nothing here writes the intent. The job ends as the user intended, however groups fail or succeed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ def apply_intent(draft: Draft) -> None:
 
 
 def pause(draft: Draft) -> None:
-    """Take back what nobody has claimed. Running attempts may end, or are handed back (``pause --now``)."""
+    """Take back what nobody has claimed.
+
+    Running attempts may end, or are handed back (``pause --now``).
+    """
     for group_id in draft.while_room(draft.unclaimed()):
         draft.check_unclaimed(group_id)
         draft.end_attempt(group_id, S.WAITING, PAUSED)
@@ -69,12 +74,17 @@ def cancel(draft: Draft) -> None:
     waited = format_duration(draft.env.cancel_deadline)
     for group_id in draft.while_room(list(draft.state.by_state[S.CANCELING])):
         worker = draft.state.record(group_id).worker
-        text = f"worker {worker} did not confirm the cancel within {waited}; whatever it still does can change nothing"
+        text = (
+            f"worker {worker} did not confirm the cancel within {waited}; whatever it still "
+            "does can change nothing"
+        )
         draft.end_attempt(group_id, S.CANCELED, Reason("UNCONFIRMED", text))
 
 
 def fail_fast(draft: Draft) -> None:
-    """A group failed for good and no later group tolerates that: all are canceled but what runs after a failure."""
+    """A group failed for good and no later group tolerates that: all are canceled but what runs
+    after a failure.
+    """
     state = draft.state
     if state.open_groups == state.outliving:
         return  # what runs after a failure may be wide: its reports cost what they cost in any job
@@ -88,7 +98,10 @@ def fail_fast(draft: Draft) -> None:
 
 
 def cancel_all(draft: Draft, reason: Reason) -> None:
-    """Everything that is not done is canceled. Running attempts become stale at once, and their watchdogs end them."""
+    """Everything that is not done is canceled.
+
+    Running attempts become stale at once, and their watchdogs end them.
+    """
     cancel_each(draft, draft.state.active, reason)
     cancel_waiting(draft, reason)
 
@@ -102,14 +115,18 @@ def cancel_unclaimed(draft: Draft, reason: Reason) -> None:
 
 
 def cancel_waiting(draft: Draft, reason: Reason) -> None:
-    """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for its next attempt."""
+    """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for
+    its next attempt.
+    """
     recorded = [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]
     cancel_each(draft, chain(recorded, without_record(draft)), reason)
     draft.runnable.clear()
 
 
 def without_record(draft: Draft) -> Iterator[str]:
-    """Groups, and members of forks, that were never queued; a fork of which no member was, as a whole."""
+    """Groups, and members of forks, that were never queued; a fork of which no member was, as a
+    whole.
+    """
     state = draft.state
     for name in draft.plan.groups:
         begun = state.census[name].total()
@@ -126,14 +143,18 @@ def cancel_each(draft: Draft, groups: Iterable[str], reason: Reason) -> None:
 
 
 def reset_budgets(draft: Draft) -> None:
-    """After a resume each group has all retries and its full time in the queue, and none waits for its backoff."""
+    """After a resume each group has all retries and its full time in the queue, and none waits for
+    its backoff.
+    """
     state, now = draft.state, draft.env.now
-    # Also groups in BACKOFF with a full budget: after the clock was set back, their time may lie ahead.
+    # Also groups in BACKOFF with a full budget: after the clock was set back, their time may lie
+    # ahead.
     for group_id in {**state.recovering, **state.by_state[S.BACKOFF]}:
         record = replace(state.record(group_id), failures=0, losses=0)
         draft.put(group_id, replace(record, next_at=now) if record.state is S.BACKOFF else record)
     for group_id in draft.unclaimed():
-        # Nobody could claim an attempt of a halted job, so that time does not count as time in the queue.
+        # Nobody could claim an attempt of a halted job, so that time does not count as time in the
+        # queue.
         if draft.planned(group_id).spec.queue_timeout is not None:
             draft.put(group_id, replace(state.record(group_id), since=now))
     for group_id in list(state.by_state[S.WAITING]):

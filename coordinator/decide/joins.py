@@ -1,7 +1,9 @@
-"""Which groups may go now: the join rules, and the conditions (``when:``) of groups whose join holds.
+"""Which groups may go now: the join rules, and the conditions (``when:``) of groups whose join
+holds.
 
-A join is derived from the states of all that a group needs, never from a counter: a count that reaches a number is an
-edge, and an edge can be missed (Conductor lost a join that way). So judging again gives the same result.
+A join is derived from the states of all that a group needs, never from a counter: a count that
+reaches a number is an edge, and an edge can be missed (Conductor lost a join that way). So judging
+again gives the same result.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
     if rule.rule in ("any_succeeded", "at_least"):
         wanted = 1 if rule.rule == "any_succeeded" else rule.count
         if not unknown and succeeded + left < wanted:
-            text = f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {wanted} cannot be reached"
+            text = (
+                f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {wanted} "
+                "cannot be reached"
+            )
             return JoinResult.FAIL, Reason("JOIN_IMPOSSIBLE", text)
         holds = succeeded >= wanted
     elif rule.rule == "all_failed" and (fine := succeeded + skipped):
@@ -112,11 +117,13 @@ def judge_one(draft: Draft, name: str) -> None:
 
 
 def condition_holds(draft: Draft, name: str) -> bool:
-    """Evaluate the condition of a group that may go. Unless it holds, the group ends here: SKIPPED, or FAILED.
+    """Evaluate the condition of a group that may go. Unless it holds, the group ends here: SKIPPED,
+    or FAILED.
 
-    A condition that held is not evaluated again; the frozen inputs of the group are the sign that it held. After
-    ``any_succeeded`` there may be more results later, by which the condition would not hold. Then a group that waits
-    for room or was taken back by a pause, or a fork that is half queued, should never have begun.
+    A condition that held is not evaluated again; the frozen inputs of the group are the sign that
+    it held. After ``any_succeeded`` there may be more results later, by which the condition would
+    not hold. Then a group that waits for room or was taken back by a pause, or a fork that is half
+    queued, should never have begun.
     """
     spec = draft.plan.groups[name].spec
     if spec.when is None or name in draft.state.frozen:

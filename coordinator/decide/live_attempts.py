@@ -1,7 +1,9 @@
-"""Apply the live attempts of a job to their groups: claims, outcomes, lapsed leases and lost records.
+"""Apply the live attempts of a job to their groups: claims, outcomes, lapsed leases and lost
+records.
 
-Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in a row, which are
-our failure and never eat a user's retry. An attempt that is handed back (RELEASED) is charged to neither.
+Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in
+a row, which are our failure and never eat a user's retry. An attempt that is handed back (RELEASED)
+is charged to neither.
 """
 
 from __future__ import annotations
@@ -26,19 +28,23 @@ S = GroupState
 
 
 def read_attempt(draft: Draft, group_id: str) -> None:
-    """Apply what the attempt of a group says: its claim, its outcome, a lapsed lease, or a lost record."""
+    """Apply what the attempt of a group says: its claim, its outcome, a lapsed lease, or a lost
+    record.
+    """
     record = draft.state.record(group_id)
     attempt = draft.state.attempts.get(group_id)
     if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
         return
-    # An attempt that was claimed and has ended since the last look takes two moves, and one more for each fork that it
-    # feeds. The first attempt of a commit is always applied: one that no commit has room for would wait for ever.
+    # An attempt that was claimed and has ended since the last look takes two moves, and one more
+    # for each fork that it feeds. The first attempt of a commit is always applied: one that no
+    # commit has room for would wait for ever.
     moves = draft.decision.moves
     if moves and moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
-        # The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it.
+        # The attempt's record is gone (a store restored in part), so no runner could ever claim or
+        # finish it.
         if record.state is S.QUEUED:
             spec = draft.planned(group_id).spec
             made = AttemptRecord(
@@ -59,7 +65,9 @@ def read_attempt(draft: Draft, group_id: str) -> None:
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
-    """The group runs since its claim; a pause that came between the claim and this commit came later."""
+    """The group runs since its claim; a pause that came between the claim and this commit came
+    later.
+    """
     began = min(attempt.claimed_at or draft.env.now, draft.env.now)
     if not draft.job.started_at:
         draft.job = replace(draft.job, started_at=began)
@@ -137,7 +145,10 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
 
 
 def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
-    """Store the values of a dynamic fork. They must come from one maker only, or the fork would be ambiguous."""
+    """Store the values of a dynamic fork.
+
+    They must come from one maker only, or the fork would be ambiguous.
+    """
     standing = draft.state.collected.get(fork)
     if standing is None and (too_much := _too_much(draft, fork, values)):
         if not draft.state.ended_whole(fork):
@@ -158,13 +169,14 @@ def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
     members = draft.state.size + len(values)
     if members > MAX_GROUPS + MAX_MEMBERS:
         return (
-            f"with the {len(values):,} values of {fork} the job would have {members:,} groups and members in all; at "
-            f"most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
+            f"with the {len(values):,} values of {fork} the job would have {members:,} groups and "
+            f"members in all; at most {MAX_GROUPS + MAX_MEMBERS:,} are allowed"
         )
     size = draft.state.collected_bytes + fork_bytes(values)
     if size > MAX_JOB_BYTES:
         return (
-            f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic forks of the job would "
-            f"take {megabytes(size)}; at most {megabytes(MAX_JOB_BYTES)} are allowed"
+            f"with the values of {fork} ({megabytes(fork_bytes(values))}) those of all dynamic "
+            f"forks of the job would take {megabytes(size)}; at most {megabytes(MAX_JOB_BYTES)} "
+            "are allowed"
         )
     return ""

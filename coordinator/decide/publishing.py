@@ -1,4 +1,5 @@
-"""The publishing of a job: how it moves from one phase to the next. `PHASE_MOVES` has the legal moves.
+"""The publishing of a job: how it moves from one phase to the next. `PHASE_MOVES` has the legal
+moves.
 
 The record alone decides, since the coordinators that publish cannot be asked, and may be dead.
 """
@@ -21,9 +22,11 @@ from unstuck.tasks.duration import format_duration
 
 
 def watch(draft: Draft, phase: Phase) -> bool:
-    """Begin a try of this ``phase``, or go on with the one that is under way, if its time has come. Returns whether.
+    """Begin a try of this ``phase``, or go on with the one that is under way, if its time has come.
+    Returns whether.
 
-    The record is written before the action, so another coordinator follows one that dies during the action.
+    The record is written before the action, so another coordinator follows one that dies during the
+    action.
     """
     job, now = draft.job, draft.env.now
     new_try = job.phase is not phase
@@ -41,7 +44,10 @@ def watch(draft: Draft, phase: Phase) -> bool:
 
 
 def goes_on(draft: Draft) -> None:
-    """Note a sign of life, perhaps of a try that counted as hanging. That try is watched from now on."""
+    """Note a sign of life, perhaps of a try that counted as hanging.
+
+    That try is watched from now on.
+    """
     now = draft.env.now
     draft.job = replace(
         draft.job,
@@ -52,7 +58,10 @@ def goes_on(draft: Draft) -> None:
 
 
 def trouble(draft: Draft, why: Reason) -> None:
-    """Note that a try brought nothing. The next one follows after a wait, which doubles each time."""
+    """Note that a try brought nothing.
+
+    The next one follows after a wait, which doubles each time.
+    """
     tries = draft.job.publish_tries + 1
     at = draft.env.now + min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
     phase = Phase.ABORT_RETRYING if draft.job.phase.aborts else Phase.RETRYING
@@ -69,7 +78,9 @@ def trouble(draft: Draft, why: Reason) -> None:
 
 
 def no_answer(draft: Draft) -> PublishResult | None:
-    """The result of a try that has not answered for so long that it counts as hanging; None before that."""
+    """The result of a try that has not answered for so long that it counts as hanging; None before
+    that.
+    """
     job, now = draft.job, draft.env.now
     silent = publish_silent(job, draft.env)
     if not silent or now < publish_hangs_at(job) or publish_at(job, draft.env) > now:

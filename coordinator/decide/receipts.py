@@ -1,4 +1,5 @@
-"""How each report counts, by the record as it stands, and what a commit writes when it acks the reports (pure).
+"""How each report counts, by the record as it stands, and what a commit writes when it acks the
+reports (pure).
 
 Only the report itself says whether its outcome was refused, since ``finish`` alone knows.
 """

@@ -1,7 +1,7 @@
 """Requests of users for single groups; the next decision does them before anything else (pure).
 
-``skip`` and ``rerun`` are commands of the user; ``restart`` comes with an ``alter``. The command writes the request on
-the job's record, and what a worker says meanwhile does not change it.
+``skip`` and ``rerun`` are commands of the user; ``restart`` comes with an ``alter``. The command
+writes the request on the job's record, and what a worker says meanwhile does not change it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ ALTERED = Reason(
 
 
 def apply_requests(draft: Draft) -> bool:
-    """Do what was requested, as much as fits into one commit; True if the rest must be decided from a fresh load."""
+    """Do what was requested, as much as fits into one commit; True if the rest must be decided from
+    a fresh load.
+    """
     while draft.job.requests and not draft.commit_is_full() and not draft.decision.reload:
         request = draft.job.requests[0]
         {"skip": _skip, "rerun": _rerun, "restart": _restart}[request.do](draft, request.group)
@@ -45,8 +47,9 @@ def _skip(draft: Draft, group: str) -> None:
 def _rerun(draft: Draft, group: str) -> None:
     """Reset the group and every group after it, as if they had never run.
 
-    Their records go, and with them frozen inputs and collected fork values: a group that runs again may read other
-    outputs and have other members. The record of a single member stays, because the other members stay.
+    Their records go, and with them frozen inputs and collected fork values: a group that runs again
+    may read other outputs and have other members. The record of a single member stays, because the
+    other members stay.
     """
     name, ordinal = split_member(group)
     names = closure(draft.state, name)
@@ -87,7 +90,8 @@ def _made_by(state: JobState, fork: str, names: list[str]) -> bool:
 
 
 def _restart(draft: Draft, group_id: str) -> None:
-    """End the attempt of a recovering group that runs with values from before an alter; the next has the new values.
+    """End the attempt of a recovering group that runs with values from before an alter; the next
+    has the new values.
 
     An attempt that nobody has claimed needs nothing: its runner will read the new plan.
     """

@@ -1,4 +1,6 @@
-"""The explanation of one job or group, and the facts that all explanations of a job share (pure)."""
+"""The explanation of one job or group, and the facts that all explanations of a job share
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ UNSEEN_LIMIT = 10.0  # seconds for which nobody may look at a job, however often
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """The event that comes next, or ends the wait, in words; ``at`` is its time, or that of the last one named there.
+    """The event that comes next, or ends the wait, in words; ``at`` is its time, or that of the
+    last one named there.
 
     The time is never earlier than now, and 0 where it is unknown.
     """
@@ -34,7 +37,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a job or a group is where it is. Times are seconds by the clock of Redis; 0 where there is none.
+    """Why a job or a group is where it is. Times are seconds by the clock of Redis; 0 where there
+    is none.
 
     Attributes:
         subject: the group, or the job's id.
@@ -42,7 +46,8 @@ class Explanation:
         what: what it waits for, or how it came to end so, in a sentence.
         short: the same in a few words, where ``what`` is longer than that.
         timed: it waits for the time of ``next`` more than for anything else.
-        since: when it came there; for a waiting group without a record, since when it waits or could have gone.
+        since: when it came there; for a waiting group without a record, since when it waits or
+            could have gone.
         tried: what has been tried so far; empty if nothing had to be.
         help: commands that would help.
         stack: where its step stands, if it runs long.
@@ -61,7 +66,9 @@ class Explanation:
     stack: StepStack | None = None
 
     def line(self, at: float) -> str:
-        """The wait in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
+        """The wait in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED:
+        …``.
+        """
         text = " ".join((self.short or self.what).split())
         if not self.timed:
             return text
@@ -91,12 +98,16 @@ AT_WORK = Idle()
 
 
 def longest_gap(period: float) -> float:
-    """Seconds that may lie between two sweeps of a fleet that is well: without beat they come after two periods."""
+    """Seconds that may lie between two sweeps of a fleet that is well: without beat they come after
+    two periods.
+    """
     return 3 * period + 1
 
 
 def ahead(at: float, env: Environment, due: float | None) -> float:
-    """``at``; or, where that has come, when the job is looked at next: nothing happens before that."""
+    """``at``; or, where that has come, when the job is looked at next: nothing happens before
+    that.
+    """
     if at > env.now or due is None:
         return at if at > env.now else 0.0
     return max(due, env.now)
@@ -126,14 +137,18 @@ class FleetFacts:
     """Facts that explain a wait and do not stand on the record of the job.
 
     Attributes:
-        durations: seconds that groups ran when they succeeded in earlier jobs; see `Queries.durations`.
+        durations: seconds that groups ran when they succeeded in earlier jobs; see
+            `Queries.durations`.
         idle: for how long no coordinator has looked at any job; see `Queries.idle`.
-        unread: queues whose messages no idle runner reads, with the words for it; see `unread_messages`.
-        busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
+        unread: queues whose messages no idle runner reads, with the words for it; see
+            `unread_messages`.
+        busy: queues whose runners are all at work or unfit, with the words for it; see
+            `nobody_takes`.
         pools: pools without a free slot, with the words for it; see `full_pools`.
         code: that its workers run different code, in words; see `different_code_for`.
         unlike: runners that have other versions than the job; see `unlike_runners`.
-        stacks: where the steps of running groups stand, as far as that was looked at; see `Queries.stacks`.
+        stacks: where the steps of running groups stand, as far as that was looked at; see
+            `Queries.stacks`.
     """
 
     durations: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -197,7 +212,9 @@ class JobFacts:
         return ahead(at, self.env, self.due)
 
     def ends(self, own: str, at: float = 0.0) -> Event:
-        """When a group of a job that is to run gives up: by its ``own`` rule, or by the timeout of the job."""
+        """When a group of a job that is to run gives up: by its ``own`` rule, or by the timeout of
+        the job.
+        """
         over = job_timeout_at(self.state.job, self.state.plan.timeout, self.env) or 0.0
         if not over or 0 < at <= over:
             return Event(what=own, at=at)

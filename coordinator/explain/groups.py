@@ -30,7 +30,9 @@ from unstuck.tasks.protocol.keys import pool_of, queue_of
 
 S = GroupState
 LONG = 4.0  # times what a group usually takes: from then on it may hang
-STANDS = 60.0  # seconds at the same lines, after which a step may hang of which nobody knows what it usually takes
+# Seconds at the same lines, after which a step may hang of which nobody knows what it usually
+# takes.
+STANDS = 60.0
 SHOWN = 3  # hosts
 SHORT = 10.0  # seconds within which nobody wonders
 # What needs a look most comes first where not all members are shown.
@@ -42,7 +44,9 @@ _URGENT = {
 def explain_group(
     facts: JobFacts, name: str, planned: PlannedGroup, shown: int | None
 ) -> Iterator[Explanation]:
-    """The members of a planned group that are not done: at most ``shown`` of those that have begun, and the rest."""
+    """The members of a planned group that are not done: at most ``shown`` of those that have begun,
+    and the rest.
+    """
     state = facts.state
     open_members = [
         member
@@ -67,7 +71,8 @@ def explain_group(
         yield Explanation(
             subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends
         )
-    # Members that a pause took back are among the waiting: why they wait now may differ from what was noted then.
+    # Members that a pause took back are among the waiting: why they wait now may differ from what
+    # was noted then.
     waiting = Draft(state, facts.env).waiting_members(name)
     if waiting > 0:
         yield _waiting(facts, name, planned, waiting)
@@ -121,7 +126,8 @@ def _waiting_for_room(
         else facts.ends("never by itself: it goes when it has room")
     )
     if stands_still(job):
-        text = f"it may go, but {'pause was asked for' if job.intent is Intent.PAUSE else 'the job is halted'}"
+        why = "pause was asked for" if job.intent is Intent.PAUSE else "the job is halted"
+        text = f"it may go, but {why}"
         following = Event(what="it is queued when the job is resumed")
     elif not facts.room.for_(lane):
         text = f"it may go; {_no_room(facts, lane)}"
@@ -189,7 +195,10 @@ def _need(state: JobState, need: str) -> str:
     count = state.plan.member_count(need, state.collected)
     if state.plan.groups[need].spec.for_each is not None:
         ended = sum(n for s, n in census.items() if GroupState(s).terminal)
-        return f"{need} ({ended} of {count if count is not None else 'a number nobody knows yet'} done)"
+        return (
+            f"{need} ({ended} of {count if count is not None else 'a number nobody knows yet'} "
+            "done)"
+        )
     return f"{need} ({state.record(need).state})"
 
 
@@ -210,7 +219,9 @@ def _begun(facts: JobFacts, group_id: str, planned: PlannedGroup) -> Explanation
 def _backoff(
     facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
 ) -> Explanation:
-    """A group in BACKOFF waits for a time; but while it is held, or has no room, it waits for no time."""
+    """A group in BACKOFF waits for a time; but while it is held, or has no room, it waits for no
+    time.
+    """
     job, attempt, lane = facts.state.job, f"attempt {record.epoch + 1}", planned.spec.lane
     code, what = (
         (record.reason.code, record.reason.text)
@@ -240,7 +251,11 @@ def _backoff(
         if not timed:
             short = f"its time has come; {_no_room(facts, lane)}: {short or what}"
             what = f"{what}; its time has come; {_no_room(facts, lane)}"
-        own = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
+        own = (
+            f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost "
+            "in "
+            "a row"
+        )
         ends = facts.ends(own)
     return Explanation(
         subject=group_id,
@@ -335,7 +350,10 @@ def _running(
         else 0.0
     )
     silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
-    what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
+    what = (
+        f"worker {record.worker} runs attempt {record.epoch}; last heard of "
+        f"{format_duration(silent)} ago"
+    )
     earlier = facts.fleet.durations.get(group_id, ())
     ran = env.now - attempt.claimed_at if attempt is not None else 0.0
     if earlier and ran > SHORT:
@@ -373,7 +391,10 @@ def _running(
         ends = Event(what="it is tried again when the job is resumed", at=ends.at)
     elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
         what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
-        deadline = f"at the deadline, {format_duration(env.cancel_deadline)} after the cancel was asked for"
+        deadline = (
+            f"at the deadline, {format_duration(env.cancel_deadline)} after the cancel was "
+            "asked for"
+        )
         ends = Event(what=deadline, at=max(cancel_at(job, env), env.now))
     return Explanation(
         subject=group_id,
@@ -389,7 +410,9 @@ def _running(
 
 
 def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: AttemptRecord | None) -> Event:
-    """The timeouts of a running attempt: of the step that the runner named last, of the group, and of the job."""
+    """The timeouts of a running attempt: of the step that the runner named last, of the group, and
+    of the job.
+    """
     timeouts = []
     number = 0 if attempt is None else int(attempt.shown_progress.get("step", 0))
     if 0 < number <= len(planned.spec.steps):

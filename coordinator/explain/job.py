@@ -1,7 +1,7 @@
 """Explain why a job, and each of its groups that is not done, waits (pure).
 
-What joins come to, due times, room and budgets come from the functions that ``decide`` uses, so an explanation cannot
-disagree with the decision.
+What joins come to, due times, room and budgets come from the functions that ``decide`` uses, so an
+explanation cannot disagree with the decision.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def explain(
     members: int | None = SHOWN,
     fleet: FleetFacts = NOTHING_KNOWN,
 ) -> list[Explanation]:
-    """The job first, then every group that is not done, or was skipped for itself, in the order of the spec.
+    """The job first, then every group that is not done, or was skipped for itself, in the order of
+    the spec.
 
     Args:
         due: when the job is decided again at the latest; None if it has ended.
@@ -118,7 +119,8 @@ def _ended(job: JobRecord) -> Explanation:
     )
     helps: tuple[str, ...] = ()
     if job.status is not Status.FINISHED:
-        mended = f"unstuck retry {job.id} --spec FILE"  # where the stored text is wrong, the same again fails again
+        # Where the stored text is wrong, the same again fails again.
+        mended = f"unstuck retry {job.id} --spec FILE"
         helps = (
             f"unstuck retry {job.id}",
             mended,
@@ -164,7 +166,10 @@ def _paused(state: JobState, env: Environment, due: float | None) -> Explanation
         what += f"; {_attempts(state, f'is {now}', f'are {now}')}"
     ends = A_PERSON
     if state.plan.timeout is not None:
-        ends += f"; the time that it stands PAUSED does not count towards its {timeout_of(state.plan.timeout)}"
+        ends += (
+            "; the time that it stands PAUSED does not count towards its "
+            f"{timeout_of(state.plan.timeout)}"
+        )
     next_what = "all groups are checked again, and nothing is started before a resume"
     return Explanation(
         subject=job.id,
@@ -210,7 +215,10 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
     what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
         again = len(state.recovering)
-        what += f"; {again} failed or {'was lost and is' if again == 1 else 'were lost and are'} tried again"
+        what += (
+            f"; {again} failed or {'was lost and is' if again == 1 else 'were lost and are'} "
+            "tried again"
+        )
     if state.fatal and job.timed_out is None:
         rest = "what runs after a failure has" if state.plan.cancel_others else "the others have"
         what += f"; group {state.first_failed} failed, so the job will be FAILED once {rest} ended"
@@ -244,14 +252,20 @@ def _publishing(state: JobState, env: Environment, due: float | None) -> Explana
         "publishing is tried again",
     )
     if job.phase.aborts:
-        what = f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is asked which was first"
+        what = (
+            f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is "
+            "asked which was first"
+        )
     elif job.phase.under_way:
         what = "all groups are done; the package is being published"
     if job.phase.under_way:
         what += f", last heard of {format_duration(max(0.0, env.now - job.publish_heard))} ago"
         next_what = "if the coordinator that publishes has died, another does"
         if at >= publish_hangs_at(job):
-            next_what = "if nothing is heard of it by then, it counts as hanging, and is tried again beside it"
+            next_what = (
+                "if nothing is heard of it by then, it counts as hanging, and is tried "
+                "again beside it"
+            )
     times = "once" if job.publish_tries == 1 else f"{job.publish_tries} times"
     tried = f"tried {times}: {job.reason.text}" if job.publish_tries and job.reason else ""
     return Explanation(
@@ -283,7 +297,8 @@ def _attempts(state: JobState, one: str, many: str) -> str:
 
 
 def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Explanation]) -> str:
-    """The wait of a job that has not ended, in one line for listings; empty where its explanation is short enough.
+    """The wait of a job that has not ended, in one line for listings; empty where its explanation
+    is short enough.
 
     Args:
         alone: that nobody looks, if so; see ``_nobody_looks``.
@@ -318,12 +333,19 @@ def _nobody_looks(env: Environment, due: float | None, idle: Idle) -> str:
 
     Args:
         due: when it is to be looked at; None if it has ended.
-        idle: for how long no coordinator has looked at any job. Nobody counts as missing before the limit of ``idle``.
+        idle: for how long no coordinator has looked at any job. Nobody counts as missing before the
+            limit of ``idle``.
     """
     if due is not None and due < env.now - idle.limit:
-        return f"it was due {format_duration(env.now - due)} ago and nobody looks: is a coordinator running?"
+        return (
+            f"it was due {format_duration(env.now - due)} ago and nobody looks: is a "
+            "coordinator running?"
+        )
     if due is not None and idle.seconds > idle.limit:
-        return f"no coordinator has looked at any job for {format_duration(idle.seconds)}: is one running?"
+        return (
+            f"no coordinator has looked at any job for {format_duration(idle.seconds)}: is one "
+            "running?"
+        )
     return ""
 
 
@@ -335,7 +357,10 @@ def _recovering(state: JobState) -> str:
     first = state.record(troubled[0])
     error = first.last_error.text if first.last_error is not None else ""
     more = f"; so are {len(troubled) - 1} more" if len(troubled) > 1 else ""
-    return f"{troubled[0]} is tried again ({first.state.lower()}, attempt {first.epoch}) after: {error}{more}"
+    return (
+        f"{troubled[0]} is tried again ({first.state.lower()}, attempt {first.epoch}) after: "
+        f"{error}{more}"
+    )
 
 
 def _at_work(state: JobState) -> str:

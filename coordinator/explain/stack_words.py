@@ -11,7 +11,9 @@ LONG_AGO = 20.0  # seconds after which a look at a step is said to be so long ag
 
 
 def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
-    """The line of the user's code at which a step stands, and for how long: ``at etl.py:12 in load for 3m``."""
+    """The line of the user's code at which a step stands, and for how long: ``at etl.py:12 in load
+    for 3m``.
+    """
     frame = own_frame(stack.frames)
     where = f"{frame.file.rpartition('/')[2]}:{frame.line}" if brief else str(frame)
     seen = max(0.0, now - stack.at)
@@ -32,7 +34,9 @@ def stack_lines(stack: StepStack) -> Iterator[str]:
 
 
 def stage_told(stage: SparkStage) -> str:
-    """A stage of Spark: ``Spark stage 3 (count at etl.py:12): 18 of 20 tasks done, 2 run, the longest for 14m``."""
+    """A stage of Spark: ``Spark stage 3 (count at etl.py:12): 18 of 20 tasks done, 2 run, the
+    longest for 14m``.
+    """
     running = f"{stage.running or 'none'} run{'' if stage.running > 1 else 's'}"
     parts = [f"{stage.done} of {stage.tasks} tasks done", running]
     if stage.longest:

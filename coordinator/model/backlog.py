@@ -18,14 +18,16 @@ class StreamBacklog:
     """The unread part of one stream.
 
     Attributes:
-        new: unread files; of a topic, unread offsets. ``bytes``: of the files. ``changed``: files that were read and
-            have other content now.
+        new: unread files; of a topic, unread offsets. ``bytes``: of the files. ``changed``: files
+            that were read and have other content now.
         looked: files, or partitions, that were there.
-        since: when the oldest unread file was written; where that is not known, since when looks have seen what is
-            unread. 0 if nothing is.
-        lag: of a topic: partition → its unread offsets; ``next``: the offset at which the next run goes on.
+        since: when the oldest unread file was written; where that is not known, since when looks
+            have seen what is unread. 0 if nothing is.
+        lag: of a topic: partition → its unread offsets; ``next``: the offset at which the next run
+            goes on.
         trouble: why a run would fail; ``known``: False if only a worker can ask.
-        ignored: how many files do not count by their names, with some of these names; empty if there are none.
+        ignored: how many files do not count by their names, with some of these names; empty if
+            there are none.
         seen_to: partition → up to where ``since`` is of; what lies behind came later.
     """
 
@@ -76,7 +78,9 @@ class StreamBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The unread part of the streams of one schedule, by address, when a coordinator looked at it."""
+    """The unread part of the streams of one schedule, by address, when a coordinator looked at
+    it.
+    """
 
     at: float
     streams: dict[str, StreamBacklog]

@@ -1,4 +1,6 @@
-"""The environment of ``decide``, and the decision that the reconciler commits and then carries out."""
+"""The environment of ``decide``, and the decision that the reconciler commits and then carries
+out.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Something that was concluded from absence; the commit checks it again, by the clock of Redis."""
+    """Something that was concluded from absence; the commit checks it again, by the clock of
+    Redis.
+    """
 
     group: str
     epoch: int
@@ -58,7 +62,8 @@ class PublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All facts that a decision may use beside the job itself. All clock and randomness comes in here.
+    """All facts that a decision may use beside the job itself. All clock and randomness comes in
+    here.
 
     Attributes:
         now: seconds, by the clock of Redis.
@@ -182,7 +187,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome that was refused."""
+    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome
+    that was refused.
+    """
 
     ids: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)

@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 def facts_of(kind: type[T], record: Any, **known: Any) -> T:
-    """A value of ``kind``, whose fields are those of ``record``, but for what is ``known`` better."""
+    """A value of ``kind``, whose fields are those of ``record``, but for what is ``known``
+    better.
+    """
     names = _names(cast(Hashable, kind))
     return kind(**{name: known[name] if name in known else getattr(record, name) for name in names})
 

@@ -18,7 +18,8 @@ class ListedJob:
 
     Attributes:
         params: in words, and cut where they are long.
-        schedule: of which it is a run; ``backfill``: when the backfill was given that submitted it, if one did.
+        schedule: of which it is a run; ``backfill``: when the backfill was given that submitted it,
+            if one did.
     """
 
     id: str
@@ -38,7 +39,9 @@ class ListedJob:
 
     @property
     def tick(self) -> str:
-        """The instant for which it is a run, in ISO 8601, as its key names it; empty for a job without a schedule."""
+        """The instant for which it is a run, in ISO 8601, as its key names it; empty for a job
+        without a schedule.
+        """
         return self.key.partition("@")[2].partition("/")[0] if self.schedule else ""
 
     @property

@@ -1,7 +1,8 @@
-"""The state of a job, from what the store holds; for a damaged job, the readable part of its record.
+"""The state of a job, from what the store holds; for a damaged job, the readable part of its
+record.
 
-A job is damaged if a part of it cannot be read. Nothing is guessed about that part: the job can be shown, and ended by
-force, which needs nothing but the record.
+A job is damaged if a part of it cannot be read. Nothing is guessed about that part: the job can be
+shown, and ended by force, which needs nothing but the record.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class _Lost(Exception):
 
 
 def _lost_fields(fields: Mapping[str, str]) -> str:
-    """The fields that were written to the record and are gone, in words; the scripts keep their names in ``fields``."""
+    """The fields that were written to the record and are gone, in words; the scripts keep their
+    names in ``fields``.
+    """
     _, *names = fields.get("fields", "0 fields").split()
     lost = sorted(set(names) - fields.keys())
     return f"its field{'s' if len(lost) > 1 else ''} {', '.join(lost)}" if lost else ""
@@ -92,7 +95,10 @@ def _lost_records(
         named = ", ".join(
             sorted(name for name in frozen if name not in groups and f"{name}[0]" not in groups)[:3]
         )
-        return f"{group_count - len(groups)} of {group_count} records of groups are gone{named and f': {named}'}"
+        return (
+            f"{group_count - len(groups)} of {group_count} records of groups are "
+            f"gone{named and f': {named}'}"
+        )
     return ""
 
 
@@ -106,7 +112,9 @@ def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
 
 
 def without_groups(record: JobRecord) -> JobState:
-    """The state of a job as if no group had begun, and without groups where its spec cannot be read."""
+    """The state of a job as if no group had begun, and without groups where its spec cannot be
+    read.
+    """
     plan: Plan = NO_GROUPS
     with suppress(Exception):
         plan = plan_of(record.spec, record.texts)

@@ -1,4 +1,6 @@
-"""The notice of a change that somebody asked to be told of: what stands in the outbox, and what is sent."""
+"""The notice of a change that somebody asked to be told of: what stands in the outbox, and what is
+sent.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ class Notice:
     """One notice. Times are Unix seconds.
 
     Attributes:
-        id: the same after a lost reply, by a second coordinator and after a rollback; receivers drop doubles by it.
+        id: the same after a lost reply, by a second coordinator and after a rollback; receivers
+            drop doubles by it.
         to: names of the targets.
-        event: ``failed``, ``halted``, ``retrying_for``, ``running_for``, ``late``, ``behind``, ``waiting_for_worker``,
-            ``finished`` or ``recovered``.
+        event: ``failed``, ``halted``, ``retrying_for``, ``running_for``, ``late``, ``behind``,
+            ``waiting_for_worker``, ``finished`` or ``recovered``.
         kind: ``job`` or ``schedule``.
         name: of the schedule, or that in the spec of the job.
         job: its id, or that of the last run of the schedule; empty if there is none.
@@ -52,8 +55,8 @@ class Notice:
     ends: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Half of a surrogate pair, which the error of a step may hold, becomes ``?``: the scripts of Redis, and many
-        receivers, refuse JSON that has one.
+        """Half of a surrogate pair, which the error of a step may hold, becomes ``?``: the scripts
+        of Redis, and many receivers, refuse JSON that has one.
         """
         text = json.dumps(
             _NOTICE.dump_python(self, mode="python"), separators=(",", ":"), ensure_ascii=False
@@ -84,7 +87,9 @@ class Told:
     ends: tuple[str, ...] = ()
 
     def told_of_end(self, ask_now: Collection[str]) -> tuple[str, ...]:
-        """The targets that are told of its end: those that asked for ends when it was told, or ask for them now."""
+        """The targets that are told of its end: those that asked for ends when it was told, or ask
+        for them now.
+        """
         return tuple(target for target in self.to if target in self.ends or target in ask_now)
 
 
@@ -92,5 +97,7 @@ _NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
 
 
 def notice_id(*parts: str | float) -> str:
-    """The id of a notice, which follows from these parts alone: its problem, when that began, and its phase."""
+    """The id of a notice, which follows from these parts alone: its problem, when that began, and
+    its phase.
+    """
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

@@ -21,7 +21,8 @@ class PastAttempt:
     Attributes:
         queue: empty if the log has lost when it was queued.
         claimed_at, ended_at: None before that.
-        ended_as: the state that the group had after it; empty while it goes on. ``code``, ``text``: why.
+        ended_as: the state that the group had after it; empty while it goes on. ``code``, ``text``:
+            why.
         lost: its worker was lost.
     """
 
@@ -53,7 +54,10 @@ class PastAttempt:
 
 
 def attempts_of(events: Iterable[Event]) -> Iterator[PastAttempt]:
-    """The attempts of one group from its events, in order. After a rerun their numbers begin again."""
+    """The attempts of one group from its events, in order.
+
+    After a rerun their numbers begin again.
+    """
     attempt: PastAttempt | None = None
     for event in events:
         at, kind = float(event["at"]), event["kind"]

@@ -44,8 +44,8 @@ class GroupRecord:
 
     Attributes:
         epoch: number of the newest attempt; 0 before the first.
-        since: when this state was entered, seconds by Redis time; what may time out in a queue counts from here, so a
-            resume and a clock that was set back start it again.
+        since: when this state was entered, seconds by Redis time; what may time out in a queue
+            counts from here, so a resume and a clock that was set back start it again.
         next_at: when the next attempt may start (BACKOFF).
         revision: how often the job had been altered when its newest attempt was claimed.
         failures: failures of the user's code since the last success or resume.
@@ -53,7 +53,8 @@ class GroupRecord:
         releases: attempts handed back by workers that were told to stop.
         staging: folder of the attempt whose output counts (SUCCEEDED).
         done: as of an outcome: what that attempt did, if it made nothing and so has no folder.
-        rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
+        rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet
+            it.
         zone: the time zone that its newest attempt ran with; empty until one has ended.
         troubled_since: since when it fails or is lost without a success; 0 while it does not.
     """
@@ -117,7 +118,9 @@ _GROUP: TypeAdapter[GroupRecord] = TypeAdapter(GroupRecord)
 
 
 def _outcome(text: Any) -> Any:
-    """An outcome that nobody can read must still end the attempt, or its group would wait for ever."""
+    """An outcome that nobody can read must still end the attempt, or its group would wait for
+    ever.
+    """
     try:
         return text if text is None else Outcome.from_json(text)
     except Malformed as error:
@@ -138,7 +141,8 @@ class AttemptRecord:
     revision: int = 0  # how often the job had been altered when it was claimed
     pool: str = ""  # of which it takes a slot
     spark: bool = False  # it runs on Spark, and so keeps to the Spark of its job
-    avoid: str = ""  # the host on which the group failed or was lost last, if others listen: they are asked first,
+    # The host on which the group failed or was lost last, if others listen: they are asked first,.
+    avoid: str = ""
     avoid_until: float = 0.0  # until this time
     instruction: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
@@ -151,9 +155,11 @@ class AttemptRecord:
 
     @property
     def shown_progress(self) -> dict[str, Any]:
-        """The last progress of its runner, for people: what of ``step``, ``steps``, ``label``, ``done``, … is known.
+        """The last progress of its runner, for people: what of ``step``, ``steps``, ``label``,
+        ``done``, … is known.
 
-        A value that is no finite number where one should be is left out; an unknown ``total`` is None.
+        A value that is no finite number where one should be is left out; an unknown ``total`` is
+        None.
         """
         try:
             progress = json.loads(self.progress or "{}")
@@ -207,7 +213,8 @@ class GroupRequest:
     """The request of a user for one group. The next decision does it before anything else.
 
     Attributes:
-        do: ``skip`` it; ``rerun`` it and what comes after it; ``restart`` its attempt, so that it uses new values.
+        do: ``skip`` it; ``rerun`` it and what comes after it; ``restart`` its attempt, so that it
+            uses new values.
         group: a planned group, or one member of a fork.
     """
 
@@ -226,7 +233,9 @@ class AlteredValue:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One ``alter``: the n-th makes revision n of the spec. ``at``: seconds since the epoch, by the asker's clock."""
+    """One ``alter``: the n-th makes revision n of the spec. ``at``: seconds since the epoch, by the
+    asker's clock.
+    """
 
     at: float
     by: str
@@ -241,33 +250,44 @@ class JobRecord:
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: as JSON, with references in place of long texts; see `written`.
-        texts: the long texts of the spec, by digest (``tasks.protocol.texts``). One that an ``alter`` took out stays.
-        phase: of its publishing: not empty between "all groups done" and the package in the warehouse log.
-        publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
+        texts: the long texts of the spec, by digest (``tasks.protocol.texts``). One that an
+            ``alter`` took out stays.
+        phase: of its publishing: not empty between "all groups done" and the package in the
+            warehouse log.
+        publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it
+            is looked at next.
         publish_troubled_since: when it did so first; 0 before.
         publish_heard: the last sign of life of the try of publishing that is under way.
-        base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
-        intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
+        base: head of the warehouse log at submit, below its own package; None if unknown: the whole
+            log is searched.
+        intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why``
+            why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
         reset_budgets: the user resumed, and every group's retry budget is to be given back in full.
         requests: what the user asked of single groups, and no decision has done yet.
-        revision: how often ``spec`` was altered since the submit, and ``alterations`` what each time, in order.
-        reruns: groups that were asked to run again, or come after one that was → a word of their own for the last time,
-            so that no marker of before counts.
-        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
+        revision: how often ``spec`` was altered since the submit, and ``alterations`` what each
+            time, in order.
+        reruns: groups that were asked to run again, or come after one that was → a word of their
+            own for the last time, so that no marker of before counts.
+        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it
+            retries.
         any_code: those markers count whatever code has made them.
         paused_at: since when the job stands PAUSED or HALTED; 0 while it does not.
-        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood so.
+        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever
+            it stood so.
         timed_out: its time is over, and it ends; the reason that it ends with.
-        halted: why the job cannot go on by itself, if so; it is HALTED until a person resumes or ends it.
+        halted: why the job cannot go on by itself, if so; it is HALTED until a person resumes or
+            ends it.
         schedule: of which it is a run; its end makes the schedule due.
         package_id: as in `tasks.warehouse.log_entry.Entry`; empty: the job itself.
         take_over: it becomes the owner of the datasets that it publishes, whichever job owns them.
         backfill: when the backfill was given that submitted it; empty if none did.
-        version: number of the job's package in the warehouse log, once published; 0 if nothing was to publish.
+        version: number of the job's package in the warehouse log, once published; 0 if nothing was
+        to publish.
         published_at: the time of that entry, by the clock of the publisher.
         told: by condition, the problems of which somebody was told.
-        published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
+        published: the rows of each dataset in it; ``replaced``: the partitions of each that it
+        replaced.
         left: files and offsets that have arrived for its streams, beyond the bound of one job.
     """
 
@@ -393,7 +413,8 @@ class JobRecord:
 
     @classmethod
     def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
-        """Read the readable fields of the record of ``job``; the others are as if they had never been written.
+        """Read the readable fields of the record of ``job``; the others are as if they had never
+        been written.
 
         Raises: NewerJob.
         """
@@ -427,7 +448,9 @@ def _field_text(value: Any, default: Any) -> str:
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
-    """The reader for the text of a hash field: numbers, flags and words as they stand, everything else as JSON."""
+    """The reader for the text of a hash field: numbers, flags and words as they stand, everything
+    else as JSON.
+    """
     adapter = TypeAdapter(kind)
     if kind in (str, int, float, bool, int | None, Status, Intent, Phase):
         return adapter.validate_python

@@ -1,7 +1,7 @@
 """The record of a schedule, its status, and every legal move from one status to another.
 
-A schedule repeats a job spec; each of its runs is an ordinary job. Its status is derived only here (``derive``), apart
-from the user's intent, which only commands write.
+A schedule repeats a job spec; each of its runs is an ordinary job. Its status is derived only here
+(``derive``), apart from the user's intent, which only commands write.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class ScheduleIntent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: a job for a tick, or one that a person started by hand. Times are seconds since the epoch; 0: not yet.
+    """One run: a job for a tick, or one that a person started by hand. Times are seconds since the
+    epoch; 0: not yet.
 
     Attributes:
         tick: the nominal time; of a run by hand, when it was requested.
@@ -61,10 +62,14 @@ class Run:
         by: who asked for it; empty if its tick did.
         by_hand: it has no tick.
         params: values for parameters of a run by hand.
-        backfill: when the backfill that added it was given, as a tick is written; empty for other runs.
-        redo: the backfill that ran a tick again which was done, as ``backfill``; empty if none did. Retries keep it.
-        retry_of: the job that failed before, whose finished work it takes over; ``after``: when that job ended.
-        failures: of a backfill: runs of this tick that failed before this one, since a person asked for the tick.
+        backfill: when the backfill that added it was given, as a tick is written; empty for other
+            runs.
+        redo: the backfill that ran a tick again which was done, as ``backfill``; empty if none did.
+            Retries keep it.
+        retry_of: the job that failed before, whose finished work it takes over; ``after``: when
+            that job ended.
+        failures: of a backfill: runs of this tick that failed before this one, since a person asked
+            for the tick.
         trouble: why it could not be submitted yet; ``tries``: how often that was so.
         next_at: when it is submitted, or tried again.
         final: of a run that has failed: why no further try mends it.
@@ -97,16 +102,20 @@ class Run:
         return f"{key}/{self.number}" if self.number > 1 else key
 
     def package_id(self, schedule: str) -> str:
-        """What was asked for: all runs of a tick make one package, unless a person ran a tick again that was done."""
+        """What was asked for: all runs of a tick make one package, unless a person ran a tick again
+        that was done.
+        """
         if self.by_hand:
             return self.key(schedule)
         tick = f"{schedule}@{tick_text(self.tick)}"
         return f"{tick}/{self.redo}" if self.redo else tick
 
     def job_id(self, schedule: str) -> str:
-        """The id of its job, which follows from its key: a store that was rolled back makes the same job again.
+        """The id of its job, which follows from its key: a store that was rolled back makes the
+        same job again.
 
-        A tick that runs again has an id that no forgotten run of it had, since its ``redo`` is part of the id.
+        A tick that runs again has an id that no forgotten run of it had, since its ``redo`` is part
+        of the id.
         """
         named = f"{self.key(schedule)} {self.redo}" if self.redo else self.key(schedule)
         number = int.from_bytes(hashlib.sha256(named.encode()).digest())
@@ -119,7 +128,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Ticks in a row that got no run, since nothing new lay there; ``looked_at``: when that was seen last."""
+    """Ticks in a row that got no run, since nothing new lay there; ``looked_at``: when that was
+    seen last.
+    """
 
     first: float
     last: float
@@ -161,14 +172,16 @@ class Backfill:
         first, last: the range, its ends included; ``total``: how many ticks are in it.
         policy: that of the schedule when it was given, by which its ticks are.
         in_order: its ticks build on each other, so one runs at a time and none is passed over.
-        reads: the version at which the run of the first tick reads the dataset on which runs build; None: the newest.
+        reads: the version at which the run of the first tick reads the dataset on which runs build;
+            None: the newest.
         parallel: how many runs may go on at once.
         redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
         at, by: when it was given, and by whom.
         next: the tick that is run next; None if all have been.
         passed: the ticks before ``next``, in the order of the backfill.
         left: those among them that had failed before and were left as they were.
-        runs: those that go on, are about to be submitted, or failed for good (``final``) and wait for a person.
+        runs: those that go on, are about to be submitted, or failed for good (``final``) and wait
+            for a person.
         paused, paused_by: whether a person paused it, and who.
         halted: why it is FAILED.
     """
@@ -222,7 +235,9 @@ class Backfill:
 
     @property
     def failed(self) -> tuple[Run, ...]:
-        """The next runs of the ticks that failed for good: a person resumes, skips or acknowledges them."""
+        """The next runs of the ticks that failed for good: a person resumes, skips or acknowledges
+        them.
+        """
         return tuple(run for run in self.runs if run.final is not None and not run.resumed)
 
     @property
@@ -262,24 +277,28 @@ class ScheduleRecord:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: the job spec that it repeats, as canonical JSON; ``policy``: its part ``schedule``.
         since: when it came into its status.
-        cursor: the last tick that was decided upon; it moves only forward, but for a person's command after a clock
-            that was ahead. ``decided_to``: where it was then; ticks up to there may have had a run before.
+        cursor: the last tick that was decided upon; it moves only forward, but for a person's
+            command after a clock that was ahead. ``decided_to``: where it was then; ticks up to
+            there may have had a run before.
         busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
         runs: those that go on, or are about to be submitted.
         seen: dataset → the version for which it has run; of those that it follows.
-        new_at: when the first version was published for which it has not run; the delay of ``jitter`` starts there.
+        new_at: when the first version was published for which it has not run; the delay of
+            ``jitter`` starts there.
         quiet: the ticks since its last run at which nothing new lay there.
-        more_at: when its last run ended, if that has left something for another run, which then begins at once.
+        more_at: when its last run ended, if that has left something for another run, which then
+            begins at once.
         requests: runs that a person asked for and that are not decided upon yet.
         retries: the next tries of runs that have failed.
         failures: runs that failed in a row; only a success or a resume sets it back.
         first_error, last_error: of these failures.
         halted: why it cannot go on by itself, if so.
         over: no tick is left.
-        builds_on: the dataset that it reads and publishes, or the words ``sequential: true``; empty if its runs do not
-            build on each other.
+        builds_on: the dataset that it reads and publishes, or the words ``sequential: true``; empty
+            if its runs do not build on each other.
         take_over: its runs take over what they publish, until one of them has published.
-        made_at: from when on its ticks counted when it was made: no run is expected for what came before.
+        made_at: from when on its ticks counted when it was made: no run is expected for what came
+            before.
         told: by condition, the problems of which somebody was told.
         backfill: the last one that was given; its runs are not among ``runs``.
     """
@@ -346,7 +365,9 @@ class ScheduleRecord:
 
     @property
     def problems(self) -> dict[str, float]:
-        """Since when each problem stands that somebody was told of, by its condition, and a backfill that is HALTED."""
+        """Since when each problem stands that somebody was told of, by its condition, and a
+        backfill that is HALTED.
+        """
         found = {condition: told.since for condition, told in self.told.items() if not told.over}
         fill = self.backfill
         return found | (
@@ -355,14 +376,18 @@ class ScheduleRecord:
 
     @property
     def ordered_backfill(self) -> Backfill | None:
-        """The backfill, if it has not ended and its runs must not overlap with other runs of the schedule."""
+        """The backfill, if it has not ended and its runs must not overlap with other runs of the
+        schedule.
+        """
         fill = self.backfill
         if fill is None or fill.over or not (self.builds_on or fill.in_order):
             return None
         return fill
 
     def to_json(self) -> str:
-        """Compact JSON without what is at its default, and without the spec, which is a field of its own."""
+        """Compact JSON without what is at its default, and without the spec, which is a field of
+        its own.
+        """
         told = _RECORD.dump_python(
             self, mode="json", exclude_defaults=True, exclude={"spec", "commit"}
         )
@@ -387,7 +412,8 @@ def derive(record: ScheduleRecord) -> ScheduleStatus:
         return ScheduleStatus.PAUSED
     if record.halted:
         return ScheduleStatus.HALTED
-    # After a retry that a person canceled, nothing is tried by itself before a tick, if there are any.
+    # After a retry that a person canceled, nothing is tried by itself before a tick, if there are
+    # any.
     if record.retries or record.trouble or (record.failures and (record.runs or record.clocked)):
         return ScheduleStatus.RETRYING
     return ScheduleStatus.RUNNING if any(run.job for run in record.runs) else ScheduleStatus.WAITING

@@ -1,7 +1,7 @@
 """How many bytes a job takes in the store, bounded before the job is stored.
 
-A spec of a few kilobytes can ask for much more, such as a ``conf`` under ``defaults:``, which is stored for each group.
-Long texts are stored once (``tasks.protocol.texts``).
+A spec of a few kilobytes can ask for much more, such as a ``conf`` under ``defaults:``, which is
+stored for each group. Long texts are stored once (``tasks.protocol.texts``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A spec as it is stored: its plan, its JSON, and by digest the long texts that the JSON refers to."""
+    """A spec as it is stored: its plan, its JSON, and by digest the long texts that the JSON refers
+    to.
+    """
 
     plan: Plan
     spec: str
@@ -40,7 +42,8 @@ def compile_to_store(spec: JobSpec, standing: JobRecord | None = None) -> Compil
         standing: the record that it becomes part of, with what stays of the spec before.
 
     Raises:
-        SpecError: the job would take more than `MAX_JOB_BYTES`; or a ``sql_file:`` was not read yet.
+        SpecError: the job would take more than `MAX_JOB_BYTES`; or a ``sql_file:`` was not read
+            yet.
     """
     text, texts = spec.packed()
     compiled = Compiled(compile_plan(spec), text, texts)
@@ -59,7 +62,8 @@ def compile_to_store(spec: JobSpec, standing: JobRecord | None = None) -> Compil
 def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) -> Problem:
     data = spec.dumped()
     groups = data["groups"]
-    # Each long text once, and what else there is of each group; ``defaults.conf`` in all of them together.
+    # Each long text once, and what else there is of each group; ``defaults.conf`` in all of them
+    # together.
     first: dict[str, Loc] = {}
     for text, loc in _long_texts(data, ()):
         first.setdefault(text, loc)
@@ -80,8 +84,9 @@ def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) ->
     parts.append((altered, "what was altered so far", ()))
     largest, what, loc = max(parts, key=lambda part: part[0])
     message = (
-        f"the job would take {megabytes(size)} in the store; at most {megabytes(MAX_JOB_BYTES)} are allowed. Its "
-        f"largest part is {what}, with {megabytes(largest)}; put data into files that the steps read"
+        f"the job would take {megabytes(size)} in the store; at most {megabytes(MAX_JOB_BYTES)} "
+        f"are allowed. Its largest part is {what}, with {megabytes(largest)}; put data into files "
+        "that the steps read"
     )
     return Problem(message, loc)
 

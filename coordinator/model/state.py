@@ -1,7 +1,8 @@
 """The state of a job in a coordinator's memory: its records, and what is derived from them.
 
-The derived part is rebuilt from the records at every load, and is kept up to date so that a report costs the same in a
-job of any width. ``decide`` moves a state forward; a state whose commit was refused is thrown away and loaded again.
+The derived part is rebuilt from the records at every load, and is kept up to date so that a report
+costs the same in a job of any width. ``decide`` moves a state forward; a state whose commit was
+refused is thrown away and loaded again.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class JobState:
     """One job as loaded, with indexes.
 
     Attributes:
-        damage: what could not be read, and what to do about it; empty if all could. Of a damaged job there are no
-            groups here, and of its record only what could be read.
+        damage: what could not be read, and what to do about it; empty if all could. Of a damaged
+            job there are no groups here, and of its record only what could be read.
     """
 
     damage = ""
@@ -72,9 +73,11 @@ class JobState:
         ] = {}  # per planned group: members counted into its successors' needs
         self.open_groups = 0  # planned groups that are not done
         self.outliving = 0  # those of them that run although the job fails fast
-        self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
+        # Members in all; a fork that is not expanded, or that ended as a whole, counts as one.
+        self.size = 0
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
-        # Kept by the reconciler, by the clock of Redis: when everything was last looked at, and when it is to be next.
+        # Kept by the reconciler, by the clock of Redis: when everything was last looked at, and
+        # when it is to be next.
         self.looked_at, self.look_at = 0.0, 0.0
         for name in plan.groups:
             full = self.fulls[name] = plan.member_count(name, self.collected)
@@ -90,7 +93,8 @@ class JobState:
         for group_id, record in groups.items():
             self.put(group_id, record)
 
-    # ---- reading -------------------------------------------------------------------------------------
+    # ---- reading
+    # -------------------------------------------------------------------------------------
 
     def record(self, group_id: str) -> GroupRecord:
         return self.groups.get(group_id, WAITING_RECORD)
@@ -104,7 +108,9 @@ class JobState:
         return self.plan.groups[name].spec.for_each is not None and name in self.groups
 
     def members(self, name: str) -> Iterator[str]:
-        """Ids of the group, or of its members; of a fork that ended whole or is not expanded, its own name."""
+        """Ids of the group, or of its members; of a fork that ended whole or is not expanded, its
+        own name.
+        """
         count = self.plan.member_count(name, self.collected)
         if self.plan.groups[name].spec.for_each is None or count is None or self.ended_whole(name):
             yield name
@@ -122,10 +128,12 @@ class JobState:
 
     @property
     def without_outputs(self) -> bool:
-        """All groups have succeeded without an output, and the spec names none: the log need not be asked.
+        """All groups have succeeded without an output, and the spec names none: the log need not be
+        asked.
 
-        This is false for a job that was altered, or of which a group ran again, was skipped or failed. It may have
-        published before the store was rolled back, although it has no output now. Only the log knows.
+        This is false for a job that was altered, or of which a group ran again, was skipped or
+        failed. It may have published before the store was rolled back, although it has no output
+        now. Only the log knows.
         """
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False
@@ -150,10 +158,12 @@ class JobState:
         """The size of the values of all dynamic forks, on the record."""
         return sum(map(fork_bytes, self.collected.values()))
 
-    # ---- changing ------------------------------------------------------------------------------------
+    # ---- changing
+    # ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
-        """The values of a dynamic fork have become known: successors now wait for members, not for the unknown.
+        """The values of a dynamic fork have become known: successors now wait for members, not for
+        the unknown.
 
         The first values stand; later ones change nothing.
         """
@@ -184,7 +194,8 @@ class JobState:
             self.recovering.pop(group_id, None)
             self.fatal.pop(group_id, None)
         elif group_id == name and planned.spec.for_each is not None:
-            # The fork ends as one: what was counted for its members, or for its being unexpanded, goes.
+            # The fork ends as one: what was counted for its members, or for its being unexpanded,
+            # goes.
             before = self._unbegun(name)
             self.unexpanded -= self.fulls[name] is None
             self.size -= (self.fulls[name] or 1) - 1
@@ -203,7 +214,9 @@ class JobState:
         self.outliving -= ended * planned.spec.join.outlives_failure
 
     def _unbegun(self, name: str) -> Census:
-        """The count of a group, for those that need it, before it has a record: everything of it waits."""
+        """The count of a group, for those that need it, before it has a record: everything of it
+        waits.
+        """
         full = self.fulls[name]
         return Counter({GroupState.WAITING: full} if full else {UNEXPANDED: 1})
 

@@ -1,7 +1,8 @@
-"""The words for where a job and a group stand, and every legal move from one to another; any other move is a bug.
+"""The words for where a job and a group stand, and every legal move from one to another; any other
+move is a bug.
 
-The status of a job is derived only here (``derive``), from intent, phase and group states. ``docs/how-it-works.md``
-shows the tables of moves as diagrams, which ``scripts/diagrams.py`` draws.
+The status of a job is derived only here (``derive``), from intent, phase and group states.
+``docs/how-it-works.md`` shows the tables of moves as diagrams, which ``scripts/diagrams.py`` draws.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ class Intent(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where the publishing of a job stands. A job that need not ask the warehouse log has no phase."""
+    """Where the publishing of a job stands.
+
+    A job that need not ask the warehouse log has no phase.
+    """
 
     NONE = ""
     PUBLISHING = "publishing"
@@ -63,7 +67,9 @@ class Phase(StrEnum):
 
     @property
     def aborts(self) -> bool:
-        """The user ended the job while it was publishing; the number in the warehouse log decides which was first."""
+        """The user ended the job while it was publishing; the number in the warehouse log decides
+        which was first.
+        """
         return self in (Phase.ABORTING, Phase.ABORT_RETRYING)
 
     @property
@@ -136,8 +142,8 @@ def derive(
 _S = GroupState
 _J = Status
 _ENDED = (
-    "another group failed for good, and `on_failure` is `cancel_others`; or the user stopped or canceled the job; "
-    "or the job's `timeout` is over"
+    "another group failed for good, and `on_failure` is `cancel_others`; or the user stopped or "
+    "canceled the job; or the job's `timeout` is over"
 )
 
 # By a decision, from the record as it stands.
@@ -187,7 +193,8 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (_S.CANCELING, _S.SUCCEEDED): "it was done before it heard",
 }
 
-# Only because a user asked for it, of a job that is PAUSED, HALTED or RETRYING: `unstuck skip` and `unstuck rerun`.
+# Only because a user asked for it, of a job that is PAUSED, HALTED or RETRYING: `unstuck skip` and
+# `unstuck rerun`.
 _SKIPPED = "`unstuck skip`; a running attempt is stale at once"
 _RERUN = "`unstuck rerun` of it, or of a group before it; a running attempt is stale at once"
 GROUP_MOVES_REQUESTED: dict[tuple[GroupState, GroupState], str] = {
@@ -219,7 +226,8 @@ _FAILED = (
     "a group failed for good and nothing after it can live with that; or the package "
     "can never be published; or the job's `timeout` is over"
 )
-# From each of these states, to which, and why. A later row says more about a move of an earlier one.
+# From each of these states, to which, and why. A later row says more about a move of an earlier
+# one.
 _JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
     ((_J.PENDING,), (_J.RUNNING,), "an attempt was claimed"),
     ((_J.PENDING,), (_J.RETRYING,), "an attempt was claimed and failed, or was lost"),
@@ -278,7 +286,9 @@ JOB_MOVES = {
 
 
 class IllegalMove(Exception):
-    """A move was about to be made that the tables do not hold; a bug, refused before it reaches the store."""
+    """A move was about to be made that the tables do not hold; a bug, refused before it reaches the
+    store.
+    """
 
     def __init__(self, who: str, old: str, new: str) -> None:
         super().__init__(f"{who}: {old} → {new} is not a legal move")

@@ -1,4 +1,6 @@
-"""One tick of a schedule: its outcome, and how it is named in keys and in the index of ticks (pure)."""
+"""One tick of a schedule: its outcome, and how it is named in keys and in the index of ticks
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class Tick:
 
     def to_text(self) -> str:
         """The tick as a member of the index."""
-        return f"{tick_text(self.at)} {self.outcome} {self.number} {self.version} {self.job} {self.redo}"
+        return (
+            f"{tick_text(self.at)} {self.outcome} {self.number} {self.version} {self.job} "
+            f"{self.redo}"
+        )
 
     @classmethod
     def from_text(cls, text: str) -> Tick:

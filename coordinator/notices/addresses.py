@@ -1,6 +1,7 @@
 """Which hosts notices may be sent to, and connections that keep to it.
 
-The address is checked that the connection goes to, so a name that resolves to another address later passes no check.
+The address is checked that the connection goes to, so a name that resolves to another address later
+passes no check.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ class NotAllowed(OSError):
 
 
 class Allowed:
-    """The hosts and networks of ``allow:``; without it, all but those of one link and the metadata of clouds.
+    """The hosts and networks of ``allow:``; without it, all but those of one link and the metadata
+    of clouds.
 
-    The operator of the fleet writes targets, and a spec never does. So an address inside the company is usual.
+    The operator of the fleet writes targets, and a spec never does. So an address inside the
+    company is usual.
     """
 
     def __init__(self, entries: Sequence[str] | None = None) -> None:
@@ -58,7 +61,9 @@ class Allowed:
             self.check(host, host)
 
     def check(self, host: str, address: str) -> None:
-        """Raises: NotAllowed: ``host`` is not allowed, and ``address``, which it has, is in no network that is."""
+        """Raises: NotAllowed: ``host`` is not allowed, and ``address``, which it has, is in no
+        network that is.
+        """
         if self.names(host):
             return
         try:
@@ -87,7 +92,8 @@ def _is_local_to_the_machine(ip: IPv4Address | IPv6Address) -> bool:
 class Connecting:
     """A time within which all is over: connecting, and what is read and written on the socket.
 
-    A socket alone counts each read anew, so a receiver that answers a byte at a time would hold it for ever.
+    A socket alone counts each read anew, so a receiver that answers a byte at a time would hold it
+    for ever.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -108,7 +114,9 @@ class Connecting:
         return time.monotonic() >= self._ends
 
     def connect(self, host: str, port: int, allowed: Allowed | None) -> socket.socket:
-        """A connection to the first address of ``host`` that answers. Raises: OSError, NotAllowed."""
+        """A connection to the first address of ``host`` that answers. Raises: OSError,
+        NotAllowed.
+        """
         failed: OSError = OSError(f"{host} has no address")
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM

@@ -1,4 +1,6 @@
-"""Targets that a spec names and no coordinator knows: a warning, since the setting that names them may come later."""
+"""Targets that a spec names and no coordinator knows: a warning, since the setting that names them
+may come later.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from unstuck.tasks.protocol.processes import ProcessRegistry
 
 
 def unknown_targets(rules: Sequence[NotifyRule], registry: ProcessRegistry) -> Iterator[Problem]:
-    """Find them in ``notify:`` of a spec. Nothing is found while no coordinator is heard of, or Redis is away."""
+    """Find them in ``notify:`` of a spec.
+
+    Nothing is found while no coordinator is heard of, or Redis is away.
+    """
     try:
         known = registry.targets() if rules else None
     except redis.RedisError:

@@ -37,7 +37,9 @@ def message_of(notice: Notice, page: str, now: float) -> Message:
 
 
 def _unicode(text: str) -> str:
-    """``text`` without halves of surrogate pairs, which errors of user code may hold and no mail can."""
+    """``text`` without halves of surrogate pairs, which errors of user code may hold and no mail
+    can.
+    """
     return text.encode(errors="replace").decode()
 
 

@@ -1,7 +1,9 @@
-"""The problems that targets were notified of, kept in the warehouse: a rollback of Redis forgets them otherwise.
+"""The problems that targets were notified of, kept in the warehouse: a rollback of Redis forgets
+them otherwise.
 
-A file is written before the first notice of a problem is sent, and removed after the notice of its end. A problem that
-has a file and that Redis does not know any more gets the notice of its end from here.
+A file is written before the first notice of a problem is sent, and removed after the notice of its
+end. A problem that has a file and that Redis does not know any more gets the notice of its end from
+here.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class OpenProblem:
 
 
 class OpenProblems:
-    """The files of one fleet. Whatever is wrong with the warehouse is logged, and stops no notice."""
+    """The files of one fleet.
+
+    Whatever is wrong with the warehouse is logged, and stops no notice.
+    """
 
     def __init__(self, settings: Settings, breaker: CircuitBreaker | None = None) -> None:
         self._uri = settings.warehouse
@@ -53,7 +58,9 @@ class OpenProblems:
         self._folder = f"{FOLDER}/{_digest(fleet)}"
 
     def note(self, target: str, notice: Notice) -> None:
-        """Note that ``target`` is notified of a problem whose end it asked for; anything else is left out."""
+        """Note that ``target`` is notified of a problem whose end it asked for; anything else is
+        left out.
+        """
         if target in notice.ends:
             text = json.dumps({"target": target, "notice": json.loads(notice.to_json())})
             path = self._path(target, notice.problem)
@@ -89,7 +96,9 @@ class OpenProblems:
         return f"{self._folder}/{_digest(f'{target} {problem}')}.json"
 
     def _call(self, function: Callable[[Warehouse], T], otherwise: T) -> T:
-        """Call the warehouse, if there is one: none is made here, such as in the folder of an absent mount."""
+        """Call the warehouse, if there is one: none is made here, such as in the folder of an
+        absent mount.
+        """
         place = Warehouse(self._uri)
 
         def call() -> T:
@@ -105,7 +114,9 @@ class OpenProblems:
 
 
 class ForgottenProblems:
-    """Sends the end of problems that Redis has forgotten. Each coordinator may: the ids are equal."""
+    """Sends the end of problems that Redis has forgotten. Each coordinator may: the ids are
+    equal.
+    """
 
     def __init__(
         self,
@@ -119,7 +130,8 @@ class ForgottenProblems:
     ) -> None:
         """
         Args:
-            retention: seconds after which a job leaves the store, whether or not its problem has ended.
+            retention: seconds after which a job leaves the store, whether or not its problem has
+                ended.
             clock: Unix seconds.
         """
         self._problems, self._outbox, self._retention, self._clock = (
@@ -139,7 +151,10 @@ class ForgottenProblems:
             self._background("look", "", lambda alive: self.look())
 
     def look(self) -> None:
-        """Compare the files with Redis. An error concerns one problem, which the next look tries again."""
+        """Compare the files with Redis.
+
+        An error concerns one problem, which the next look tries again.
+        """
         for one in self._problems.all():
             try:
                 self._judge(one)
@@ -160,7 +175,9 @@ class ForgottenProblems:
             self._problems.forget(one.target, one.notice.problem)
 
     def _subject(self, notice: Notice) -> Subject | None:
-        """Return what Redis knows of the subject of a problem. Raises: redis.RedisError, Damaged, NewerJob."""
+        """Return what Redis knows of the subject of a problem. Raises: redis.RedisError, Damaged,
+        NewerJob.
+        """
         kind, _, name = notice.problem.partition(":")
         if kind == "schedule":
             record = self._schedules.load(name)

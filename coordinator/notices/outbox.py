@@ -1,7 +1,9 @@
-"""The outbox in Redis: notices are written with what they tell, wait per target, and are sent, or become dead letters.
+"""The outbox in Redis: notices are written with what they tell, wait per target, and are sent, or
+become dead letters.
 
-Notices of one problem are sent to a target in their order; those of other problems do not wait for them. One sender of
-the fleet at a time sends to a target, so nothing is sent twice unless a sender died or froze.
+Notices of one problem are sent to a target in their order; those of other problems do not wait for
+them. One sender of the fleet at a time sends to a target, so nothing is sent twice unless a sender
+died or froze.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class TryEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A notice that this sender is to send now. ``tries``: how often it failed; ``failed``: the target in a row."""
+    """A notice that this sender is to send now. ``tries``: how often it failed; ``failed``: the
+    target in a row.
+    """
 
     target: str
     problem: str
@@ -52,7 +56,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A notice that waits. Times are Unix seconds. ``said``: what the last try of its target came to."""
+    """A notice that waits. Times are Unix seconds. ``said``: what the last try of its target came
+    to.
+    """
 
     to: str
     notice: Notice
@@ -146,7 +152,10 @@ class Outbox(Notices):
         self._redis.xread({self._keys.outbox: "0"}, count=1, block=max(1, round(seconds * 1000)))
 
     def spread(self) -> list[str]:
-        """Move new notices into the queues of their targets. Returns the targets for which one is to be sent now."""
+        """Move new notices into the queues of their targets.
+
+        Returns the targets for which one is to be sent now.
+        """
         while True:
             moved, *due = self._scripts["spread"](
                 time=self._time(), most=MOVED_AT_ONCE, waiting=self._waiting, dead_kept=DEAD_KEPT
@@ -155,9 +164,11 @@ class Outbox(Notices):
                 return cast(list[str], due)
 
     def take(self, target: str, sender: str, hold: float) -> Taken | None:
-        """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None: none is to be sent.
+        """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None:
+        none is to be sent.
 
-        ``sender``: a word of its own for each call, so that what is noted late changes nothing else.
+        ``sender``: a word of its own for each call, so that what is noted late changes nothing
+        else.
         """
         found = self._scripts["take"](
             target=target, sender=sender, time=self._time(), hold=hold, waiting=self._waiting

@@ -1,6 +1,8 @@
-"""Sends notices: a thread per target, so that one that hangs or is slow holds up no decision and no other target.
+"""Sends notices: a thread per target, so that one that hangs or is slow holds up no decision and no
+other target.
 
-A notice is sent at least once, with its id. It is tried for an hour; then it becomes a dead letter with its reason.
+A notice is sent at least once, with its id. It is tried for an hour; then it becomes a dead letter
+with its reason.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ LAST_SENDING = 4.0  # seconds for what is being sent when the coordinator stops
 
 
 class Sender:
-    """The sender of one coordinator. ``clock``: Unix seconds, which receivers get as the time of a sending."""
+    """The sender of one coordinator. ``clock``: Unix seconds, which receivers get as the time of a
+    sending.
+    """
 
     def __init__(
         self,
@@ -75,7 +79,10 @@ class Sender:
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Send until ``stopping`` is set, and let what is being sent end. Whatever is wrong here stops no decision."""
+        """Send until ``stopping`` is set, and let what is being sent end.
+
+        Whatever is wrong here stops no decision.
+        """
         failures = 0
         while not self.stopping.is_set():
             try:
@@ -94,14 +101,19 @@ class Sender:
             self._threads[target].join(max(0.0, ends - time.monotonic()))
 
     def _log_trouble(self, what: str, error: Exception, failures: int = 1) -> None:
-        """Log once that the store is away, which the reconciler logs too. Anything else is a fault of ours."""
+        """Log once that the store is away, which the reconciler logs too.
+
+        Anything else is a fault of ours.
+        """
         if not unavailable(error):
             log.error("%s, and are tried again: %s", what, error, exc_info=error)
         elif failures == 1:
             log.warning("%s: the store is away: %s", what, error)
 
     def look(self) -> None:
-        """Spread what is new, and wake the thread of each target to which something is to be sent now."""
+        """Spread what is new, and wake the thread of each target to which something is to be sent
+        now.
+        """
         unknown = []
         for target in self._outbox.spread():
             if target in self._setting.targets:
@@ -115,7 +127,9 @@ class Sender:
                     self._refuse(target)
 
     def send_next(self, target: str) -> TryEnd | None:
-        """Send the next notice for ``target``; None: none is to be sent now. Raises: redis.RedisError."""
+        """Send the next notice for ``target``; None: none is to be sent now. Raises:
+        redis.RedisError.
+        """
         sender = self._mint()
         taken = self._outbox.take(target, sender, self._setting.targets[target].timeout + MARGIN)
         if taken is None:
@@ -157,7 +171,9 @@ class Sender:
         return ended
 
     def _try(self, target: str, notice: Notice) -> tuple[str, str, float]:
-        """The outcome, what is to be said of it, and for how long the receiver asked to be left alone."""
+        """The outcome, what is to be said of it, and for how long the receiver asked to be left
+        alone.
+        """
         try:
             said = self._send(target, message_of(notice, self._setting.page, self._clock()))
         except SendFailed as error:
@@ -167,7 +183,8 @@ class Sender:
         return "sent", self._clean(said), 0.0
 
     def _send(self, target: str, message: Message) -> str:
-        """Send in a thread, which is left behind when it has not ended in its time: to find an address may take longer.
+        """Send in a thread, which is left behind when it has not ended in its time: to find an
+        address may take longer.
 
         Raises: SendFailed, and what a library raises.
         """

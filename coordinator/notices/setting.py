@@ -1,6 +1,8 @@
-"""``UNSTUCK_NOTIFY``: where the targets of notices are, with their secrets, and whom the whole fleet tells.
+"""``UNSTUCK_NOTIFY``: where the targets of notices are, with their secrets, and whom the whole
+fleet tells.
 
-Only coordinators need the setting, and a person who tries a target. No text of an error or of a log holds what a target
+Only coordinators need the setting, and a person who tries a target. No text of an error or of a log
+holds what a target
 is set to: addresses of many services are secrets.
 """
 
@@ -80,8 +82,9 @@ class NotifySetting:
         """Say that there is no target ``name``, and what to do."""
         known = f"it knows {listed(sorted(self.targets))}" if self.targets else "it knows none"
         return (
-            f"no target {shorten(name)} is in {VARIABLE} of this coordinator; {known}{suggestion(name, self.targets)}. "
-            "Add it there and restart the coordinators, or correct to: in the spec"
+            f"no target {shorten(name)} is in {VARIABLE} of this coordinator; "
+            f"{known}{suggestion(name, self.targets)}. Add it there and restart the coordinators, "
+            "or correct to: in the spec"
         )
 
 
@@ -135,7 +138,10 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
     for i, rule in enumerate(written.rules):
         for name in rule.to:
             if name not in written.targets:
-                known = f"{suggestion(name, written.targets)}; known: {listed(sorted(written.targets)) or 'none'}"
+                known = (
+                    f"{suggestion(name, written.targets)}; known: "
+                    f"{listed(sorted(written.targets)) or 'none'}"
+                )
                 problems.append(Problem(f"there is no target {name!r}{known}", ("rules", i, "to")))
     if problems:
         raise SpecError([reading.located(problem) for problem in problems])

@@ -1,10 +1,11 @@
-"""Runs long work in a warehouse off the threads that decide, so that work that hangs holds up only itself.
+"""Runs long work in a warehouse off the threads that decide, so that work that hangs holds up only
+itself.
 
-A thread that waits on a dead mount cannot be ended. After a term without a sign of life it counts as hanging: other
-work gets its room, and its own work may be tried again beside it.
+A thread that waits on a dead mount cannot be ended. After a term without a sign of life it counts
+as hanging: other work gets its room, and its own work may be tried again beside it.
 """
-# So only work that may be done twice, and twice at once, is done here: publishing, for which the number in the
-# warehouse log decides, and the collection of staging.
+# So only work that may be done twice, and twice at once, is done here: publishing, for which the
+# number in the warehouse log decides, and the collection of staging.
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ class _Run:
 
 
 class Background:
-    """Runs work in daemon threads, which do not keep an ending process alive; a few at a time in each place."""
+    """Runs work in daemon threads, which do not keep an ending process alive; a few at a time in
+    each place.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,8 @@ class Background:
             at_once: pieces of work in one place; those that hang are not counted.
             term: seconds without a sign of life after which a piece of work counts as hanging.
             most: pieces that hang before the process is exhausted.
-            beside: how many threads may hang in the same work; after that many, only a call with ``new_try`` begins it.
+            beside: how many threads may hang in the same work; after that many, only a call with
+                ``new_try`` begins it.
         """
         self._at_once, self._name, self._term, self._most, self._clock = (
             at_once,
@@ -63,7 +67,8 @@ class Background:
         self._mutex = threading.Lock()
 
     def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
-        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless ``new_try``.
+        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless
+        ``new_try``.
 
         ``new_try``: the work that runs is known to hang. Returns whether the work waits for room.
         """
@@ -87,7 +92,10 @@ class Background:
         for run in self._runs:
             if not run.hangs and now - run.since >= self._term:
                 run.hangs = True
-                text = "%s %s in %s made no progress for %.0fs and counts as hanging: other work has its room"
+                text = (
+                    "%s %s in %s made no progress for %.0fs and counts as hanging: other work "
+                    "has its room"
+                )
                 log.warning(text, self._name, run.key, run.place, now - run.since)
 
     def _fill(self, place: str, now: float) -> None:
@@ -102,7 +110,8 @@ class Background:
             try:
                 thread.start()
             except RuntimeError as error:
-                # A limit of the host: the work waits, and no run is left behind that would seem to hang.
+                # A limit of the host: the work waits, and no run is left behind that would seem to
+                # hang.
                 log.warning(
                     "%s %s in %s waits: no thread could be started for it: %s",
                     self._name,

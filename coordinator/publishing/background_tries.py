@@ -1,6 +1,7 @@
 """Publishes jobs in the background, and records on each job how its try ended.
 
-Twice a minute it also records that a try goes on, so that no coordinator takes a try of an hour for one that hangs.
+Twice a minute it also records that a try goes on, so that no coordinator takes a try of an hour for
+one that hangs.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ GOES_ON = PublishResult(goes_on=True)
 class Warehouses:
     """Publishes each job in its own warehouse.
 
-    Both calls may be repeated at any point: the number in the warehouse log decides. ``answered`` is called after each
-    answer of the warehouse.
+    Both calls may be repeated at any point: the number in the warehouse log decides. ``answered``
+    is called after each answer of the warehouse.
     """
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
@@ -42,12 +43,16 @@ class Warehouses:
         return publish(PublishRequest.of(state, time.time()), answered)
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
-        """Take the job's place in the log with an ABORT entry; if its package stands there already, it is published."""
+        """Take the job's place in the log with an ABORT entry; if its package stands there already,
+        it is published.
+        """
         return abort(PublishRequest.of(state, time.time()), why, answered)
 
 
 Decide = Callable[[str, PublishResult], bool]
-"""Decides on the result of a try, for a job. False: the job was busy, and the result is not recorded yet."""
+"""Decides on the result of a try, for a job. False: the job was busy, and the result is not
+recorded yet.
+"""
 
 
 class Publisher:
@@ -83,7 +88,8 @@ class Publisher:
     def soon(self, state: JobState, abort: Reason | None, new_try: bool) -> None:
         """Publish or abort in the background, so that a warehouse that hangs holds up no other job.
 
-        One try of each kind runs per job, unless the job's record calls for a new one (``new_try``).
+        One try of each kind runs per job, unless the job's record calls for a new one
+        (``new_try``).
         """
         job = state.job.id
         key = (job, "publish" if abort is None else "abort")
@@ -113,7 +119,8 @@ class Publisher:
         result = self._result(state, abort, answered)
         reach(Point.AFTER_PUBLISH, job)
         try:
-            # Only this process knows the result; lost, it would be found out only by publishing once more.
+            # Only this process knows the result; lost, it would be found out only by publishing
+            # once more.
             for tries in range(1, MAX_BUSY):
                 if self._decide(job, result):
                     break
@@ -142,7 +149,8 @@ class Publisher:
         except Exception as error:
             if abort is None and isinstance(error, WarehouseMismatch | WarehouseUnsafe):
                 return PublishResult(trouble=Reason(error.code, str(error)))
-            # A warehouse's client may raise anything: this job is tried again later, and must not stop the others.
+            # A warehouse's client may raise anything: this job is tried again later, and must not
+            # stop the others.
             if not isinstance(error, OSError | UnstuckError):
                 log.exception("job %s could not be published", state.job.id)
             what = "the package could not be published yet"

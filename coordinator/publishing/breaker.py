@@ -1,9 +1,12 @@
-"""A circuit breaker bounds how long a submit or a retry waits for a warehouse that may hang, as a dead mount does.
+"""A circuit breaker bounds how long a submit or a retry waits for a warehouse that may hang, as a
+dead mount does.
 
-Each call runs in a thread of its own, because a thread that waits on a dead mount cannot be ended. After its limit the
-thread is left behind; when several calls hang, later calls are refused at once, except for one a minute that tries.
+Each call runs in a thread of its own, because a thread that waits on a dead mount cannot be ended.
+After its limit the thread is left behind; when several calls hang, later calls are refused at once,
+except for one a minute that tries.
 """
-# A call that was left behind may still end much later, so only reading and making an id may be done here.
+# A call that was left behind may still end much later, so only reading and making an id may be done
+# here.
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.warehouse.object_store import lacking_keys
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file
-# Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names in 0.2 s, so this is enough
-# for 1.5 million entries: three years at one job a minute.
+# Seconds for a listing of the log, which never shrinks. An object store lists 1,000 names in 0.2 s,
+# so this is enough for 1.5 million entries: three years at one job a minute.
 LISTING = 300.0
 OPENS_AT = 2  # calls that hang in one warehouse before others are refused at once
 TRY_EVERY = 60.0  # seconds between two tries of a warehouse whose calls are refused
@@ -35,7 +38,9 @@ class CircuitBreaker:
     def __init__(
         self, limit: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``limit``: seconds, unless a call names its own; `LIMIT` if None. ``clock``: monotonic seconds."""
+        """``limit``: seconds, unless a call names its own; `LIMIT` if None. ``clock``: monotonic
+        seconds.
+        """
         self._limit = LIMIT if limit is None else limit
         self._clock = clock
         self._hanging: dict[str, list[Future[Any]]] = {}  # by warehouse
@@ -85,5 +90,8 @@ class CircuitBreaker:
 
 
 def _text(place: str, what: str, trouble: str) -> str:
-    cure = f"{lacking_keys(place, os.environ)} See whether it is mounted on this machine and its server is up".strip()
+    cure = (
+        f"{lacking_keys(place, os.environ)} See whether it is mounted on this machine and its "
+        "server is up"
+    ).strip()
     return f"{what}: the warehouse {place} {trouble}. {cure} (`unstuck doctor`), then ask again"

@@ -1,10 +1,12 @@
 """Writes outputs into Delta tables, after the entry of the warehouse log that orders it stands.
 
-Each table gets one commit per entry. By Delta's application transaction (warehouse and dataset, number of the entry) a
-repeat finds that commit, and entries are carried out in the order of the log.
+Each table gets one commit per entry. By Delta's application transaction (warehouse and dataset,
+number of the entry) a repeat finds that commit, and entries are carried out in the order of the
+log.
 """
-# A commit is tried against one version of the table and no other (max_commit_retries=0). So a commit of a
-# second publisher, or of a writer from outside, is seen before the next try, and no two entries change places.
+# A commit is tried against one version of the table and no other (max_commit_retries=0). So a
+# commit of a second publisher, or of a writer from outside, is seen before the next try, and no two
+# entries change places.
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ KEYS_UNFIT = "KEYS_UNFIT"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 TRIES = 100  # commits of others that may come first, in one try of publishing
-# Of the features that a table may ask of its writers, beyond files with the right columns: those that we have.
+# Of the features that a table may ask of its writers, beyond files with the right columns: those
+# that we have.
 _FEATURES = {
     "appendOnly",
     "invariants",
@@ -93,9 +96,9 @@ class Target:
         if self.written >= n:
             raise PublishFailed(
                 TABLE_UNFIT,
-                f"the Delta table {self.table.path} has version {self.written} of {name}, and this warehouse only "
-                f"comes to version {n}: it seems to have been restored from an older copy. Write {name} "
-                "into another table",
+                f"the Delta table {self.table.path} has version {self.written} of {name}, and this "
+                f"warehouse only comes to version {n}: it seems to have been restored from an "
+                f"older copy. Write {name} into another table",
             )
         after = standing.changed if standing is not None and standing.table is not None else 0
         return Table(self.table.path, self.table.partition_by, self.table.keys, after)
@@ -141,7 +144,10 @@ def check(
             if any(text in file.partition.values() for file in output.files):
                 raise PublishFailed(
                     PARTITION_MISMATCH,
-                    f"{what}: a column of partition_by: holds {shown}, which readers of Delta cannot tell from null",
+                    (
+                        f"{what}: a column of partition_by: holds {shown}, which readers of Delta "
+                        "cannot tell from null"
+                    ),
                 )
         long = (
             value for file in output.files for value in file.partition.values() if value is not None
@@ -172,7 +178,8 @@ def _appended(
     spec: OutputSpec,
     standing: DatasetState | None,
 ) -> frozenset[str]:
-    """Files that ``job`` has taken over from another one, and that another retry of that one has appended already.
+    """Files that ``job`` has taken over from another one, and that another retry of that one has
+    appended already.
 
     By the log and not by the table, whose files others may have rewritten.
     """
@@ -231,8 +238,8 @@ def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequ
     if _columns(schema) != _columns(made):
         raise PublishFailed(
             SCHEMA_MISMATCH,
-            f"{what}: its columns differ: {difference(fields_of(schema), fields_of(made))} (the table; this job). Make "
-            "the columns equal, as columns: does, or change the table",
+            f"{what}: its columns differ: {difference(fields_of(schema), fields_of(made))} (the "
+            "table; this job). Make the columns equal, as columns: does, or change the table",
         )
     never_null = {field["name"] for field in json.loads(schema)["fields"] if not field["nullable"]}
     may_be_null = {field["name"] for field in json.loads(made)["fields"] if field["nullable"]}
@@ -249,14 +256,19 @@ def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequ
 
 
 def _columns(schema: str) -> dict[str, str]:
-    """The columns with their types, whatever is null and in whatever order: files of a table are read by name."""
+    """The columns with their types, whatever is null and in whatever order: files of a table are
+    read by name.
+    """
     return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in fields_of(schema)}
 
 
 def _check_keys(
     what: str, warehouse: Warehouse, job: str, name: str, output: StagedOutput, keys: Sequence[str]
 ) -> None:
-    """Raises: PublishFailed: a key is no column, null, or there twice. Delta would find that only after the entry."""
+    """Raises: PublishFailed: a key is no column, null, or there twice.
+
+    Delta would find that only after the entry.
+    """
     if absent := [key for key in keys if key not in _columns(output.schema)]:
         raise PublishFailed(
             KEYS_UNFIT, f"{what}: keys: names {', '.join(absent)}, which is no column of it"
@@ -281,10 +293,12 @@ def _check_keys(
 
 
 def write_tables(warehouse: Warehouse, entry: Entry) -> None:
-    """Write all Delta tables of ``entry``, and before that those of earlier entries that it builds upon. Repeatable.
+    """Write all Delta tables of ``entry``, and before that those of earlier entries that it builds
+    upon. Repeatable.
 
     Raises:
-        TableTrouble: a table cannot be written now; what is written stays, and a repeat goes on from there.
+        TableTrouble: a table cannot be written now; what is written stays, and a repeat goes on
+            from there.
         OSError, WarehouseMismatch: the warehouse did not answer.
     """
     todo, open_ = {entry.n: entry}, [entry]
@@ -421,7 +435,9 @@ def _removes(
     change: Change,
     added: Mapping[str, DataFile],
 ) -> Iterator[Any]:
-    """Return the files that a ``change`` removes: none, all others, or those of the partitions that it names."""
+    """Return the files that a ``change`` removes: none, all others, or those of the partitions that
+    it names.
+    """
     from deltalake.transaction import RemoveAction
 
     if change.mode not in ("replace", "partition_overwrite"):
@@ -451,7 +467,9 @@ def _merge(
 def _rows(
     files: Files, job: str, name: str, data: Sequence[DataFile], schema: str, query: str
 ) -> Any:
-    """The answer of a ``query`` of the staged rows ``s``, as a stream of Arrow batches; each is a sign of life."""
+    """The answer of a ``query`` of the staged rows ``s``, as a stream of Arrow batches; each is a
+    sign of life.
+    """
     # The staged files become a Delta table of their own, since deltalake reads tables only.
     from arro3.core import RecordBatchReader
     from deltalake import DeltaTable, QueryBuilder, Schema
@@ -478,7 +496,9 @@ def _rows(
 
 
 def _open(path: str) -> Any | None:
-    """The table as it stands; None if there is none. Raises: TableTrouble: this process lacks deltalake."""
+    """The table as it stands; None if there is none. Raises: TableTrouble: this process lacks
+    deltalake.
+    """
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError

@@ -19,7 +19,8 @@ EXPECTATION_FAILED = "EXPECTATION_FAILED"
 def check_expectations(
     specs: Mapping[str, OutputSpec], made: Mapping[str, Sequence[StagedOutput]], at: float
 ) -> None:
-    """Check what was ``made`` of each output, all members of a fork together, as of ``at`` (seconds since the epoch).
+    """Check what was ``made`` of each output, all members of a fork together, as of ``at`` (seconds
+    since the epoch).
 
     Raises: PublishFailed: with all that does not hold.
     """
@@ -39,7 +40,8 @@ def _wrong(expect: Expect, parts: Sequence[StagedOutput], at: float) -> list[str
     newest = max((part.newest for part in parts if part.newest is not None), default=None)
     if wanted is not None and wanted.min is not None and rows < wanted.min:
         found.append(
-            f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at least {wanted.min:,} are expected"
+            f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at least {wanted.min:,} are "
+            "expected"
         )
     if wanted is not None and wanted.max is not None and rows > wanted.max:
         found.append(
@@ -50,7 +52,7 @@ def _wrong(expect: Expect, parts: Sequence[StagedOutput], at: float) -> list[str
     elif fresh is not None and newest is not None and at - newest > fresh.within:
         moment = datetime.fromtimestamp(newest, UTC).isoformat().replace("+00:00", "Z")
         found.append(
-            f"expect.fresh: the newest {fresh.column} is {moment}, {format_duration(at - newest)} old, and "
-            f"{format_duration(fresh.within)} are allowed"
+            f"expect.fresh: the newest {fresh.column} is {moment}, {format_duration(at - newest)} "
+            f"old, and {format_duration(fresh.within)} are allowed"
         )
     return found

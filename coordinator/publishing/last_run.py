@@ -1,4 +1,6 @@
-"""The runs of a schedule that have a package in the warehouse log, for a store that has lost what it knew of them."""
+"""The runs of a schedule that have a package in the warehouse log, for a store that has lost what
+it knew of them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 
 LOOKED_AT = 1000  # of the newest entries
-MAX_ENTRIES_READ = 10_000  # for ticks that are skipped; more entries were not written since the snapshot of a Redis
+# For ticks that are skipped; more entries were not written since the snapshot of a Redis.
+MAX_ENTRIES_READ = 10_000
 
 
 def last_run(place: Warehouse, schedule: str) -> RunSuccess | None:
-    """The newest of its runs that stands among the newest entries of the log; None if there is none.
+    """The newest of its runs that stands among the newest entries of the log; None if there is
+    none.
 
     Raises: LogBroken, WarehouseNewer, OSError.
     """
@@ -30,7 +34,8 @@ def last_run(place: Warehouse, schedule: str) -> RunSuccess | None:
 def runs_since(
     place: Warehouse, schedule: str, since: float, known: dict[int, tuple[float, str, str]]
 ) -> dict[float, RunSuccess]:
-    """Return the runs of ``schedule`` that were published since ``since``, by tick; the newest run of each tick.
+    """Return the runs of ``schedule`` that were published since ``since``, by tick; the newest run
+    of each tick.
 
     Only the newest `MAX_ENTRIES_READ` entries are read.
 

@@ -1,4 +1,6 @@
-"""No update is lost: a dataset that was made from itself is published only if it stands as it was read (pure)."""
+"""No update is lost: a dataset that was made from itself is published only if it stands as it was
+read (pure).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ def check_unchanged(
     read: DatasetState | None,
     standing: DatasetState,
 ) -> None:
-    """Check that nobody has changed what ``output`` was made from, and is now to be published over or appended to.
+    """Check that nobody has changed what ``output`` was made from, and is now to be published over
+    or appended to.
 
-    With ``partition_overwrite`` the partitions that it replaces count, with the other modes the whole dataset.
+    With ``partition_overwrite`` the partitions that it replaces count, with the other modes the
+    whole dataset.
 
     Args:
         read: the dataset as the job has read it; None: it was not published.
@@ -42,7 +46,8 @@ def check_unchanged(
     if rows_in(read) != rows_in(standing):
         raise PublishFailed(
             DATASET_CHANGED,
-            f"{name} was made from its own rows, as they were published when this job was submitted. Since then job "
-            f"{standing.job} has published version {standing.changed} of it. Rows would be lost or doubled, so nothing "
-            "was published. Retry the job, or submit it again: it will read the new rows",
+            f"{name} was made from its own rows, as they were published when this job was "
+            f"submitted. Since then job {standing.job} has published version {standing.changed} of "
+            "it. Rows would be lost or doubled, so nothing was published. Retry the job, or submit "
+            "it again: it will read the new rows",
         )

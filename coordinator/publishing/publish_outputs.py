@@ -1,10 +1,10 @@
 """Publishes the outputs of a job: all become visible together, once, or never.
 
-``publish`` and ``abort`` compete for the one log entry of the job's publish id: the first to create it wins. Both may
-be repeated by any coordinator after any crash.
+``publish`` and ``abort`` compete for the one log entry of the job's publish id: the first to create
+it wins. Both may be repeated by any coordinator after any crash.
 """
-# Redis is not asked, so a store that was rolled back cannot publish twice. Nothing here writes to Redis, decides a
-# status, or calls a publish failed whose outcome is unknown.
+# Redis is not asked, so a store that was rolled back cannot publish twice. Nothing here writes to
+# Redis, decides a status, or calls a publish failed whose outcome is unknown.
 
 from __future__ import annotations
 
@@ -59,16 +59,19 @@ def publish(
     """Make the outputs of a job visible, all in one entry of the warehouse log.
 
     Args:
-        answered: called after each answer of the warehouse, of which there may be tens of thousands.
-        now: seconds since the epoch by the clock of the job, if it has one of its own; for `expect.fresh`.
+        answered: called after each answer of the warehouse, of which there may be tens of
+            thousands.
+        now: seconds since the epoch by the clock of the job, if it has one of its own; for
+            `expect.fresh`.
 
     Returns:
-        What the entry says. ``failed``: it can never be published; final, and the same on every repeat.
+        What the entry says. ``failed``: it can never be published; final, and the same on every
+        repeat.
 
     Raises:
         WarehouseMismatch: this process does not see the job's warehouse.
-        LogBroken, WarehouseNewer, WarehouseUnsupported, OSError: the outcome is unknown. Repeat, or ``abort``; the job
-            must not be called failed before one of them has answered.
+        LogBroken, WarehouseNewer, WarehouseUnsupported, OSError: the outcome is unknown. Repeat, or
+            ``abort``; the job must not be called failed before one of them has answered.
     """
     warehouse = _open(request, answered)
     # The log comes first: the staging of a job that is published already may be gone.
@@ -89,14 +92,17 @@ def publish(
             return PublishResult(nothing_new="; ".join([*idle] or skipped))
         entry = _append_package(warehouse, request, package)
     except PublishFailed as failure:
-        # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
-        # appear under a job that was called FAILED, so the failure takes the job's place in the log.
+        # Another publisher may have read the markers while they stood, and be frozen since. Its
+        # entry must not appear under a job that was called FAILED, so the failure takes the job's
+        # place in the log.
         entry = _append_abort(warehouse, request, failure.code, str(failure))
     return _answer(warehouse, entry)
 
 
 def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Package) -> Entry:
-    """The entry of the publish id: this package, or what stood before. Raises: PublishFailed, TableTrouble, OSError."""
+    """The entry of the publish id: this package, or what stood before. Raises: PublishFailed,
+    TableTrouble, OSError.
+    """
     tables = _tables(warehouse, request, package.outputs)
 
     def entry_of(n: int, state: State) -> Entry:
@@ -132,7 +138,8 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
 def _check_owners(
     request: PublishRequest, outputs: Mapping[str, StagedOutput], owners: Owners
 ) -> None:
-    """Check that the job may publish its outputs. Rejected rows belong to the owner of their output.
+    """Check that the job may publish its outputs. Rejected rows belong to the owner of their
+    output.
 
     Raises: PublishFailed.
     """
@@ -157,7 +164,8 @@ def abort(
 ) -> PublishResult:
     """Make sure that a job is never published, unless it is already; says which of the two is so.
 
-    For cancel, force-stop and the deadline that meet a job in publishing. Errors and repeats as for ``publish``.
+    For cancel, force-stop and the deadline that meet a job in publishing. Errors and repeats as for
+    ``publish``.
     """
     warehouse = _open(request, answered)
     entry = _append_abort(warehouse, request, why.code, why.text)
@@ -184,7 +192,9 @@ def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
 def _tables(
     warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]
 ) -> dict[str, delta_tables.Target]:
-    """The Delta tables into which outputs go, each found fit for it. Raises: PublishFailed, TableTrouble, OSError."""
+    """The Delta tables into which outputs go, each found fit for it. Raises: PublishFailed,
+    TableTrouble, OSError.
+    """
     specs = {
         name: spec
         for name, spec in request.outputs.items()
@@ -204,7 +214,8 @@ def _tables(
 
 
 def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
-    """The result of publishing by the entry of its publish id; a package stands once its Delta tables are written.
+    """The result of publishing by the entry of its publish id; a package stands once its Delta
+    tables are written.
 
     Raises: TableTrouble: one of them is not.
     """
@@ -232,7 +243,8 @@ def change_of(
     standing: DatasetState | None,
     target: delta_tables.Target | None = None,
 ) -> Change:
-    """The change that ``output``, in its mode, makes to the dataset ``name``, of which ``standing`` is published.
+    """The change that ``output``, in its mode, makes to the dataset ``name``, of which ``standing``
+    is published.
 
     Args:
         target: the Delta table into which it goes, if so.
@@ -252,8 +264,8 @@ def change_of(
         )
         raise PublishFailed(
             FORMAT_MISMATCH,
-            f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. Publish once with mode: "
-            "replace, or give the output another name",
+            f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. "
+            "Publish once with mode: replace, or give the output another name",
         )
     is_replaced = are_named(output.replaces)
     if target is not None:
@@ -291,18 +303,20 @@ def change_of(
             parts = ", ".join(odd.partition) or "no column"
             raise PublishFailed(
                 PARTITION_MISMATCH,
-                f"{name} has files that are parted by {parts}, and the job parts by {', '.join(columns)}, "
-                "so its partitions cannot be told from the rest. Publish once with mode: replace and this partition_by",
+                f"{name} has files that are parted by {parts}, and the job parts by "
+                f"{', '.join(columns)}, so its partitions cannot be told from the rest. Publish "
+                "once with mode: replace and this partition_by",
             )
-        # One that is named is replaced also where the output has no rows of it: by nothing. An earlier load of the same
-        # partitions may have appended rows outside them: these go with it.
+        # One that is named is replaced also where the output has no rows of it: by nothing. An
+        # earlier load of the same partitions may have appended rows outside them: these go with it.
         loads = {load_of(named) for named in output.replaces}
         gone = [
             file
             for file in standing.files
             if is_replaced(file.partition) or file.outside_of in loads
         ]
-    # Two retries of one job may take over the same files: what is published already is not added again.
+    # Two retries of one job may take over the same files: what is published already is not added
+    # again.
     removed = [file.path for file in gone]
     stay = set(there) - set(removed)
     added = [file for file in output.files if file.rows and file.path not in stay]
@@ -335,10 +349,12 @@ class _Part(NamedTuple):
 
 
 class _Package(NamedTuple):
-    """One output per dataset, the staging folders that hold the files, and what they were made from and by.
+    """One output per dataset, the staging folders that hold the files, and what they were made from
+    and by.
 
     ``expected``: the parts of each output that has expectations, be it published or not.
-    ``sources``: by output, the published datasets that it was made from, each with its versions; 0: not published.
+    ``sources``: by output, the published datasets that it was made from, each with its versions; 0:
+    not published.
     ``steps``: by output, as of `Change`.
     """
 
@@ -350,7 +366,9 @@ class _Package(NamedTuple):
     made_on: dict[str, list[str]]
 
     def inputs_of(self, name: str) -> dict[str, list[int]]:
-        """Return the versions that were read of each dataset from which the output ``name`` was made."""
+        """Return the versions that were read of each dataset from which the output ``name`` was
+        made.
+        """
         read = {
             dataset: [n for n in versions if n] for dataset, versions in self.sources[name].items()
         }
@@ -358,12 +376,14 @@ class _Package(NamedTuple):
 
 
 def _package(files: Files, request: PublishRequest) -> _Package:
-    """As ``_collect``; a missing file is missing in the job's own warehouse. Raises: also WarehouseMismatch."""
+    """As ``_collect``; a missing file is missing in the job's own warehouse. Raises: also
+    WarehouseMismatch.
+    """
     try:
         return _collect(files, request)
     except PublishFailed:
-        # A failure is final. A warehouse that is away raises here, so its job does not fail. A warehouse that was away
-        # while its markers were read, and is back, is read once more.
+        # A failure is final. A warehouse that is away raises here, so its job does not fail. A
+        # warehouse that was away while its markers were read, and is back, is read once more.
         files.check()
         return _collect(files, request)
 
@@ -400,8 +420,9 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
     if missing := [name for name in names if name not in made]:
         raise PublishFailed(
             OUTPUT_MISSING,
-            f"job {job} is to publish {', '.join(missing)}, which none of its groups made. They made: "
-            f"{', '.join(sorted(made)) or 'no outputs'}. Mend publish: in the spec, or the step that should write it",
+            f"job {job} is to publish {', '.join(missing)}, which none of its groups made. They "
+            f"made: {', '.join(sorted(made)) or 'no outputs'}. Mend publish: in the spec, or the "
+            "step that should write it",
         )
     outputs = {name: _union(files, job, name, made[name]) for name in names}
     parts = [part for name in names for part in made[name]]
@@ -436,14 +457,17 @@ def _steps(
 
 
 def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutput:
-    """The parts of one dataset, from the members of one fork, as one output. Raises: PublishFailed, OSError."""
+    """The parts of one dataset, from the members of one fork, as one output. Raises: PublishFailed,
+    OSError.
+    """
     first = parts[0]
     for part in parts[1:]:
         if part.group != first.group:
             raise PublishFailed(
                 DUPLICATE_OUTPUT,
-                f"job {job}: the groups {first.group} and {part.group} both made the output {name}. "
-                "Only members of one fork may share an output; give one of them another name",
+                f"job {job}: the groups {first.group} and {part.group} both made the output "
+                f"{name}. Only members of one fork may share an output; give one of them another "
+                "name",
             )
     for part in parts:
         if not files_exist(files, part.output.written):
@@ -454,7 +478,8 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
                 part.staging,
                 f"files of its output {name} are gone or cut short",
             )
-    # The file of a member without rows holds its columns alone, which may be a guess from no values.
+    # The file of a member without rows holds its columns alone, which may be a guess from no
+    # values.
     filled = [part for part in parts if part.output.rows] or parts
     schema = filled[0].output.schema
     for part in filled[1:]:
@@ -463,9 +488,9 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         except SchemaMismatch as error:
             raise PublishFailed(
                 error.code,
-                f"job {job}: the members of {first.group} made {name} with different columns: {error} "
-                f"({files.uri(filled[0].staging)} against {files.uri(part.staging)}). Give the columns fixed types, as "
-                "columns: does",
+                f"job {job}: the members of {first.group} made {name} with different columns: "
+                f"{error} ({files.uri(filled[0].staging)} against {files.uri(part.staging)}). Give "
+                "the columns fixed types, as columns: does",
             ) from error
     return StagedOutput(
         files=[file for part in filled for file in part.output.files],
@@ -485,6 +510,6 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
 def _gone(files: Files, job: str, group: str, staging: str, what: str) -> PublishFailed:
     return PublishFailed(
         MARKER_GONE,
-        f"job {job}, group {group}: {what} ({files.uri(staging)}), so its outputs cannot be published. "
-        f"Something outside removed it; submit the job again",
+        f"job {job}, group {group}: {what} ({files.uri(staging)}), so its outputs cannot be "
+        "published. Something outside removed it; submit the job again",
     )

@@ -23,9 +23,11 @@ class PublishRequest:
     Attributes:
         publish_id: at most one entry of the log has it.
         package_id: as in `Entry`; empty: of an ABORT, or of a job that was asked for once.
-        sources: group → the staging folders whose markers count, in member order (a fork has several).
+        sources: group → the staging folders whose markers count, in member order (a fork has
+            several).
         published_by: the groups whose outputs are published when ``wanted`` is None.
-        wanted: the datasets to publish, from whichever group made them; None for all of ``published_by``.
+        wanted: the datasets to publish, from whichever group made them; None for all of
+            ``published_by``.
         skipped: the outputs of groups that were SKIPPED, which may be wanted and not be there.
         needs: as of `led_to`.
         outputs: how single datasets are published; one that is not named is replaced.
@@ -102,7 +104,9 @@ class PublishRequest:
 
 
 def _skipped_outputs(state: JobState) -> Set[str]:
-    """The outputs of groups that were SKIPPED while nothing failed: by a condition, a person or an empty fork."""
+    """The outputs of groups that were SKIPPED while nothing failed: by a condition, a person or an
+    empty fork.
+    """
     if state.by_state[GroupState.FAILED] or state.by_state[GroupState.CANCELED]:
         return frozenset()
     return {

@@ -1,10 +1,12 @@
-"""Restore: an older version of one dataset is published again, as an entry of its own in the warehouse log.
+"""Restore: an older version of one dataset is published again, as an entry of its own in the
+warehouse log.
 
-The entry names the files of that version, so no row is copied. What was published in between stays readable until a
-vacuum.
+The entry names the files of that version, so no row is copied. What was published in between stays
+readable until a vacuum.
 """
-# A vacuum may run at the same time. The version is held before the log is asked which versions stay, and a vacuum says
-# in the log which ones stay before it asks what is held. So one of the two sees the other.
+# A vacuum may run at the same time. The version is held before the log is asked which versions
+# stay, and a vacuum says in the log which ones stay before it asks what is held. So one of the two
+# sees the other.
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Restored:
         new: this call made that entry; False if the dataset stood so already.
         rows, files: of the dataset.
         replaced: the partitions that have other rows now.
-        stream: the folder of the stream that goes on where it was; None if the dataset is read from none.
+        stream: the folder of the stream that goes on where it was; None if the dataset is read from
+            none.
     """
 
     version: int
@@ -55,7 +58,8 @@ def restore(
 
     Raises:
         DatasetNotFound: no such dataset, or no such version.
-        Refused: its files are not all there any more; it is a Delta table; or it was published meanwhile.
+        Refused: its files are not all there any more; it is a Delta table; or it was published
+            meanwhile.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError, redis.RedisError: it may be repeated.
     """
     place = warehouse.storage.uri("")
@@ -71,8 +75,8 @@ def restore(
         wanted = _standing_files(warehouse, name, version, what)
         if table := now.table or wanted.table:
             raise Refused(
-                f"{what}: {name} is the Delta table {table}, with versions of its own. Restore it there: RESTORE TABLE "
-                "in Spark, or DeltaTable.restore of deltalake"
+                f"{what}: {name} is the Delta table {table}, with versions of its own. Restore it "
+                "there: RESTORE TABLE in Spark, or DeltaTable.restore of deltalake"
             )
         stream = None if now.checkpoint is None else now.checkpoint.stream
         before, after = ({file.path: file for file in one.files} for one in (now, wanted))
@@ -87,8 +91,9 @@ def restore(
         def entry(n: int, state: State) -> Entry:
             if (stands := state[name]).changed != now.changed:
                 raise Refused(
-                    f"{what}: job {stands.job} ({stands.job_name}) has published it as version {stands.changed} "
-                    "meanwhile, and a restore would undo that. See `unstuck datasets NAME --history`, and ask again"
+                    f"{what}: job {stands.job} ({stands.job_name}) has published it as version "
+                    f"{stands.changed} meanwhile, and a restore would undo that. See `unstuck "
+                    "datasets NAME --history`, and ask again"
                 )
             about = {"version": version, "reason": reason} if reason else {"version": version}
             job_name = f"{RESTORE} of version {version} by {by}"
@@ -110,7 +115,9 @@ def restore(
 
 
 def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) -> DatasetState:
-    """The dataset at ``version``, all of whose files are there. Raises: DatasetNotFound; Refused."""
+    """The dataset at ``version``, all of whose files are there. Raises: DatasetNotFound;
+    Refused.
+    """
     removed: VersionRemoved | None = None
     try:
         wanted = warehouse.dataset(name, version)
@@ -124,5 +131,6 @@ def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) ->
         return wanted
     why = str(removed or "somebody outside has removed files of it, or cut them short")
     raise Refused(
-        f"{what}: {why}. {len(gone):,} of its {len(wanted.files):,} files are gone: {listed(gone) or 'none'}"
+        f"{what}: {why}. {len(gone):,} of its {len(wanted.files):,} files are gone: "
+        f"{listed(gone) or 'none'}"
     )

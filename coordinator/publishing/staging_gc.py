@@ -1,10 +1,13 @@
-"""The staging collector removes the staging of jobs that have ended, when it can no longer be needed.
+"""The staging collector removes the staging of jobs that have ended, when it can no longer be
+needed.
 
-It looks at a job twice: once when no worker can hold a lease on it, for attempts that count for nothing; and once when
-the job is forgotten, for everything that no entry of the warehouse log names. Every look may be repeated.
+It looks at a job twice: once when no worker can hold a lease on it, for attempts that count for
+nothing; and once when the job is forgotten, for everything that no entry of the warehouse log
+names. Every look may be repeated.
 """
-# ``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, ``job.logs`` that of all logs.
-# In case of doubt a file stays: one that is kept for nothing costs disk, one that is removed too early costs data.
+# ``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, ``job.logs``
+# that of all logs. In case of doubt a file stays: one that is kept for nothing costs disk, one that
+# is removed too early costs data.
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ from unstuck.tasks.warehouse.log_entry import Entry
 
 log = logging.getLogger(__name__)
 BATCH = 20  # jobs taken by one sweep
-TERM = 3600.0  # seconds until a job is looked at again: a retry holds its staging, or the look had trouble or died
+# Seconds until a job is looked at again: a retry holds its staging, or the look had trouble or
+# died.
+TERM = 3600.0
 GIVE_UP = (
     30 * 86400.0
 )  # seconds after its retention for which the removal of a job's staging is tried
@@ -48,18 +53,22 @@ class StagingCollector:
     def __init__(
         self, index: StagingIndex, store: Store, background: Background, settings: Settings
     ) -> None:
-        """``settings``: which versions of a warehouse stay. Old ones go about once in `TERM`, where jobs have ended."""
+        """``settings``: which versions of a warehouse stay.
+
+        Old ones go about once in `TERM`, where jobs have ended.
+        """
         self._index = index
         self._store = store
         self._background = background
         self._settings = settings
         self._next_vacuum: dict[str, float] = {}  # by the URI of the warehouse
-        # The id of a warehouse → number in its log → the jobs whose folders the entry names, so that each entry is read
-        # about once, however many jobs are looked at.
+        # The id of a warehouse → number in its log → the jobs whose folders the entry names, so
+        # that each entry is read about once, however many jobs are looked at.
         self._named: dict[str, dict[int, frozenset[str]]] = {}
 
     def start(self, now: float) -> None:
-        """Begin with the jobs that are due at ``now`` (seconds by the clock of Redis). Never raises or waits for files.
+        """Begin with the jobs that are due at ``now`` (seconds by the clock of Redis). Never raises
+        or waits for files.
 
         A warehouse that hangs holds up only its own jobs.
         """
@@ -121,7 +130,10 @@ class StagingCollector:
     def _trouble(self, staged: Staged, now: float, error: Exception) -> None:
         """Log the error; give up in the end, since a warehouse may be gone for ever."""
         over = now > staged.forget_at + GIVE_UP
-        what = f"the staging of job {staged.job} ({folder_of(staged.job)} in {staged.warehouse}) could not be collected"
+        what = (
+            f"the staging of job {staged.job} ({folder_of(staged.job)} in {staged.warehouse}) "
+            "could not be collected"
+        )
         then = (
             "It is left as it is, for people to remove"
             if over
@@ -135,7 +147,8 @@ class StagingCollector:
     def _look(self, staged: Staged, now: float) -> None:
         """Look at one job, which is given out again after `TERM` unless its next look is set here.
 
-        Raises: OSError, UnstuckError, redis.RedisError: the look stopped; all that it removed was not needed.
+        Raises: OSError, UnstuckError, redis.RedisError: the look stopped; all that it removed was
+        not needed.
         """
         job = staged.job
         warehouse = Warehouse(staged.warehouse)
@@ -176,10 +189,12 @@ class StagingCollector:
             self._index.done(job)
 
     def _folders_named(self, warehouse: Warehouse, staged: Staged) -> set[str]:
-        """The folders of the job that the log names, in the job's own entry or in one of a job that adopted them.
+        """The folders of the job that the log names, in the job's own entry or in one of a job that
+        adopted them.
 
         Raises:
-            LogBroken: an entry is missing, or the log ends before the job began: what it names is unknown.
+            LogBroken: an entry is missing, or the log ends before the job began: what it names is
+                unknown.
         """
         known = self._named.setdefault(staged.warehouse_id, {})
         if len(known) > CACHED_ENTRIES:
@@ -206,11 +221,13 @@ class StagingCollector:
 
 
 def remove_staging(warehouse: Warehouse, job: str, base: int) -> None:
-    """Remove what a job has staged and the log does not name, at once. For a job that no other will ever retry.
+    """Remove what a job has staged and the log does not name, at once. For a job that no other will
+    ever retry.
 
     ``base``: the version at which it began.
 
-    Raises: OSError, UnstuckError: the warehouse could not be asked. All that was removed was not needed.
+    Raises: OSError, UnstuckError: the warehouse could not be asked. All that was removed was not
+    needed.
     """
     number = warehouse.find_publish(job, base)
     needed = Kept(set() if number is None else _entry_folders(warehouse, number))
@@ -222,7 +239,8 @@ def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:
     entry = warehouse.entry(n)
     if entry is None:
         raise LogBroken(
-            f"entry {n} of the log at {warehouse.storage.uri('')} is missing, though later ones stand"
+            f"entry {n} of the log at {warehouse.storage.uri('')} is missing, though later ones "
+            "stand"
         )
     return named_by(entry)
 
@@ -241,7 +259,9 @@ def _names(files: Files, folder: str) -> list[str]:
 
 
 def folder_of(job: str) -> str:
-    """Where all attempts of ``job`` write. Raises: ValueError: not a job id; its folder might be everybody's."""
+    """Where all attempts of ``job`` write. Raises: ValueError: not a job id; its folder might be
+    everybody's.
+    """
     if not JOB_ID.fullmatch(job):
         raise ValueError(f"not a job id: {job[:100]!r}")
     return f"_staging/{job}"
@@ -272,7 +292,10 @@ class Kept:
 
 
 def stale_attempts(job: str, listing: Listing, kept: Kept) -> list[str]:
-    """Folders of attempts that count for nothing. Logs stay, and everything that is no attempt's folder."""
+    """Folders of attempts that count for nothing.
+
+    Logs stay, and everything that is no attempt's folder.
+    """
     folders = (
         f"{folder_of(job)}/{group}/{name}" for group, names in listing.items() for name in names
     )
@@ -282,7 +305,9 @@ def stale_attempts(job: str, listing: Listing, kept: Kept) -> list[str]:
 
 
 def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:
-    """All staging of ``job`` that need not stay once its retention is over, as whole folders where possible."""
+    """All staging of ``job`` that need not stay once its retention is over, as whole folders where
+    possible.
+    """
     top = folder_of(job)
     if not listing:
         return []

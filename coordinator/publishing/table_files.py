@@ -1,4 +1,6 @@
-"""The files of a Delta table outside the warehouse: staged files are put below it, and its commits are put on disk."""
+"""The files of a Delta table outside the warehouse: staged files are put below it, and its commits
+are put on disk.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ class TableFiles:
             yield from (os.path.relpath(os.path.join(folder, name), self._root) for name in names)
 
     def probe(self) -> None:
-        """Make the folder of the table, and a file in it that leaves no name. An object store is tried once a process.
+        """Make the folder of the table, and a file in it that leaves no name. An object store is
+        tried once a process.
 
         Raises:
             OSError: nothing can be written.
@@ -70,10 +73,13 @@ class TableFiles:
 
     def path_of(self, file: DataFile) -> str:
         """Where a staged file stands below the table, whichever job publishes it."""
-        return f"{_folders(file.partition)}unstuck-{hashlib.sha256(file.path.encode()).hexdigest()[:32]}.parquet"
+        digest = hashlib.sha256(file.path.encode()).hexdigest()[:32]
+        return f"{_folders(file.partition)}unstuck-{digest}.parquet"
 
     def add(self, files: Files, file: DataFile, path: str) -> Any:
-        """Put a staged file below the table, whole and on disk; the action that adds it. Raises: OSError."""
+        """Put a staged file below the table, whole and on disk; the action that adds it. Raises:
+        OSError.
+        """
         from deltalake.transaction import AddAction
 
         target = f"{self._root}/{path}"
@@ -102,7 +108,9 @@ class TableFiles:
             _sync(os.path.dirname(self._root))
 
     def sync_commit(self, version: int, app: str) -> None:
-        """Put the newest commit of ``app`` on disk, with its files: deltalake does not. Raises: OSError."""
+        """Put the newest commit of ``app`` on disk, with its files: deltalake does not. Raises:
+        OSError.
+        """
         if self._store is not None:
             return
         log = f"{self._root}/_delta_log"
@@ -132,7 +140,10 @@ def _name(path: str) -> str:
 
 
 def _folders(partition: Mapping[str, str | None]) -> str:
-    """The folders of a partition as Hive names them. Polars wants them where any file of a table stands in some."""
+    """The folders of a partition as Hive names them.
+
+    Polars wants them where any file of a table stands in some.
+    """
     return "".join(
         f"{quote(key, safe='')}={NULL_FOLDER if v is None else quote(v, safe='')}/"
         for key, v in partition.items()

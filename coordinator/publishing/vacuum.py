@@ -1,12 +1,14 @@
 """Vacuum: removes published files that no version of the warehouse names which is kept.
 
-First the oldest version that is kept is written down, so a reader of an older one is told that it is gone; then the
-files are removed. A vacuum that dies half-way is finished by the next one, and several at a time do no harm.
+First the oldest version that is kept is written down, so a reader of an older one is told that it
+is gone; then the files are removed. A vacuum that dies half-way is finished by the next one, and
+several at a time do no harm.
 """
-# A job may be stored while this runs. It looks at the log, and is stored only if no vacuum was counted meanwhile. The
-# vacuum writes into the log, is counted, and then looks at the jobs. So one of the two sees the other.
-# What can be removed is what the entries up to the oldest kept version took out, less what stands in a kept version:
-# two retries of one job may publish the same file, one after the other. A checkpoint takes out the one it goes on from.
+# A job may be stored while this runs. It looks at the log, and is stored only if no vacuum was
+# counted meanwhile. The vacuum writes into the log, is counted, and then looks at the jobs. So one
+# of the two sees the other. What can be removed is what the entries up to the oldest kept version
+# took out, less what stands in a kept version: two retries of one job may publish the same file,
+# one after the other. A checkpoint takes out the one it goes on from.
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ class Vacuumed:
     """The files that a vacuum removed, or would remove.
 
     Attributes:
-        oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing is published.
+        oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing
+            is published.
         files, bytes: of what was removed.
         kept: files that stay until a later vacuum, since a job may need them.
-        kept_for: a job that may read an older version, for which more files stay; empty if there is none.
+        kept_for: a job that may read an older version, for which more files stay; empty if there is
+            none.
     """
 
     oldest: int
@@ -50,12 +54,15 @@ def vacuum(
     """Remove the files of old versions.
 
     Args:
-        needed: whether the attempt folder of a file may be needed by a job: one that is open, or may be retried.
+        needed: whether the attempt folder of a file may be needed by a job: one that is open, or
+            may be retried.
         keep: versions that are kept at least, the newest one included.
-        before: seconds since the epoch; a version that was the newest one at that time or later is kept.
-        reading: the oldest version that a job may read, and that job; None if there is none. It is told up to which
-            version everything was removed before.
-        counted: called once the log says which versions stay. From then on, no job is stored that looked before.
+        before: seconds since the epoch; a version that was the newest one at that time or later is
+            kept.
+        reading: the oldest version that a job may read, and that job; None if there is none. It is
+            told up to which version everything was removed before.
+        counted: called once the log says which versions stay. From then on, no job is stored that
+            looked before.
         dry_run: remove nothing, and count.
         progress: told of how many files of how many were looked at.
 
@@ -98,7 +105,9 @@ def vacuum(
 
 
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:
-    """The version that was the newest one at ``before``, or an older one so that ``keep`` versions stay."""
+    """The version that was the newest one at ``before``, or an older one so that ``keep`` versions
+    stay.
+    """
     n = min(head, max(head - keep + 1, 0))
     while n > 0 and warehouse.existing_entry(n).at > before:
         n -= 1
@@ -106,7 +115,9 @@ def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> i
 
 
 def _removable(warehouse: Warehouse, removed: int, oldest: int, head: int) -> list[str]:
-    """The files that were taken out after ``removed``, up to ``oldest``, and stand in none from there to ``head``."""
+    """The files that were taken out after ``removed``, up to ``oldest``, and stand in none from
+    there to ``head``.
+    """
     if oldest <= removed:
         return []
     taken_out: dict[str, None] = {}

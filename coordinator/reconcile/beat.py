@@ -1,4 +1,6 @@
-"""The scheduler of beat: RedBeat's, which ends with a sentence where Redis refuses it, and not with tracebacks."""
+"""The scheduler of beat: RedBeat's, which ends with a sentence where Redis refuses it, and not with
+tracebacks.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Runs the report consumer, the sender of notices and the stall detector inside the coordinator's Celery worker.
+"""Runs the report consumer, the sender of notices and the stall detector inside the coordinator's
+Celery worker.
 
-If the thread of the consumer or the sender dies, or Celery has stalled, the process ends with an error code, because
-some supervisors restart a process only then.
+If the thread of the consumer or the sender dies, or Celery has stalled, the process ends with an
+error code, because some supervisors restart a process only then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ GRACE = 5.0  # seconds to let a round end when the worker stops
 class Loop(bootsteps.StartStopStep):  # type: ignore[misc]
     """Starts and stops the thread of a loop with Celery's own consumer.
 
-    Celery restarts its steps whenever the broker connection is lost; the thread is kept through that.
+    Celery restarts its steps whenever the broker connection is lost; the thread is kept through
+    that.
     """
 
     requires = ("celery.worker.consumer.connection:Connection",)
@@ -89,15 +91,17 @@ class NoticeSender(Loop):
 
 
 class CoordinatorStallDetector(StallDetector):
-    """The stall detector of a coordinator, which takes submits, commands and the sweeps of beat from Celery.
+    """The stall detector of a coordinator, which takes submits, commands and the sweeps of beat
+    from Celery.
 
-    Its own sweep goes on without Celery, so jobs are decided; but a submit or a command through Celery would wait for
-    ever.
+    Its own sweep goes on without Celery, so jobs are decided; but a submit or a command through
+    Celery would wait for ever.
     """
 
     consequence = (
-        "though messages wait there and it has threads to spare (UNSTUCK_STALLED_AFTER). It ends, so that its "
-        "supervisor restarts it; what waits there is heard by that one, or by another coordinator"
+        "though messages wait there and it has threads to spare (UNSTUCK_STALLED_AFTER). It ends, "
+        "so that its supervisor restarts it; what waits there is heard by that one, or by another "
+        "coordinator"
     )
 
     def at_work(self) -> bool:
@@ -111,7 +115,8 @@ class CoordinatorStallDetector(StallDetector):
 
 def end_as_failure() -> None:
     """End this coordinator, so that its supervisor starts another. From any thread."""
-    # Celery's warm shutdown waits for running tasks; a sweep that hangs must not keep the process alive.
+    # Celery's warm shutdown waits for running tasks; a sweep that hangs must not keep the process
+    # alive.
     last_resort = threading.Timer(2 * GRACE, os._exit, (EXIT_CODE,))
     last_resort.daemon = True
     last_resort.start()
@@ -120,7 +125,9 @@ def end_as_failure() -> None:
 
 
 def hide_from_log(task: str) -> None:
-    """Keep a task that runs every second out of the log of workers and beat, but for warnings and errors."""
+    """Keep a task that runs every second out of the log of workers and beat, but for warnings and
+    errors.
+    """
     for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
         logging.getLogger(name).addFilter(
             lambda record: record.levelno > logging.INFO or task not in record.getMessage()

@@ -1,7 +1,8 @@
 """The report consumer reads reports, gives them to the reconciler job by job, and loses none.
 
-A report stays pending until the commit that applied it acks it. A busy job's reports are tried again after
-milliseconds, a dead coordinator's are claimed, and a report that can never be applied becomes a dead letter.
+A report stays pending until the commit that applied it acks it. A busy job's reports are tried
+again after milliseconds, a dead coordinator's are claimed, and a report that can never be applied
+becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from unstuck.tasks.transport.redis_client import unavailable
 log = logging.getLogger(__name__)
 BATCH = 500
 LINGER = 0.005  # seconds for which reports are collected while they come faster than they are read
-WAIT = 0.1  # seconds for which reports wait while nothing waits for them: one pass costs as much for many as for one
+# Seconds for which reports wait while nothing waits for them: one pass costs as much for many as
+# for one.
+WAIT = 0.1
 POISON_AFTER = 5  # deliveries of a report that raises each time: it becomes a dead letter
 KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each time
 
 
 @dataclass(slots=True)
 class _Busy:
-    """A job to be tried soon: its lock was held, there is more to decide, or nothing waits for its reports.
+    """A job to be tried soon: its lock was held, there is more to decide, or nothing waits for its
+    reports.
 
     Its reports are pending.
 
@@ -98,7 +102,9 @@ class Consumer:
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Consume until ``stopping`` is set. A store that is away is waited for; any other error is raised."""
+        """Consume until ``stopping`` is set. A store that is away is waited for; any other error is
+        raised.
+        """
         away = 0
         opened = False
         while not self.stopping.is_set():
@@ -158,7 +164,8 @@ class Consumer:
     def _beat(self) -> None:
         """Record the heartbeat of this coordinator, about once a second.
 
-        It is called after each job, so that a coordinator that works for minutes in one round is not taken for silent.
+        It is called after each job, so that a coordinator that works for minutes in one round is
+        not taken for silent.
         """
         now = self._clock()
         if now >= self._next_note:
@@ -197,7 +204,9 @@ class Consumer:
                 self._try(job, waiting.entries, 0)
 
     def _may_wait(self, job: str, waiting: _Busy) -> bool:
-        """Whether nothing waits for a pass over the job: a claim was made, or runners have enough of it to take."""
+        """Whether nothing waits for a pass over the job: a claim was made, or runners have enough
+        of it to take.
+        """
         if waiting.urgent:
             return False
         return not waiting.successes or 2 * waiting.successes < self._reconciler.on_offer(job)
@@ -205,8 +214,8 @@ class Consumer:
     def _try(self, job: str, entries: list[StreamEntry], tries: int) -> None:
         """Apply the reports of one job. An error concerns that job alone: the jobs behind it go on.
 
-        Reports that raise stay pending and are delivered again, here or elsewhere; after ``POISON_AFTER`` deliveries
-        they become dead letters.
+        Reports that raise stay pending and are delivered again, here or elsewhere; after
+        ``POISON_AFTER`` deliveries they become dead letters.
         """
         with about(job=job):
             try:
@@ -227,7 +236,10 @@ class Consumer:
         self._beat()
 
     def _poisoned(self, entries: Sequence[StreamEntry], limit: int, why: str) -> None:
-        """Make dead letters of reports that were delivered ``limit`` times. Wake-ups are only acked."""
+        """Make dead letters of reports that were delivered ``limit`` times.
+
+        Wake-ups are only acked.
+        """
         for entry in self._ack_wake_ups([entry for entry in entries if entry.deliveries >= limit]):
             self._dead_letter([entry], "POISON", f"after {entry.deliveries} deliveries, {why}")
 
@@ -241,7 +253,10 @@ class Consumer:
         )
 
     def _ack_wake_ups(self, entries: Sequence[StreamEntry]) -> list[StreamEntry]:
-        """Ack the wake-ups among ``entries``, since their jobs stay in the due index. Returns the reports."""
+        """Ack the wake-ups among ``entries``, since their jobs stay in the due index.
+
+        Returns the reports.
+        """
         self._stream.ack([entry for entry in entries if _wakes(entry)])
         return [entry for entry in entries if not _wakes(entry)]
 

@@ -1,4 +1,6 @@
-"""Looks from time to time whether jobs have come that are expected by name, and which no schedule submits."""
+"""Looks from time to time whether jobs have come that are expected by name, and which no schedule
+submits.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ T = TypeVar("T")
 
 
 class ExpectedJobs:
-    """Judges expected names. Two coordinators may do so at once: each commit is a compare-and-set."""
+    """Judges expected names. Two coordinators may do so at once: each commit is a
+    compare-and-set.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,8 @@ class ExpectedJobs:
         """
         self._store, self._zone, self._clock, self._next = store, zone, clock, 0.0
         self._names, self._looking = names_of(rules), threading.Lock()
-        # Of these names all jobs are known that were submitted between these times: by name, each with its own.
+        # Of these names all jobs are known that were submitted between these times: by name, each
+        # with its own.
         self._from = self._to = 0.0
         self._all = True  # those that were submitted since the last look alone are not known
         self._known: dict[str, dict[str, float]] = {}
@@ -118,7 +123,9 @@ class ExpectedJobs:
     def _jobs(
         self, asked: Mapping[str, Subscriptions], expected: Mapping[str, Expected], now: float
     ) -> dict[str, list[Came]] | None:
-        """By name, the jobs that are needed to judge it, the newest first; None: more are to be looked at before."""
+        """By name, the jobs that are needed to judge it, the newest first; None: more are to be
+        looked at before.
+        """
         froms = {
             name: looks_back_to(asked[name], one, now, self._zone) for name, one in expected.items()
         }
@@ -140,7 +147,8 @@ class ExpectedJobs:
         return found
 
     def _follow(self, names: Collection[str], since: float, now: float) -> bool:
-        """Note the jobs of these names that were submitted since then. Each job of any name is looked at once.
+        """Note the jobs of these names that were submitted since then. Each job of any name is
+        looked at once.
 
         Returns whether all were noted.
         """
@@ -164,7 +172,9 @@ class ExpectedJobs:
 
 
 def _read(name: str, text: str, read: Callable[[str], T], otherwise: T) -> T:
-    """The stored record of a name; ``otherwise`` if it cannot be read: it is begun anew, and stops no other."""
+    """The stored record of a name; ``otherwise`` if it cannot be read: it is begun anew, and stops
+    no other.
+    """
     try:
         return read(text)
     except (ValueError, TypeError) as error:

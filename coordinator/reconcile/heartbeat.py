@@ -1,7 +1,8 @@
-"""The heartbeat of a coordinator: about once a second it notes itself in the registry of processes, for people.
+"""The heartbeat of a coordinator: about once a second it notes itself in the registry of processes,
+for people.
 
-It also notes since when the oldest message of each queue has lain there. One look at a queue cannot tell a
-queue that filled this second from one that nobody empties.
+It also notes since when the oldest message of each queue has lain there. One look at a queue cannot
+tell a queue that filled this second from one that nobody empties.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ EVERY = 1.0  # seconds between two notes of one coordinator
 EVERY_LOOK = 5.0  # seconds between two looks at the queues
 
 QueueAges = Mapping[str, tuple[int, float]]
-"""Queue → its oldest message (the hash), and since when that has lain there. Queues that are empty are left out."""
+"""Queue → its oldest message (the hash), and since when that has lain there. Queues that are empty
+are left out.
+"""
 
 
 def ages_after(known: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAges:
-    """Update the ages after a look at the time ``at`` has found ``oldest``: queue → its oldest message (pure)."""
+    """Update the ages after a look at the time ``at`` has found ``oldest``: queue → its oldest
+    message (pure).
+    """
     now = {}
     for queue, message in oldest.items():
         before, since = known.get(queue, (None, at))
@@ -33,7 +38,9 @@ def ages_after(known: QueueAges, oldest: Mapping[str, str], at: float) -> QueueA
 
 
 class Heartbeat:
-    """One coordinator in the list of the fleet. ``name`` is ``host:pid:word``; ``client`` must decode responses."""
+    """One coordinator in the list of the fleet. ``name`` is ``host:pid:word``; ``client`` must
+    decode responses.
+    """
 
     def __init__(
         self,
@@ -43,7 +50,9 @@ class Heartbeat:
         probe: WarehouseProbe | None = None,
         targets: Iterable[str] = (),
     ) -> None:
-        """``probe``: says which warehouse this coordinator sees, if anybody does; ``targets``: of notices."""
+        """``probe``: says which warehouse this coordinator sees, if anybody does; ``targets``: of
+        notices.
+        """
         self._probe, self._targets = probe, tuple(targets)
         self._redis = client
         self._keys = keys
@@ -99,9 +108,14 @@ class Heartbeat:
         self._queue_ages = ages_after(self._queue_ages, found, now)
 
     def leave(self) -> None:
-        """Take this coordinator out of the list: it ends in good order. Never raises for the store's sake."""
+        """Take this coordinator out of the list: it ends in good order.
+
+        Never raises for the store's sake.
+        """
         self._registry.leave(self._name)
 
     def forget_silent(self) -> int:
-        """Drop runners and coordinators that were silent for an hour. Never raises; returns how many."""
+        """Drop runners and coordinators that were silent for an hour. Never raises; returns how
+        many.
+        """
         return self._registry.forget_silent()

@@ -1,7 +1,8 @@
-"""The reconciler decides one job at a time: lock, load, decide, commit; then, unlocked, it wakes runners and publishes.
+"""The reconciler decides one job at a time: lock, load, decide, commit; then, unlocked, it wakes
+runners and publishes.
 
-``decide`` says what should happen, and ``store`` writes it. The lock only saves double work: every commit is a
-compare-and-set.
+``decide`` says what should happen, and ``store`` writes it. The lock only saves double work: every
+commit is a compare-and-set.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class PassResult(StrEnum):
 
     DONE = "DONE"
     MORE = "MORE"  # there is more to decide, and the job is due for it; other jobs come first
-    BUSY = "BUSY"  # another pass holds the job's lock: the reports stay pending, try again in milliseconds
+    # Another pass holds the job's lock: the reports stay pending, try again in milliseconds.
+    BUSY = "BUSY"
     MISSING = "MISSING"  # there is no such job
 
 
@@ -69,7 +71,10 @@ class Round(StrEnum):
 
 
 class Reconciler:
-    """Decides jobs, one pass at a time. Safe to use from several threads, processes and hosts at once."""
+    """Decides jobs, one pass at a time.
+
+    Safe to use from several threads, processes and hosts at once.
+    """
 
     def __init__(
         self,
@@ -96,7 +101,8 @@ class Reconciler:
         self.settings = settings
         self.ids = ids
         self.clock = clock
-        # job → when a pass read its state, and the state. A pass takes it out, so two threads never share one.
+        # job → when a pass read its state, and the state. A pass takes it out, so two threads never
+        # share one.
         self.cache: dict[str, tuple[float, JobState]] = {}
         self.rules = rules
         # By this, the rules of the fleet are not hashed for each commit.
@@ -125,7 +131,9 @@ class Reconciler:
         return listening
 
     def usual(self, job: JobRecord, now: float) -> float:
-        """The usual duration of such a job in seconds, read at most once a minute; 0 while it is unknown."""
+        """The usual duration of such a job in seconds, read at most once a minute; 0 while it is
+        unknown.
+        """
         key = (job.name, job.schedule)
         at, seconds = self._usual.get(key, (0.0, 0.0))
         if not 0 <= now - at < USUAL_SECONDS:
@@ -136,7 +144,9 @@ class Reconciler:
         return seconds
 
     def on_offer(self, job: str) -> int:
-        """How many offers of the job stood when it was decided here last; 0 if this process does not know."""
+        """How many offers of the job stood when it was decided here last; 0 if this process does
+        not know.
+        """
         _, state = self.cache.get(job, (0.0, None))
         return 0 if state is None else len(state.by_state[GroupState.QUEUED])
 
@@ -155,10 +165,12 @@ class Reconciler:
     def reconcile(
         self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False
     ) -> PassResult:
-        """Decide one job: look at the groups that ``reports`` name; without reports, or when ``due``, at all groups.
+        """Decide one job: look at the groups that ``reports`` name; without reports, or when
+        ``due``, at all groups.
 
         Raises:
-            redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending, the job stays due.
+            redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending,
+            the job stays due.
         """
         groups = (
             None if due or not reports else [delivered.report.token.group for delivered in reports]
@@ -174,7 +186,8 @@ class Reconciler:
             try:
                 result = one.run()
             finally:
-                # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
+                # Persisted first, sent second, outside the lock (rule 10); also when a later round
+                # failed.
                 self._dispatch(one)
         if one.publish is not None:
             self._publisher.soon(*one.publish)
@@ -188,12 +201,14 @@ class Reconciler:
 
 
 class Pass:
-    """One pass over one job: as many rounds of load, decide and commit as one turn allows, under the job's lock.
+    """One pass over one job: as many rounds of load, decide and commit as one turn allows, under
+    the job's lock.
 
     Attributes:
         groups: the groups to look at in the next round; None for all.
         reports, published: not decided upon yet.
-        offered_in, publish: lanes with new offers, and what is to be published, after the lock is released.
+        offered_in, publish: lanes with new offers, and what is to be published, after the lock is
+            released.
     """
 
     def __init__(
@@ -241,7 +256,8 @@ class Pass:
             if rounds[Round.MORE] == TURN:
                 self._end(anyway=True)
                 return PassResult.MORE
-            # Refused, more to do, or another pass met the lock busy: look at everything, from a fresh due.
+            # Refused, more to do, or another pass met the lock busy: look at everything, from a
+            # fresh due.
             self.groups = None
             self._begin()
             if self._begun.answer is not BeginAnswer.LOCKED:
@@ -262,11 +278,15 @@ class Pass:
         return self._store.end(self.job, self._owner, anyway=anyway)
 
     def _round_or_give_up(self) -> Round:
-        """One round. A job that cannot be decided is left to a newer coordinator, ended by force or halted."""
+        """One round.
+
+        A job that cannot be decided is left to a newer coordinator, ended by force or halted.
+        """
         try:
             return self._round()
         except NewerJob as error:
-            # A job of a newer release stays due, for a newer coordinator to decide (a rolling upgrade).
+            # A job of a newer release stays due, for a newer coordinator to decide (a rolling
+            # upgrade).
             log.warning("job %s is left for a newer coordinator: %s", self.job, error)
             return self._look_later("NEWER", NEWER_LOOK)
         except Exception as error:
@@ -284,8 +304,9 @@ class Pass:
         at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
         if not 0 <= self._begun.now - at < CACHE_SECONDS:
             cached = None
-        # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
-        # lost offer): all groups are looked at once in a sweep's period, and when the time of one has come.
+        # Reports that never stop must not keep a job from a look at its silent groups (a lost
+        # report, a dead worker, a lost offer): all groups are looked at once in a sweep's period,
+        # and when the time of one has come.
         looked_at, look_at = (0.0, 0.0) if cached is None else (cached.looked_at, cached.look_at)
         if self._begun.now >= min(looked_at + self._sweep_every, look_at):
             self.groups = None
@@ -302,9 +323,11 @@ class Pass:
         return self._decide(state)
 
     def _time_is_old(self, job: JobRecord) -> bool:
-        """The job was written after this pass began, by the user or by a pass that took the lock over.
+        """The job was written after this pass began, by the user or by a pass that took the lock
+        over.
 
-        Then the pass reads the clock again. A time that still lies ahead was written before the clock was set back.
+        Then the pass reads the clock again. A time that still lies ahead was written before the
+        clock was set back.
         """
         written_at = max(job.intent_at, job.started_at, job.counted_from, job.paused_at)
         lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_term
@@ -329,7 +352,8 @@ class Pass:
         elif everything:
             state.looked_at = now
         elif decision.due is not None:
-            # The pass began by pushing the due away, and has not looked at what may have made the job due.
+            # The pass began by pushing the due away, and has not looked at what may have made the
+            # job due.
             decision.due = min(decision.due, state.looked_at + self._sweep_every)
         if decision.empty:
             self._store.acknowledge(self.job, decision.due, due_seen, acks, decision.offers)
@@ -345,7 +369,8 @@ class Pass:
     def _tell(self, state: JobState, decision: Decision, env: Environment) -> None:
         """Put into the decision what is told with it, and what was told on the record."""
         rules = self._reconciler.rules
-        # While records go that the state still holds, nothing is told: the job is decided again at once.
+        # While records go that the state still holds, nothing is told: the job is decided again at
+        # once.
         if decision.reload or not (rules or state.plan.notify or state.job.told):
             return
         job, everything = state.job, self.groups is None
@@ -390,7 +415,9 @@ class Pass:
             self._reconciler.cache[self.job] = (self._begun.now, state)
 
     def _end_by_force(self) -> Round | None:
-        """End a job whose groups cannot be read or decided, if force was asked for; its groups count as canceled."""
+        """End a job whose groups cannot be read or decided, if force was asked for; its groups
+        count as canceled.
+        """
         try:
             state = self._store.load(self.job, bare=True)
             if state is None or state.job.terminal or state.job.intent is not Intent.FORCE_STOP:
@@ -411,14 +438,19 @@ class Pass:
             return None
 
     def _halt(self, error: Exception) -> Round:
-        """Halt a job that failed twice with the same error, instead of failing for ever (rule 9)."""
+        """Halt a job that failed twice with the same error, instead of failing for ever (rule
+        9).
+        """
         errors, text = self._reconciler.errors, f"{type(error).__name__}: {error}"
         log.error("job %s could not be decided: %s", self.job, text, exc_info=error)
         if errors.get(self.job) != text:
             errors[self.job] = text
             return Round.FAILED
         errors.pop(self.job, None)
-        text = f"the coordinator could not decide this job: {text[:500]}. Nothing more is started until it is resumed."
+        text = (
+            f"the coordinator could not decide this job: {text[:500]}. Nothing more is started "
+            "until it is resumed."
+        )
         self._store.halt(
             self.job,
             Reason("UNDECIDABLE", text),

@@ -1,4 +1,6 @@
-"""Completes the commit of a schedule with what is told with it, by its own rules and those of the fleet."""
+"""Completes the commit of a schedule with what is told with it, by its own rules and those of the
+fleet.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def rules_of(spec: str) -> tuple[NotifyRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleNotices:
-    """The rules of the fleet, and the zone of local times where neither rule nor schedule names one."""
+    """The rules of the fleet, and the zone of local times where neither rule nor schedule names
+    one.
+    """
 
     rules: tuple[FleetRule, ...] = ()
     zone: str = "UTC"

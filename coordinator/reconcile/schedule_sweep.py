@@ -1,4 +1,6 @@
-"""Decides the schedules that are due, and submits their runs in the background: a submit reads the warehouse."""
+"""Decides the schedules that are due, and submits their runs in the background: a submit reads the
+warehouse.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ Note = Callable[[ScheduleRecord, float], Noted]
 
 
 class Schedules:
-    """Decides schedules, one at a time. Two coordinators may do so at once: each commit is a compare-and-set."""
+    """Decides schedules, one at a time. Two coordinators may do so at once: each commit is a
+    compare-and-set.
+    """
 
     def __init__(
         self,
@@ -89,8 +93,8 @@ class Schedules:
         Args:
             background: submits off the caller's thread.
             ids: mints fresh random words; they become commit ids.
-            term: seconds for which a schedule that is taken is left to who took it. Two that decide the same do no
-                harm: a commit compares, and a key has one job.
+            term: seconds for which a schedule that is taken is left to who took it. Two that decide
+                the same do no harm: a commit compares, and a key has one job.
             clock: monotonic seconds.
             notices: what is told with its commits.
             looks: finds what is unread in streams; None: a `StreamLooks` on ``background``.
@@ -134,7 +138,10 @@ class Schedules:
         return 0.0
 
     def decide(self, name: str, due_seen: str = "", log_seen: LogSeen = NOT_READ) -> None:
-        """Decide one schedule, and submit what it asks for. Before a tick is skipped, the warehouse log is read."""
+        """Decide one schedule, and submit what it asks for.
+
+        Before a tick is skipped, the warehouse log is read.
+        """
         for _ in range(MAX_TRIES):
             record = self._schedules.load(name)
             if record is None:
@@ -179,7 +186,9 @@ class Schedules:
     def _decide_by_log(
         self, record: ScheduleRecord, first: float, alive: Callable[[], None]
     ) -> None:
-        """Decide a schedule that is about to skip ticks from ``first`` on, by what the warehouse log has of them."""
+        """Decide a schedule that is about to skip ticks from ``first`` on, by what the warehouse
+        log has of them.
+        """
         with about(schedule=record.name):
             try:
                 self.decide(
@@ -207,7 +216,9 @@ class Schedules:
         return self._schedules.commit(change)
 
     def _forget_runs(self, decision: ScheduleDecision) -> None:
-        """Let runs beyond those that the schedule keeps leave the store, but none whose work another try takes over."""
+        """Let runs beyond those that the schedule keeps leave the store, but none whose work
+        another try takes over.
+        """
         record = decision.record
         retrying = record.retries or any(run.number > 1 for run in record.going_on)
         if not retrying and any(event["kind"].startswith("RUN_") for event in decision.events):
@@ -228,13 +239,19 @@ class Schedules:
                 state = self._jobs.load(job)
             except (Damaged, NewerJob):
                 log.warning(
-                    "the groups of job %s cannot be read: nobody can say whether it may be tried again",
+                    (
+                        "the groups of job %s cannot be read: nobody can say whether it may be "
+                        "tried again"
+                    ),
                     job,
                 )
         return seen_as(record, state)
 
     def _submit(self, name: str, run: Run, alive: Callable[[], None]) -> None:
-        """Submit ``run``, and note how that ended. What is not noted is submitted again, which is the same job."""
+        """Submit ``run``, and note how that ended.
+
+        What is not noted is submitted again, which is the same job.
+        """
         with about(schedule=name):
             try:
                 self._note(name, run, self._tried(self._wanted(name, run), run))
@@ -250,7 +267,8 @@ class Schedules:
     def _wanted(self, name: str, run: Run) -> ScheduleRecord:
         """The record of the schedule, which wants ``run`` to be submitted.
 
-        Raises: NotWanted: a person may have paused or stopped it while the run waited for room, or for its warehouse.
+        Raises: NotWanted: a person may have paused or stopped it while the run waited for room, or
+        for its warehouse.
         """
         record, now = self._schedules.load(name), self._schedules.now()
         wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
@@ -296,7 +314,9 @@ class Schedules:
         return lambda standing, now: submitted(standing, run, job, backfill, now)
 
     def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
-        """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `StreamLooks.look`."""
+        """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as
+        `StreamLooks.look`.
+        """
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False
         if self._jobs.job(run.job_id(record.name)) is not None:
@@ -312,7 +332,8 @@ class Schedules:
         if not run.backfill or record.backfill is None:
             return run_spec(spec, tick, run.params)
         fill = record.backfill
-        # Its ticks are those of the trigger with which it was given: another zone would name other days.
+        # Its ticks are those of the trigger with which it was given: another zone would name other
+        # days.
         spec = spec.model_copy(update={"schedule": policy_of(fill.policy), "priority": "low"})
         if fill.reads is not None and run.tick == fill.first:
             spec = reading(spec, record.builds_on, fill.reads)
@@ -348,7 +369,8 @@ class Schedules:
             job = stored.id
         except KeyTaken as taken:
             job = str(taken)  # submitted before the spec was changed
-        # The clock decides each tick once, and so its run was begun by a coordinator that had no time to note it.
+        # The clock decides each tick once, and so its run was begun by a coordinator that had no
+        # time to note it.
         seen = self._seen(job) if run.backfill else None
         return job, run.backfill if seen is None else seen.backfill
 

@@ -1,4 +1,6 @@
-"""Looks at the streams of schedules in the background, from time to time, and notes what is unread."""
+"""Looks at the streams of schedules in the background, from time to time, and notes what is
+unread.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def reads_streams(spec: str) -> bool:
 
 
 class StreamLooks:
-    """Looks at streams; one object for the life of a process, so that an idle stream costs little."""
+    """Looks at streams; one object for the life of a process, so that an idle stream costs
+    little.
+    """
 
     def __init__(
         self,
@@ -48,7 +52,9 @@ class StreamLooks:
         background: Background,
         concern: Callable[[ScheduleRecord], bool],
     ) -> None:
-        """``concern``: whether somebody is told of the backlog of a schedule, which is then decided after each look."""
+        """``concern``: whether somebody is told of the backlog of a schedule, which is then decided
+        after each look.
+        """
         self._concern = concern
         self._schedules, self._background = schedules, background
         self._looks, self._breaker = BacklogLooks(), CircuitBreaker(LOOK_WITHIN)
@@ -85,7 +91,11 @@ class StreamLooks:
         try:
             looks = self._breaker.call(record.name, "", lambda: self._looks.look(spec, place))
         except WarehouseSilent:
-            text = f"a look at its streams was not answered within {LOOK_WITHIN:.0f}s; see whether they are mounted"
+            text = (
+                f"a look at its streams was not answered within {LOOK_WITHIN:.0f}s; see "
+                "whether "
+                "they are mounted"
+            )
             known = {"its streams": StreamBacklog()} if last is None else last.streams
             troubled = {address: replace(one, trouble=text) for address, one in known.items()}
             self._schedules.note_backlog(
@@ -98,5 +108,7 @@ class StreamLooks:
 
 
 def place_of(record: ScheduleRecord) -> str:
-    """Where looks have room of their own: they may take their time, and schedules that need none do not wait."""
+    """Where looks have room of their own: they may take their time, and schedules that need none do
+    not wait.
+    """
     return f"{record.warehouse} and its streams"

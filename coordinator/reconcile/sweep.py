@@ -1,4 +1,6 @@
-"""The sweep decides every job that is due, so that a lost message delays a job by a moment and never stops it."""
+"""The sweep decides every job that is due, so that a lost message delays a job by a moment and
+never stops it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ BATCH = 200
 
 
 class Sweep:
-    """Ticks, then decides the jobs that are due. Two sweeps at once do no harm: a job's lock saves the double work."""
+    """Ticks, then decides the jobs that are due. Two sweeps at once do no harm: a job's lock saves
+    the double work.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,8 @@ class Sweep:
             clock: monotonic seconds.
             collector: removes the staging of jobs that have ended; None: it stays.
             indexes: are repaired, a piece in each sweep; None: they stay as they are.
-            schedules: are decided where they are due, before the jobs; None: nobody decides them here.
+            schedules: are decided where they are due, before the jobs; None: nobody decides them
+                here.
             expected: judges names whose jobs no schedule submits; None: nobody does here.
         """
         self._clock = clock
@@ -82,7 +87,9 @@ class Sweep:
         ticked = self._clock()
 
         def goes_on() -> None:
-            """A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse."""
+            """A long sweep is no outage: without this, each would begin with a grace, and no lease
+            ever lapse.
+            """
             nonlocal ticked
             if self._clock() - ticked >= self._settings.sweep_every:
                 at, _ = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
@@ -122,7 +129,9 @@ class Sweep:
         self._reconciler.wake(now, self._store.lanes())
 
     def _judge_expected(self) -> None:
-        """Judge the expected jobs. An error concerns these alone: the jobs that are due are decided."""
+        """Judge the expected jobs. An error concerns these alone: the jobs that are due are
+        decided.
+        """
         if self._expected is None:
             return
         try:
@@ -133,7 +142,9 @@ class Sweep:
             log.exception("expected jobs could not be judged; the next sweep tries again")
 
     def _reconcile(self, job: str) -> PassResult | None:
-        """Decide one job. An error concerns that job alone: the jobs that are due behind it are decided."""
+        """Decide one job. An error concerns that job alone: the jobs that are due behind it are
+        decided.
+        """
         with about(job=job):
             try:
                 return self._reconciler.reconcile(job)
@@ -144,10 +155,11 @@ class Sweep:
                 return None
 
     def run_due(self, within: float, after_each: Callable[[], None] = lambda: None) -> float:
-        """Decide what becomes due by time, at its time: schedules, and jobs of which a term is over.
+        """Decide what becomes due by time, at its time: schedules, and jobs of which a term is
+        over.
 
-        A term is a lock or a lease of a process that died, a backoff, a timeout. A job that a report has made due is
-        left to the coordinator that reads the report, and to the next sweep.
+        A term is a lock or a lease of a process that died, a backoff, a timeout. A job that a
+        report has made due is left to the coordinator that reads the report, and to the next sweep.
 
         Args:
             within: seconds for which the caller looks ahead.

@@ -41,7 +41,8 @@ from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
 SUBMITTERS = 4  # runs of schedules that one coordinator submits at a time, in each warehouse
-COLLECTOR_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
+# Seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again.
+COLLECTOR_TERM = 3600.0
 COLLECTORS = 3  # threads of one coordinator that may hang in the sweep of one warehouse
 
 

@@ -50,7 +50,9 @@ T = TypeVar("T")
 
 
 def connect_for_requests(settings: Settings) -> redis.Redis:
-    """A connection on which a request may wait until its write is durable: WAIT and WAITAOF take up to 5 seconds."""
+    """A connection on which a request may wait until its write is durable: WAIT and WAITAOF take up
+    to 5 seconds.
+    """
     return connect(
         settings.redis_url, timeout=REPLY_WITHIN if settings.durability == "everysec" else 6.0
     )
@@ -100,8 +102,9 @@ class JobRequests:
             if belongs_to_tick(key):
                 name = key.rpartition("@")[0]
                 raise BadKey(
-                    f"the key {key!r} has the form of the run of a tick, which only schedule {name} submits; choose "
-                    f"another key, or run the tick with `unstuck schedule backfill {name} --from TICK --to TICK`"
+                    f"the key {key!r} has the form of the run of a tick, which only schedule "
+                    f"{name} submits; choose another key, or run the tick with `unstuck schedule "
+                    f"backfill {name} --from TICK --to TICK`"
                 )
         elif retry:
             raise BadRequest(
@@ -127,8 +130,9 @@ class JobRequests:
         elif other:
             mend = ", or this one with --retry"
             raise KeyConflict(
-                f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another spec or other "
-                f"parameters; use another key, or submit that spec unchanged{mend * (job.status in RETRY_LEGAL)}"
+                f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another "
+                "spec or other parameters; use another key, or submit that spec "
+                f"unchanged{mend * (job.status in RETRY_LEGAL)}"
             )
         return replace(found, found_as=job.status, halted=job.halted is not None, warnings=warnings)
 
@@ -154,8 +158,8 @@ class JobRequests:
         if old.schedule and not is_by_hand(old.key) and self.schedules.goes_on(old.schedule):
             raise Refused(
                 f"job {job} is a run of schedule {old.schedule}, which retries its runs by itself; "
-                f"`unstuck schedule run {old.schedule}` tries at once, and an older tick is run again by "
-                f"`{_redo(old)}`"
+                f"`unstuck schedule run {old.schedule}` tries at once, and an older tick is run "
+                f"again by `{_redo(old)}`"
             )
         try:
             mended = JobSpec.of(old.written() if spec is None else spec, params or {})
@@ -169,8 +173,9 @@ class JobRequests:
             raise Refused(against_retry(replace(old, status=error.status))) from None
         except StandsAlready as error:
             raise Refused(
-                f"job {job} was retried before, as job {error.job}, which published version {error.result.version}. "
-                f"Redis has forgotten that job in a rollback. `unstuck retry {job} --rerun GROUP` publishes once more"
+                f"job {job} was retried before, as job {error.job}, which published version "
+                f"{error.result.version}. Redis has forgotten that job in a rollback. `unstuck "
+                f"retry {job} --rerun GROUP` publishes once more"
             ) from None
 
     def state(self, job: str) -> tuple[JobState, float, float | None]:
@@ -187,7 +192,8 @@ class JobRequests:
     def _found(self, job: str, found: T | None) -> T:
         if found is None:
             raise NoSuchJob(
-                f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is"
+                f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows "
+                "what is"
             )
         return found
 

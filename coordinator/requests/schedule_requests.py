@@ -65,17 +65,22 @@ class ScheduleRequests:
     def set(
         self, spec: Spec, *, take_over: bool = False, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
-        """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
+        """Make a schedule of a job spec, under its name, or change the one that there is. The same
+        spec is no change.
 
-        A schedule that is not there goes on from its last run that the warehouse knows: Redis may have lost it.
+        A schedule that is not there goes on from its last run that the warehouse knows: Redis may
+        have lost it.
 
         Args:
-            spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file; its ``schedule:`` says when it runs.
-            take_over: publish also datasets that another job owns. The job owns them once a run has published them.
+            spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file; its ``schedule:``
+                says when it runs.
+            take_over: publish also datasets that another job owns. The job owns them once a run has
+                published them.
             reason: why, for the event log of the schedule.
             by: who asks; the OS user by default.
 
-        Returns: DONE; ALREADY: it is unchanged; REFUSED: the schedule has ended. ``warnings``: as of a submit.
+        Returns: DONE; ALREADY: it is unchanged; REFUSED: the schedule has ended. ``warnings``: as
+        of a submit.
 
         Raises:
             SpecError: the spec is wrong; nothing was stored.
@@ -115,7 +120,9 @@ class ScheduleRequests:
         return replace(result, text=result.text + trouble, warnings=tuple(map(str, warnings)))
 
     def _check_owners(self, job_spec: JobSpec, place: str) -> None:
-        """Look whether another job owns a dataset of the job, if the warehouse answers. Raises: DatasetOwned."""
+        """Look whether another job owns a dataset of the job, if the warehouse answers. Raises:
+        DatasetOwned.
+        """
         try:
             self._submitter.check_owners(job_spec, place, f"schedule {job_spec.name} is not set")
         except DatasetOwned:
@@ -138,17 +145,20 @@ class ScheduleRequests:
         if found is None:
             return new, ""
         told = (
-            f"; it goes on from its last run, job {found.job}, which has published version {found.version} of {place}. "
-            "If another fleet made it, remove this one and choose another name: no two may have one name in a warehouse"
+            f"; it goes on from its last run, job {found.job}, which has published version "
+            f"{found.version} of {place}. If another fleet made it, remove this one and choose "
+            "another name: no two may have one name in a warehouse"
         )
         return replace(new, last_success=found), told
 
     def command(
         self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
-        """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes nothing.
+        """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes
+        nothing.
 
-        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
+        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be
+        done.
 
         Raises:
             NoSuchSchedule: there is no such schedule.
@@ -161,12 +171,18 @@ class ScheduleRequests:
         )
 
     def _resume(self, name: str, reason: str, by: str) -> ScheduleResult:
-        """Resume a schedule. Ticks that have a package in the warehouse log are done, and not skipped."""
+        """Resume a schedule.
+
+        Ticks that have a package in the warehouse log are done, and not skipped.
+        """
         record, log, trouble = self._record(name), EMPTY_LOG, ""
         try:
             log = self._submitter.log_seen(record, record.cursor, self._store)
         except (UnstuckError, OSError) as error:
-            trouble = f"; its past ticks are reported as skipped without a look at the warehouse log: {error}"
+            trouble = (
+                "; its past ticks are reported as skipped without a look at the warehouse "
+                f"log: {error}"
+            )
         result = self._write(
             lambda now: command(self._record(name), ScheduleCommand.RESUME, now, by, reason, log)
         )
@@ -177,7 +193,10 @@ class ScheduleRequests:
         return self.command(name, ScheduleCommand.PAUSE, reason=reason, by=by)
 
     def resume(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
-        """Go on with a schedule that is PAUSED or HALTED, with its full retry budget. See `command`."""
+        """Go on with a schedule that is PAUSED or HALTED, with its full retry budget.
+
+        See `command`.
+        """
         return self.command(name, ScheduleCommand.RESUME, reason=reason, by=by)
 
     def run(
@@ -188,10 +207,12 @@ class ScheduleRequests:
         reason: str = "",
         by: str | None = None,
     ) -> ScheduleResult:
-        """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See `command`.
+        """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See
+        `command`.
 
         Args:
-            params: values for parameters; with these, a run is made that belongs to no tick in any case.
+            params: values for parameters; with these, a run is made that belongs to no tick in any
+                case.
 
         Raises: SpecError: the parameters are wrong; nothing was stored. Else as `command`.
         """
@@ -224,16 +245,19 @@ class ScheduleRequests:
         reason: str = "",
         by: str | None = None,
     ) -> ScheduleResult:
-        """Run the ticks of a time that is past. Coordinators do so; giving it again changes nothing.
+        """Run the ticks of a time that is past. Coordinators do so; giving it again changes
+        nothing.
 
         Args:
-            first, last: times with their offset, or dates, which are days in the zone of the schedule; ends included.
-                Without ``last``, up to the newest tick that has come.
+            first, last: times with their offset, or dates, which are days in the zone of the
+                schedule; ends included. Without ``last``, up to the newest tick that has come.
             parallel: how many runs may go on at once.
-            redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
+            redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run
+                again.
             backwards: begin with the newest tick.
-            from_here: of a job whose runs build on each other: run ``first`` and all later ticks again, in order. The
-                first of these runs reads the dataset as the tick before it left it.
+            from_here: of a job whose runs build on each other: run ``first`` and all later ticks
+                again, in order. The first of these runs reads the dataset as the tick before it
+                left it.
 
         Returns: DONE, ALREADY or REFUSED, with a sentence.
 
@@ -266,7 +290,8 @@ class ScheduleRequests:
     def _state_before(
         self, record: ScheduleRecord, wanted: Wanted, ticks: Ticks
     ) -> tuple[int | None, str]:
-        """The version for the first run of ``wanted`` to read, as the tick before it left it; None: the newest.
+        """The version for the first run of ``wanted`` to read, as the tick before it left it; None:
+        the newest.
 
         Returns: also why that is not known.
         """
@@ -276,7 +301,8 @@ class ScheduleRequests:
             return None, ""
         if before := [tick.version for tick in published if tick.at < first]:
             return before[-1], ""
-        # Nothing was there before the schedule's first version: the log proves it, which outlives the ticks.
+        # Nothing was there before the schedule's first version: the log proves it, which outlives
+        # the ticks.
         oldest = min((tick.version - 1 for tick in published), default=None)
         standing = self._submitter.breaker.call(
             place,
@@ -287,13 +313,15 @@ class ScheduleRequests:
             return (None if oldest is None else 0), ""
         return None, (
             f"version {standing.changed} of {dataset} is not the result of a known tick before "
-            f"{tick_text(first)}, so the first run cannot read it as it was then; give an earlier --from"
+            f"{tick_text(first)}, so the first run cannot read it as it was then; give an earlier "
+            "--from"
         )
 
     def skip(
         self, name: str, tick: Bound, *, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
-        """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it continues.
+        """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it
+        continues.
 
         Args:
             tick: a time with its offset.
@@ -324,7 +352,10 @@ class ScheduleRequests:
     def command_backfill(
         self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
-        """Pause, resume or cancel the backfill of a schedule; runs that go on may end. See `command`."""
+        """Pause, resume or cancel the backfill of a schedule; runs that go on may end.
+
+        See `command`.
+        """
         return self._write(
             lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason)
         )
@@ -332,11 +363,13 @@ class ScheduleRequests:
     def remove(self, name: str, *, reason: str = "", by: str | None = None) -> str:
         """Forget a schedule; the jobs of its runs stay. Returns a text.
 
-        Its event log, which says by whom and why, stays for the time of retention: `events` reads it.
+        Its event log, which says by whom and why, stays for the time of retention: `events` reads
+        it.
 
         Raises:
             NoSuchSchedule: there is no such schedule.
-            Refused: a run goes on, or is being submitted. Set again, the schedule would run beside it.
+            Refused: a run goes on, or is being submitted. Set again, the schedule would run beside
+                it.
         """
         while True:
             now, who = self._store.now(), by or user_here()
@@ -369,10 +402,16 @@ class ScheduleRequests:
 
     def _record(self, name: str) -> ScheduleRecord:
         if (record := self._store.load(name)) is None:
-            text = f"no schedule {name} is in the store at {self._settings.prefix}; `unstuck schedule list` shows what is"
+            text = (
+                f"no schedule {name} is in the store at {self._settings.prefix}; `unstuck "
+                "schedule list` shows what is"
+            )
             for event in self._store.events(name, 1):
                 why = f": {event['text']}" if event.get("text") else ""
-                text = f"{event.get('by', 'somebody')} removed schedule {name} at {tick_text(int(event['at']))}{why}"
+                text = (
+                    f"{event.get('by', 'somebody')} removed schedule {name} at "
+                    f"{tick_text(int(event['at']))}{why}"
+                )
             raise NoSuchSchedule(text)
         return record
 
@@ -394,7 +433,9 @@ class ScheduleRequests:
 
 
 def wanted_ticks(record: ScheduleRecord, first: Bound, last: Bound | None, **more: Any) -> Wanted:
-    """The ticks that a backfill from ``first`` to ``last`` is to run. Raises: BadRequest: one of them is no time."""
+    """The ticks that a backfill from ``first`` to ``last`` is to run. Raises: BadRequest: one of
+    them is no time.
+    """
     try:
         return Wanted.between(policy_of(record.policy), first, last, **more)
     except ValueError as error:

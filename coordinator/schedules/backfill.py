@@ -1,7 +1,7 @@
 """Decides a backfill: which ticks get a run next, and what follows from the end of a run (pure).
 
-A backfill is part of the record of its schedule, so any coordinator continues it. It adds runs to ticks; whether a tick
-needs one follows from the outcome of the tick, whoever added its runs so far.
+A backfill is part of the record of its schedule, so any coordinator continues it. It adds runs to
+ticks; whether a tick needs one follows from the outcome of the tick, whoever added its runs so far.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Wanted:
         parallel: how many runs may go on at once.
         redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
         backwards: begin with the newest tick.
-        from_here: run all ticks from ``first`` to the newest again, in order, from the state before ``first``.
+        from_here: run all ticks from ``first`` to the newest again, in order, from the state before
+            ``first``.
     """
 
     first: datetime
@@ -67,7 +68,8 @@ class Wanted:
 
     @classmethod
     def between(cls, policy: ScheduleSpec, first: Bound, last: Bound | None, **more: Any) -> Wanted:
-        """From ``first`` to ``last``: times with their offset, or days of the schedule's zone, ends included.
+        """From ``first`` to ``last``: times with their offset, or days of the schedule's zone, ends
+        included.
 
         Without ``last``, up to the newest tick that has come.
 
@@ -89,12 +91,17 @@ class Wanted:
             return f"--parallel: expected 1 to {MAX_PARALLEL} runs at once, not {self.parallel}"
         found = self.ticks(policy, now)
         if len(found) > MAX_TICKS:
-            return f"there are more than {MAX_TICKS:,} ticks from {self.first.isoformat()} on; give it in parts"
+            return (
+                f"there are more than {MAX_TICKS:,} ticks from {self.first.isoformat()} on; "
+                "give it in parts"
+            )
         span = f"from {self.first.isoformat()} to {self.last.isoformat()}"
         return "" if found else f"no tick {span} has come"
 
     def ticks(self, policy: ScheduleSpec, now: float) -> list[datetime]:
-        """The ticks that have come, in the order in which they are run; at most one more than there may be."""
+        """The ticks that have come, in the order in which they are run; at most one more than there
+        may be.
+        """
         last = min(self.last, datetime.fromtimestamp(now, UTC))
         found = list(
             islice(ticks(policy, self.first - timedelta(microseconds=1), last), MAX_TICKS + 1)
@@ -102,7 +109,9 @@ class Wanted:
         return found[::-1] if self.backwards else found
 
     def begun(self, policy: ScheduleSpec, written: str, now: float, by: str) -> Backfill:
-        """The backfill, of which no run is decided yet. ``written``: the policy as it stands in the record."""
+        """The backfill, of which no run is decided yet. ``written``: the policy as it stands in the
+        record.
+        """
         found = [tick.timestamp() for tick in self.ticks(policy, now)]
         return Backfill(
             first=min(found),
@@ -129,7 +138,9 @@ def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
 
 
 def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
-    """The event once ``run`` is submitted as ``job``; ``had``: the tick had that job before, so nothing was begun."""
+    """The event once ``run`` is submitted as ``job``; ``had``: the tick had that job before, so
+    nothing was begun.
+    """
     event = {
         "kind": "RUN_STANDS" if had else "RUN_SUBMITTED",
         "at": now,
@@ -140,7 +151,9 @@ def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
 
 
 def tick_of(run: Run) -> Event:
-    """The part of an event that names the tick of ``run``, and which of its runs it is; empty for a run by hand."""
+    """The part of an event that names the tick of ``run``, and which of its runs it is; empty for a
+    run by hand.
+    """
     if run.by_hand:
         return {}
     event = {"tick": tick_text(run.tick), "number": run.number}
@@ -159,7 +172,9 @@ def ended_event(prefix: str, run: Run, seen: RunSeen, now: float) -> Event:
 def stored_runs(
     schedule: str, runs: tuple[Run, ...], seen: Mapping[str, RunSeen], now: float
 ) -> tuple[tuple[Run, ...], list[Event]]:
-    """Those of ``runs`` whose job is in the store, where no other is submitted any more; with events of new ones."""
+    """Those of ``runs`` whose job is in the store, where no other is submitted any more; with
+    events of new ones.
+    """
     unnoted = {run: run.job_id(schedule) for run in runs if not run.job}
     events = [
         submit_event(run, job, now, had=seen[job].backfill != run.backfill)
@@ -211,8 +226,10 @@ def advance(
     """``backfill`` after what its runs came to, and with the runs that are to be submitted next.
 
     Args:
-        policy: that of the backfill: whatever the schedule is set to later, its ticks stay the same.
-        runs: the jobs of its runs that are in the store, also of those of which nobody has noted that.
+        policy: that of the backfill: whatever the schedule is set to later, its ticks stay the
+            same.
+        runs: the jobs of its runs that are in the store, also of those of which nobody has noted
+            that.
     """
     if backfill.over:
         return backfill, []
@@ -235,7 +252,9 @@ def advance(
 
 
 def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill:
-    """``backfill`` once no run of it goes on and none follows; while a failed tick waits for a person, it is FAILED."""
+    """``backfill`` once no run of it goes on and none follows; while a failed tick waits for a
+    person, it is FAILED.
+    """
     if not backfill.failed or backfill.canceled:
         events.append({"kind": "BACKFILL_ENDED", "at": now, "text": backfill.progress})
         # A stop that came when all of its ticks were done has canceled nothing.
@@ -252,7 +271,9 @@ def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill
 def _more_runs(
     context: ScheduleContext, backfill: Backfill, policy: ScheduleSpec, now: float
 ) -> Backfill:
-    """Return ``backfill`` with as many runs as may be active at once; ticks that a person resumed come first."""
+    """Return ``backfill`` with as many runs as may be active at once; ticks that a person resumed
+    come first.
+    """
     if backfill.goes_on:
         room = max(0, backfill.parallel - len(backfill.active))
         begin = backfill.resumed[:room]
@@ -345,14 +366,18 @@ def _again(run: Run) -> Run:
 
 
 def resumed(backfill: Backfill) -> Backfill:
-    """``backfill`` after a person resumed it: the ticks that failed are tried again, with their full retry budget."""
+    """``backfill`` after a person resumed it: the ticks that failed are tried again, with their
+    full retry budget.
+    """
     active = {run: run if run.job else _again(run) for run in backfill.active}
     runs = tuple(active.get(run) or replace(run, resumed=True) for run in backfill.runs)
     return replace(backfill, runs=runs, paused=False, paused_by="", halted=None)
 
 
 def without_tick(backfill: Backfill, tick: float) -> Backfill:
-    """``backfill`` after a person skipped a tick of which no run goes on; it continues if no other tick holds it."""
+    """``backfill`` after a person skipped a tick of which no run goes on; it continues if no other
+    tick holds it.
+    """
     runs = tuple(run for run in backfill.runs if run.tick != tick)
     holds = any(run.final is not None for run in runs) and backfill.halted is not None
     return replace(backfill, runs=runs, halted=backfill.halted if holds else None)
@@ -381,7 +406,9 @@ def _ended(
     now: float,
     events: list[Event],
 ) -> Backfill:
-    """``backfill`` after the end of one of its runs; ``seen`` is None if its job is not in the store any more."""
+    """``backfill`` after the end of one of its runs; ``seen`` is None if its job is not in the
+    store any more.
+    """
     others = tuple(mine for mine in backfill.runs if mine is not run)
     if seen is None:  # a store that was rolled back: submitting the run again is the same job
         return replace(backfill, runs=(*others, replace(run, job="")))
@@ -424,7 +451,10 @@ def order_problem(
         return f"{why}, so its ticks run in their order: leave --backwards out"
     if record.runs or record.retries or record.requests:
         ends = "goes on, or is tried again: give the backfill when it has ended"
-        return f"{why}, and a run {ends}, or leave its tick out with `unstuck schedule skip {record.name} TICK`"
+        return (
+            f"{why}, and a run {ends}, or leave its tick out with `unstuck schedule skip "
+            f"{record.name} TICK`"
+        )
     if wanted.from_here:
         return ""
     in_range = [
@@ -454,7 +484,7 @@ def order_problem(
         return ""
     first = tick_text(to_run[0])
     return (
-        f"{why}, and {tick_text(max(later))} has had its run, so no run of {first} can come before it; "
-        f"`unstuck schedule backfill {record.name} --from {first} --from-here` runs that tick and all later ones "
-        "again, in order"
+        f"{why}, and {tick_text(max(later))} has had its run, so no run of {first} can come before "
+        f"it; `unstuck schedule backfill {record.name} --from {first} --from-here` runs that tick "
+        "and all later ones again, in order"
     )

@@ -1,6 +1,7 @@
 """Decides a schedule: from its record, its runs and the time, what is to be done next (pure).
 
-``decide_schedule`` names one step, and what explains a schedule asks it too. ``decide`` goes on until one is to wait.
+``decide_schedule`` names one step, and what explains a schedule asks it too. ``decide`` goes on
+until one is to wait.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ STANDS = Reason("DONE", "its package stands in the warehouse log")
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """What the warehouse log has of the ticks of a schedule, which its record may have forgotten in a rollback.
+    """What the warehouse log has of the ticks of a schedule, which its record may have forgotten in
+    a rollback.
 
     Attributes:
         since: ticks before it were not looked for.
@@ -125,7 +127,9 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Stands:
-    """A tick that would be skipped is done: its package is in the warehouse log. ``noted``: that is known."""
+    """A tick that would be skipped is done: its package is in the warehouse log. ``noted``: that is
+    known.
+    """
 
     run: RunSuccess
     noted: bool
@@ -171,7 +175,8 @@ class ScheduleDecision:
     """The record of a schedule to commit, with its events and its next due.
 
     Attributes:
-        read_log_since: a tick that is skipped unless the warehouse log has its package; None: none is.
+        read_log_since: a tick that is skipped unless the warehouse log has its package; None: none
+            is.
     """
 
     record: ScheduleRecord
@@ -211,7 +216,8 @@ def decide(
     """Decide until there is nothing to do but wait.
 
     Args:
-        runs: the jobs of its runs that are in the store, also of those of which nobody has noted that.
+        runs: the jobs of its runs that are in the store, also of those of which nobody has noted
+            that.
         now: seconds, by the clock of Redis.
         published: the newest versions of the datasets that it follows.
         term: seconds after which another coordinator submits a run that is still being submitted.
@@ -250,7 +256,8 @@ def decide(
 
 
 def earliest_package(record: ScheduleRecord, tick: float, after: float = 0.0) -> float:
-    """Return the time before which no package of ``tick`` was written. ``after``: when its last run ended.
+    """Return the time before which no package of ``tick`` was written. ``after``: when its last run
+    ended.
 
     A tick that was run by a clock that was ahead has its package from before its time.
     """
@@ -260,7 +267,9 @@ def earliest_package(record: ScheduleRecord, tick: float, after: float = 0.0) ->
 def pass_over(
     record: ScheduleRecord, skip: Skip, log: LogSeen, now: float
 ) -> tuple[ScheduleRecord, list[dict[str, Any]]]:
-    """Move ``record`` past the ticks of ``skip``. Returns also the events: of skipped ticks, and of published ones."""
+    """Move ``record`` past the ticks of ``skip``. Returns also the events: of skipped ticks, and of
+    published ones.
+    """
     events: list[dict[str, Any]] = []
     policy = policy_of(record.policy)
     while (left := passed(policy, record.cursor, skip.last)) is not None:
@@ -309,7 +318,9 @@ def _backfilled(
 
 
 def backfill_succeeded(record: ScheduleRecord, run: Run, seen: RunSeen) -> ScheduleRecord:
-    """``record`` after a run of its backfill ended well: the last success is that of the newest tick that is done."""
+    """``record`` after a run of its backfill ended well: the last success is that of the newest
+    tick that is done.
+    """
     run_success = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows)
     return _succeeded(_after_take_over(record, seen), run_success)
 
@@ -359,7 +370,10 @@ def decide_schedule(
         return _while_running(record, runs)
     if record.retries and policy.overlap != "allow":
         again = min(record.retries, key=lambda run: run.next_at)
-        text = f"the run of {tick_text(again.tick)} failed, and is tried again in {format_duration(again.next_at - now)}"
+        text = (
+            f"the run of {tick_text(again.tick)} failed, and is tried again in "
+            f"{format_duration(again.next_at - now)}"
+        )
         return Wait("BACKOFF", text, again.next_at)
     if record.more_at and (policy.until is None or now < policy.until.timestamp()):
         return Submit(Run(tick=_unused(record, record.more_at)), more=True)
@@ -371,7 +385,9 @@ def decide_schedule(
 
 
 def _has_come(run: Run, policy: ScheduleSpec, now: float) -> bool:
-    """The time of a run has come; also one that is so far ahead that the clock was set back since."""
+    """The time of a run has come; also one that is so far ahead that the clock was set back
+    since.
+    """
     return not now < run.next_at <= now + policy.retry.max_backoff + 1
 
 
@@ -383,7 +399,9 @@ def settled(record: ScheduleRecord, now: float) -> ScheduleRecord:
 
 
 def passed(policy: ScheduleSpec, after: float, to: float) -> tuple[float, float, int] | None:
-    """The first tick after ``after``, the last one up to ``to``, and how many these are; None if there is none."""
+    """The first tick after ``after``, the last one up to ``to``, and how many these are; None if
+    there is none.
+    """
     first = next_tick(policy, _at(after))
     if first is None or first.timestamp() > to:
         return None
@@ -429,7 +447,10 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
         at = nxt.timestamp()
         text = f"its next tick is {tick_text(at)}"
         if record.cursor > now + CLOCKS_DIFFER:
-            last = f"the clock was set back: {tick_text(record.cursor)}, up to which ticks were decided, is to come"
+            last = (
+                f"the clock was set back: {tick_text(record.cursor)}, up to which ticks were "
+                "decided, is to come"
+            )
             text = f"{last}; {text}; `unstuck schedule resume {record.name}` counts from now"
         if (quiet := record.quiet) is not None:
             ago = format_duration(max(0.0, now - quiet.looked_at))
@@ -453,7 +474,10 @@ def _at_its_end(record: ScheduleRecord) -> Step:
 def _by_dataset(
     record: ScheduleRecord, policy: ScheduleSpec, published: Published, now: float
 ) -> Step:
-    """The next step of a schedule that follows datasets. All versions that came since its last run make one run."""
+    """The next step of a schedule that follows datasets.
+
+    All versions that came since its last run make one run.
+    """
     until = None if policy.until is None else policy.until.timestamp()
     if until is not None and until <= now:
         return _at_its_end(record)
@@ -475,7 +499,9 @@ def _by_dataset(
 
 
 def _unused(record: ScheduleRecord, tick: float) -> float:
-    """Return ``tick`` in whole milliseconds, as in keys, or the next one that is not the tick of another run."""
+    """Return ``tick`` in whole milliseconds, as in keys, or the next one that is not the tick of
+    another run.
+    """
     runs = (*record.runs, *record.retries, *record.requests)
     used = {record.cursor, *(run.tick for run in runs)}
     tick = round(tick, 3)  # never cut off, which could be the tick before again
@@ -522,7 +548,8 @@ def _after(
                 if more
                 else record.busy_until,  # no gap in which a tick could have been free
             }
-            # A retry has the number 1 if its run could not be submitted; the cursor is past its tick.
+            # A retry has the number 1 if its run could not be submitted; the cursor is past its
+            # tick.
             by_tick = run.number == 1 and not run.by and not more and run not in record.retries
             begun = replace(run, at=now, next_at=0.0, final=None)
             cursor = max(record.cursor, run.tick) if by_tick else record.cursor
@@ -555,7 +582,8 @@ def after_end(
     """The record after the end of ``run``, and the event of it."""
     others = tuple(one for one in record.runs if one is not run)
     if seen is None:
-        # A store that was rolled back: submitting the run again is the same job, and finds its package if it stands.
+        # A store that was rolled back: submitting the run again is the same job, and finds its
+        # package if it stands.
         return replace(record, runs=(*others, replace(run, job=""))), None
     on_and_on = record.cursor < record.busy_from or run.at <= record.busy_until
     busy_from = record.busy_from if on_and_on else run.at
@@ -620,12 +648,15 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
 
 
 def _look_at(record: ScheduleRecord, wait: Wait, now: float, term: float) -> float:
-    """When the schedule is looked at next: at the time that it waits for, and from time to time in any case."""
+    """When the schedule is looked at next: at the time that it waits for, and from time to time in
+    any case.
+    """
     times = [_look_at_run(run, now, term) for run in record.runs]
     times += [
         run.next_at for run in record.retries if run.next_at > now
     ]  # beside the ticks, where overlap allows it
-    # What should have come by now is being done: at once again would be the whole turn of the sweep.
+    # What should have come by now is being done: at once again would be the whole turn of the
+    # sweep.
     return min([*times, now + IDLE_LOOK if wait.until is None or wait.until <= now else wait.until])
 
 

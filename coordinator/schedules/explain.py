@@ -1,4 +1,6 @@
-"""Explains a schedule by the rules that decide it: where it stands, what comes next, and what would help (pure)."""
+"""Explains a schedule by the rules that decide it: where it stands, what comes next, and what would
+help (pure).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleExplanation:
-    """Why a schedule is where it is, since when, and what would help; times are seconds by the clock of Redis."""
+    """Why a schedule is where it is, since when, and what would help; times are seconds by the
+    clock of Redis.
+    """
 
     name: str
     status: ScheduleStatus
@@ -47,7 +51,10 @@ def explain_schedule(
     """
     schedule, what, advice = view.schedule, view.waits, list(_help(view.schedule))
     if idle.seconds > idle.limit and not schedule.status.terminal:
-        what = f"no coordinator has looked for {format_duration(idle.seconds)}, and nothing happens before one does"
+        what = (
+            f"no coordinator has looked for {format_duration(idle.seconds)}, and nothing "
+            "happens before one does"
+        )
         advice.insert(0, "unstuck fleet")
     facts = (*_facts(schedule, jobs), *backlog_facts(view), *_next(view))
     return ScheduleExplanation(
@@ -78,7 +85,10 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
         if well.left:
             yield Fact(
                 "left",
-                f"{well.left:,} files or offsets, beyond the bound of one run; the next begins at once",
+                (
+                    f"{well.left:,} files or offsets, beyond the bound of one run; the next begins "
+                    "at once"
+                ),
             )
     if schedule.failures:
         tried = f"up to {schedule.policy.retry.max} are tried again"
@@ -118,7 +128,9 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
 
 
 def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
-    """Tell how much its streams have unread, and how far they were read, as a coordinator saw it last."""
+    """Tell how much its streams have unread, and how far they were read, as a coordinator saw it
+    last.
+    """
     if view.backlog is not None:
         for address, stream in view.backlog.streams.items():
             yield Fact(
@@ -143,7 +155,9 @@ def _help(schedule: ScheduleFacts) -> Iterator[str]:
         case ScheduleStatus.PAUSED:
             yield f"unstuck schedule resume {name}"
         case ScheduleStatus.HALTED:
-            yield f"unstuck schedule set SPEC   # with the mended spec of {name}: it is tried at once"
+            yield (
+                f"unstuck schedule set SPEC   # with the mended spec of {name}: it is tried at once"
+            )
             yield f"unstuck schedule resume {name}"
         case ScheduleStatus.STOPPED | ScheduleStatus.FINISHED:
             yield f"unstuck schedule remove {name}   # and set it again"

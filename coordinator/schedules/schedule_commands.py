@@ -1,6 +1,8 @@
-"""The commands for a schedule: what each does to its record, and in which states it is legal (pure).
+"""The commands for a schedule: what each does to its record, and in which states it is legal
+(pure).
 
-A repeated command changes nothing, and a refused one says in which state it was refused and what to do instead.
+A repeated command changes nothing, and a refused one says in which state it was refused and what to
+do instead.
 """
 
 from __future__ import annotations
@@ -47,9 +49,15 @@ class ScheduleCommand(StrEnum):
 
 # What each does, for people.
 MEANS = {
-    ScheduleCommand.PAUSE: "Start no run any more, until it is resumed. A run that goes on may end.",
-    ScheduleCommand.RESUME: "Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on.",
-    ScheduleCommand.RUN: "Run now: try at once what has failed, or make a run that belongs to no tick.",
+    ScheduleCommand.PAUSE: (
+        "Start no run any more, until it is resumed. A run that goes on may end."
+    ),
+    ScheduleCommand.RESUME: (
+        "Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on."
+    ),
+    ScheduleCommand.RUN: (
+        "Run now: try at once what has failed, or make a run that belongs to no tick."
+    ),
     ScheduleCommand.STOP: "End the schedule for good. A run that goes on may end.",
 }
 
@@ -101,7 +109,9 @@ def set_again(
 
 
 def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
-    """The commands that may change a schedule in this status; another one changes nothing, or is refused."""
+    """The commands that may change a schedule in this status; another one changes nothing, or is
+    refused.
+    """
     if status.terminal:
         return []
     needless = {
@@ -159,7 +169,8 @@ def begin_backfill(
     """Run ticks of the past. Given again while it goes on, it changes nothing but ``parallel``.
 
     Args:
-        ticks: of the schedule, that had a run or were skipped; all of them, if its runs build on each other.
+        ticks: of the schedule, that had a run or were skipped; all of them, if its runs build on
+            each other.
         reads: the version from which ``wanted.from_here`` starts; None: the newest.
     """
     policy, old, name = policy_of(record.policy), record.backfill, record.name
@@ -167,7 +178,10 @@ def begin_backfill(
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
     wrong = wanted.problem(policy, now)
     if not wrong and wanted.from_here and not record.builds_on:
-        wrong = "its runs do not build on each other, so --from-here has no meaning: give --from and --to"
+        wrong = (
+            "its runs do not build on each other, so --from-here has no meaning: give --from "
+            "and --to"
+        )
     if wrong:
         return ScheduleCommanded(
             Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}"
@@ -178,7 +192,10 @@ def begin_backfill(
     event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
     if old is not None and not old.over:
         if _range(old) != _range(new):
-            text = f"and its backfill is {old.status}: {old.progress}; `unstuck schedule backfill {name} --cancel` ends it"
+            text = (
+                f"and its backfill is {old.status}: {old.progress}; `unstuck schedule backfill "
+                f"{name} --cancel` ends it"
+            )
             return _refused(record, text)
         if old.parallel == new.parallel or old.canceled:
             return ScheduleCommanded(
@@ -199,7 +216,9 @@ def begin_backfill(
 def run_by_hand(
     record: ScheduleRecord, params: Mapping[str, Any], now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:
-    """Start a run that belongs to no tick, with these values of parameters, whatever the clock waits for."""
+    """Start a run that belongs to no tick, with these values of parameters, whatever the clock
+    waits for.
+    """
     name = record.name
     if record.status.terminal:
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
@@ -342,7 +361,10 @@ def _resume(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> Schedu
                 record,
                 f"and tries again by itself; to try at once: `unstuck schedule run {record.name}`",
             )
-        text = f"schedule {record.name} is {record.status}: it is not paused, so there is nothing to resume"
+        text = (
+            f"schedule {record.name} is {record.status}: it is not paused, so there is nothing "
+            "to resume"
+        )
         return ScheduleCommanded(Answer.ALREADY, record, text)
     why = (
         f"paused{f' by {record.intent_by}' if record.intent_by else ''}"
@@ -445,7 +467,9 @@ _COMMANDS: dict[
 
 
 def _tried_at_once(record: ScheduleRecord) -> ScheduleRecord:
-    """``record`` with what has failed to be tried at once, also where the schedule was halted for it."""
+    """``record`` with what has failed to be tried at once, also where the schedule was halted for
+    it.
+    """
 
     def again(run: Run) -> Run:
         # Nobody can take over the work of a job that cannot be read.

@@ -1,4 +1,6 @@
-"""A schedule as users see it: the documented fields of its record, and nothing that fences or stores (pure)."""
+"""A schedule as users see it: the documented fields of its record, and nothing that fences or
+stores (pure).
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,22 @@ class ScheduleFacts:
     """One schedule. Times are seconds since the epoch; 0: not yet.
 
     Attributes:
-        spec: the job spec that it repeats, as JSON; ``policy``: its part ``schedule``; ``trigger``: that in words.
-        intent: what the user last asked for; ``intent_at`` when, ``intent_by`` who, ``intent_why`` why.
+        spec: the job spec that it repeats, as JSON; ``policy``: its part ``schedule``; ``trigger``:
+            that in words.
+        intent: what the user last asked for; ``intent_at`` when, ``intent_by`` who, ``intent_why``
+            why.
         since: when it came into its status.
-        made_at: from when on its ticks count; ``set_at``: when its spec was set last, and ``set_by`` whom.
+        made_at: from when on its ticks count; ``set_at``: when its spec was set last, and
+            ``set_by`` whom.
         last_tick: the newest that was decided upon.
-        runs: those that go on, or are about to be submitted; ``retries``: the next tries of those that have failed.
+        runs: those that go on, or are about to be submitted; ``retries``: the next tries of those
+            that have failed.
         quiet: the ticks since its last run at which nothing new lay there.
         failures: runs that failed in a row; ``first_error`` and ``last_error`` are of these.
         halted: why it cannot go on by itself; ``trouble``: why a run could not be submitted yet.
         backfill: the last one that was given; its runs are not among ``runs``.
-        problems: since when each stands that somebody was told of, by its condition; ``backfill``: that is HALTED.
+        problems: since when each stands that somebody was told of, by its condition; ``backfill``:
+            that is HALTED.
     """
 
     name: str
@@ -87,7 +94,8 @@ class ScheduleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleResult:
-    """How a command ended: DONE, ALREADY or REFUSED, the schedule after it, and a sentence for people.
+    """How a command ended: DONE, ALREADY or REFUSED, the schedule after it, and a sentence for
+    people.
 
     ``warnings``: of `set`: what its spec says in vain, such as a parameter that nothing uses.
     """

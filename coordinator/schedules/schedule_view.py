@@ -52,9 +52,11 @@ class ScheduleView:
     """A schedule at one moment.
 
     Attributes:
-        at: that moment, in seconds by the clock of Redis; ``due``: when a coordinator looks at the schedule next.
+        at: that moment, in seconds by the clock of Redis; ``due``: when a coordinator looks at the
+            schedule next.
         waits: what it waits for, by the deciding rules.
-        backlog: what its streams had unread when a coordinator looked last; None if none has looked.
+        backlog: what its streams had unread when a coordinator looked last; None if none has
+            looked.
     """
 
     schedule: ScheduleFacts
@@ -77,7 +79,9 @@ class ScheduleView:
         return list(islice(ticks(self.schedule.policy, after, _FAR), count))
 
     def on_its_clock(self, tick: datetime.datetime | str) -> str:
-        """A tick for people: by the clock of its zone, with the offset from UTC; ``tick``: aware, or in ISO 8601."""
+        """A tick for people: by the clock of its zone, with the offset from UTC; ``tick``: aware,
+        or in ISO 8601.
+        """
         at = datetime.datetime.fromisoformat(tick) if isinstance(tick, str) else tick
         return at.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
 
@@ -98,7 +102,9 @@ def view_of(
     jobs: Mapping[str, Status] = MappingProxyType({}),
     backlog: Backlog | None = None,
 ) -> ScheduleView:
-    """``record`` as it stands at ``now``; ``jobs``: how those of its runs stand, as far as that is known."""
+    """``record`` as it stands at ``now``; ``jobs``: how those of its runs stand, as far as that is
+    known.
+    """
     stands = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
     # The end of a run is shown once a coordinator has noted it.
     going_on = {
@@ -118,5 +124,8 @@ def _waits(step: Step) -> str:
         case Wait():
             return step.text
         case Skip():
-            return f"{step.told}; a coordinator reads first in the warehouse log whether they had a run"
+            return (
+                f"{step.told}; a coordinator reads first in the warehouse log whether they had "
+                "a run"
+            )
     return "a coordinator decides it next"

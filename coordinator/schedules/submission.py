@@ -45,7 +45,9 @@ def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: fl
 
 
 def nothing_new(record: ScheduleRecord, run: Run, now: float) -> Noted:
-    """The record if nothing new lies there for ``run``. No event: there may be one in each second."""
+    """The record if nothing new lies there for ``run``. No event: there may be one in each
+    second.
+    """
     mine = [one for one in record.runs if _is_to_be(one, run)]
     if not mine:
         return None
@@ -61,7 +63,9 @@ def _of_quiet(quiet: Quiet) -> Skip:
 
 
 def stood_already(record: ScheduleRecord, run: Run, job: str, seen: RunSeen, now: float) -> Noted:
-    """The record if the log has the package of ``run`` or its ABORT: made by ``job``, which has ended as ``seen``."""
+    """The record if the log has the package of ``run`` or its ABORT: made by ``job``, which has
+    ended as ``seen``.
+    """
     changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None))
     if changed is None:
         return None
@@ -98,7 +102,9 @@ def not_submitted(record: ScheduleRecord, run: Run, why: Reason, final: bool, no
 def _given_up(
     record: ScheduleRecord, changed: ScheduleRecord, why: Reason, event: dict[str, Any], now: float
 ) -> Noted:
-    """``changed``, in which runs of ``record`` have trouble, once these are not submitted again by themselves."""
+    """``changed``, in which runs of ``record`` have trouble, once these are not submitted again by
+    themselves.
+    """
     events = [event]
     backfill, old = changed.backfill, record.backfill
     if backfill is not None and old is not None:
@@ -113,7 +119,8 @@ def _given_up(
 
 
 def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> ScheduleRecord | None:
-    """The record with ``change`` made to the run while it is to be submitted; None if there is none.
+    """The record with ``change`` made to the run while it is to be submitted; None if there is
+    none.
 
     A tick may have a run by the clock and one of a backfill: both are the same job.
     """
@@ -127,6 +134,8 @@ def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> Sc
 
 
 def _is_to_be(one: Run, run: Run) -> bool:
-    """Whether ``one`` is the run of the tick and try of ``run``, and nobody has noted its submit yet."""
+    """Whether ``one`` is the run of the tick and try of ``run``, and nobody has noted its submit
+    yet.
+    """
     same = (one.tick, one.number, one.by_hand) == (run.tick, run.number, run.by_hand)
     return same and not one.job and one.final is None

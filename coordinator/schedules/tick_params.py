@@ -18,11 +18,13 @@ NO_PARAMS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAMS) -> JobSpec:
-    """The ordinary job that ``spec`` is at ``tick``: without its schedule, with its zone and all values of parameters.
+    """The ordinary job that ``spec`` is at ``tick``: without its schedule, with its zone and all
+    values of parameters.
 
     ``params``: values that a person gives to a run by hand, in the place of those of the tick.
 
-    The same tick has the same values at any time and on any host, so that a run that is submitted twice is one job.
+    The same tick has the same values at any time and on any host, so that a run that is submitted
+    twice is one job.
 
     Raises:
         SpecError: a required parameter has no value; or there is no tick before this one.
@@ -54,7 +56,9 @@ def reading(spec: JobSpec, dataset: str, version: int) -> JobSpec:
 def tick_params(
     params: Mapping[str, Any], schedule: ScheduleSpec, tick: datetime
 ) -> dict[str, str]:
-    """The values that a tick gives to those parameters of a spec that are bound to it. Raises: SpecError: as above."""
+    """The values that a tick gives to those parameters of a spec that are bound to it. Raises:
+    SpecError: as above.
+    """
     return {
         name: _value_of(written, bound, schedule, name, tick)
         for name, written in params.items()

@@ -1,4 +1,6 @@
-"""The ticks of a schedule: instants in UTC that follow from its trigger alone, on every host alike (pure)."""
+"""The ticks of a schedule: instants in UTC that follow from its trigger alone, on every host alike
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _SPANS = tuple(timedelta(minutes=8**n) for n in range(10))  # up to 255 years
 
 
 def next_tick(schedule: ScheduleSpec, after: datetime) -> datetime | None:
-    """The first tick strictly later than ``after``, in UTC; None: there is none, or none that a clock makes.
+    """The first tick strictly later than ``after``, in UTC; None: there is none, or none that a
+    clock makes.
 
     Args:
         after: an aware time of any zone.
@@ -33,7 +36,9 @@ def ticks(schedule: ScheduleSpec, after: datetime, to: datetime) -> Iterator[dat
 
 
 def previous_tick(schedule: ScheduleSpec, before: datetime) -> datetime | None:
-    """The last tick strictly earlier than ``before``; None: there is none, or none that a clock makes."""
+    """The last tick strictly earlier than ``before``; None: there is none, or none that a clock
+    makes.
+    """
     end = before.astimezone(UTC) - timedelta(microseconds=1)
     if schedule.every is not None:
         latest = (
@@ -50,7 +55,9 @@ def previous_tick(schedule: ScheduleSpec, before: datetime) -> datetime | None:
 
 
 def start_delay(schedule: ScheduleSpec, name: str) -> timedelta:
-    """How much later than its tick each run of the schedule ``name`` begins: the same on every host and day."""
+    """How much later than its tick each run of the schedule ``name`` begins: the same on every host
+    and day.
+    """
     share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32
     return timedelta(seconds=share * schedule.jitter)
 
@@ -68,7 +75,8 @@ def _ticks(schedule: ScheduleSpec, after: datetime) -> Iterator[datetime]:
 
 
 def _of_distance(every: timedelta, after: datetime) -> Iterator[datetime]:
-    # Not from the time at which the schedule was set: the ticks stay the same when the store is lost.
+    # Not from the time at which the schedule was set: the ticks stay the same when the store is
+    # lost.
     count = (after - _EPOCH) // every
     while True:
         count += 1
@@ -80,14 +88,16 @@ def _of_cron(schedule: ScheduleSpec, cron: str, after: datetime) -> Iterator[dat
     local = after.astimezone(zone)
     clock = CronSim(cron, local)
     if len(clock.hours) < 24:
-        # Hours that are named are those of the clock on the wall. Where the clock is set back, the first of two counts;
-        # where it is set forward, the first instant behind the gap. CronSim would do so for fixed minutes alone.
+        # Hours that are named are those of the clock on the wall. Where the clock is set back, the
+        # first of two counts; where it is set forward, the first instant behind the gap. CronSim
+        # would do so for fixed minutes alone.
         clock = CronSim(cron, local.replace(tzinfo=None))
         clock.fixup_tz = zone
     last = after
     for tick in clock:
         found = tick.astimezone(UTC)
-        # Two times in one gap are one instant, and the second hour of a fold is over when its first was a tick.
+        # Two times in one gap are one instant, and the second hour of a fold is over when its first
+        # was a tick.
         if found > last:
             last = found
             yield found

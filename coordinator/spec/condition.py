@@ -1,8 +1,8 @@
 """Read and evaluate the condition (``when:``) of a group (pure).
 
-A condition is an expression over the job's parameters and the small values that earlier groups recorded, in a small
-part of Python's grammar: no calls, no functions, and no attributes of Python objects. Nothing here raises anything but
-`ConditionError`, and `evaluate` raises nothing.
+A condition is an expression over the job's parameters and the small values that earlier groups
+recorded, in a small part of Python's grammar: no calls, no functions, and no attributes of Python
+objects. Nothing here raises anything but `ConditionError`, and `evaluate` raises nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ ALLOWED = "a condition has and, or, not, comparisons, in, arithmetic, numbers, t
 _CONSTANTS = {"true": True, "false": False, "none": None}
 _ROOTS = {
     "params": "params alone is no value; name a parameter, as in params.full",
-    "results": "results alone is no value; name a group and its result, as in results.clean.rows, or "
+    "results": "results alone is no value; name a group and its result, as in results.clean.rows, "
+    "or "
     'results["by-carrier"].rows where a name is no plain word',
 }
 
@@ -94,7 +95,9 @@ def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
 
 
 def _check(node: ast.expr, text: str, references: dict[str, Reference], depth: int = 1) -> None:
-    """Refuse what a condition may not contain, and collect its references. Raises: ConditionError."""
+    """Refuse what a condition may not contain, and collect its references. Raises:
+    ConditionError.
+    """
     before = text.split("\n")[node.lineno - 1].encode()[
         : node.col_offset
     ]  # Python counts bytes here
@@ -141,9 +144,15 @@ def _refusal(node: ast.expr, text: str) -> str:
         case ast.Name(id=word) if word in _ROOTS:
             return _ROOTS[word]
         case ast.Name(id=word) if word not in _CONSTANTS:
-            return f"unknown name {shorten(word)}{suggestion(word, _ROOTS)}; expected params or results; quote text"
+            return (
+                f"unknown name {shorten(word)}{suggestion(word, _ROOTS)}; expected params or "
+                "results; quote text"
+            )
         case ast.Attribute(attr=word) if word.startswith("__"):
-            return f"{shorten(word)} is not allowed: a condition sees values, not the attributes of Python objects"
+            return (
+                f"{shorten(word)} is not allowed: a condition sees values, not the attributes "
+                "of Python objects"
+            )
         case ast.Compare(ops=ops, comparators=others) if any(
             isinstance(op, ast.Is | ast.IsNot) and not _is_constant(other)
             for op, other in zip(ops, others, strict=True)
@@ -185,7 +194,8 @@ def evaluate(
 
     Args:
         params: the job's parameters, overlaid by the group's own.
-        results: what a group recorded; None for one that did not succeed. What is absent reads as none.
+        results: what a group recorded; None for one that did not succeed. What is absent reads as
+            none.
     """
     shown: list[str] = []
     try:
@@ -220,7 +230,10 @@ def evaluate(
         MemoryError,
     ) as error:
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
-    why = f"its condition cannot be evaluated, and is not tried again: {why}; {_with_values(text, shown)}"
+    why = (
+        f"its condition cannot be evaluated, and is not tried again: {why}; "
+        f"{_with_values(text, shown)}"
+    )
     return ConditionResult(None, why)
 
 
@@ -238,7 +251,9 @@ def _with_values(text: str, shown: list[str]) -> str:
 
 
 def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    """The value of a node that `parse` has allowed; ``values`` holds the value of each reference."""
+    """The value of a node that `parse` has allowed; ``values`` holds the value of each
+    reference.
+    """
     if path := _path(node):
         return values[_label(path)]
     match node:
@@ -270,13 +285,18 @@ def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
     raise ConditionError(f"{type(node).__name__} is not allowed")
 
 
-# ---- operators -------------------------------------------------------------------------------------------------------
-# Each answers at once with a value within the bounds, or raises `ConditionError` with a sentence that names the values.
-# Python itself would compute `9 ** 4000000` for seconds, and would format with `"%9d" % x`.
+# ---- operators
+# --------------------------------------------------------------------------------------------------
+# Each answers at once with a value within the bounds, or raises `ConditionError` with a sentence
+# that names the values. Python itself would compute `9 ** 4000000` for seconds, and would format
+# with `"%9d" % x`.
 
 
 def _truth(value: Any) -> bool:
-    """Only true, false and none are accepted, as the text "false" would count as true. None counts as false."""
+    """Only true, false and none are accepted, as the text "false" would count as true.
+
+    None counts as false.
+    """
     if value is None or isinstance(value, bool):
         return bool(value)
     raise ConditionError(
@@ -298,7 +318,8 @@ def _calculated(sign: str, compute: Callable[[Any, Any], Any], a: Any, b: Any) -
     if sign == "+" and (_all(str, a, b) or _all(list, a, b)):
         if len(a) + len(b) > MAX_JOINED:
             raise ConditionError(
-                f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than {MAX_JOINED:,}"
+                f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than "
+                f"{MAX_JOINED:,}"
             )
         return a + b
     if not _all(int | float, a, b):

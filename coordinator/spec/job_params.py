@@ -1,6 +1,8 @@
-"""The parameters of a job: their types, declared or taken from their defaults, and what values and a key may be.
+"""The parameters of a job: their types, declared or taken from their defaults, and what values and
+a key may be.
 
-A value given at submit stands in the place of the default from then on, so a stored spec says all its values.
+A value given at submit stands in the place of the default from then on, so a stored spec says all
+its values.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _EXPECTED = {
     "number": "a number",
     "boolean": "true or false",
     "date": "a date such as 2013-12-31",
-    "datetime": "a date and time such as 2013-12-31T12:00:00, or with its offset 2013-12-31T12:00:00+01:00",
+    "datetime": (
+        "a date and time such as 2013-12-31T12:00:00, or with its offset 2013-12-31T12:00:00+01:00"
+    ),
     "list": "a list",
     "map": "a mapping",
 }
@@ -54,7 +58,8 @@ _TIMES: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
         datetime.datetime.fromisoformat,
     ),
 }
-# What a default may say in place of a value: the instant for which a schedule makes a run, and the one before.
+# What a default may say in place of a value: the instant for which a schedule makes a run, and the
+# one before.
 TICKS = ("tick", "previous_tick")
 _OF_TICKS = ("date", "datetime", "text")
 # Of strftime, what is the same in every locale and on every system.
@@ -69,12 +74,15 @@ _A_MAP = (
 
 @dataclass(frozen=True)
 class UnparsedText:
-    """A value as a command line or a query string has it: its type follows from the parameter that it is for."""
+    """A value as a command line or a query string has it: its type follows from the parameter that
+    it is for.
+    """
 
     text: str
 
     def value(self, *, stays_text: bool) -> Any:
-        """Return the text as it is if it ``stays_text``, else the value that a spec with this text would have.
+        """Return the text as it is if it ``stays_text``, else the value that a spec with this text
+        would have.
 
         Raises: ValueError.
         """
@@ -113,7 +121,8 @@ class Param(Strict):
 def is_declared(written: Any) -> bool:
     """True for a declaration, false for a plain default.
 
-    A mapping with the key ``type`` is one if its type is one of ours, or if it has no other keys than a declaration.
+    A mapping with the key ``type`` is one if its type is one of ours, or if it has no other keys
+    than a declaration.
     """
     if not isinstance(written, dict) or "type" not in written:
         return False
@@ -121,7 +130,9 @@ def is_declared(written: Any) -> bool:
 
 
 def tick_of(written: Any) -> str:
-    """``tick`` or ``previous_tick`` for a parameter that a schedule binds and that has no value yet; else empty."""
+    """``tick`` or ``previous_tick`` for a parameter that a schedule binds and that has no value
+    yet; else empty.
+    """
     if not is_declared(written) or written["type"] not in _OF_TICKS:
         return ""
     default = written.get("default")
@@ -141,14 +152,18 @@ def fill(
 ) -> tuple[dict[str, Any], list[Problem]]:
     """``params`` of a spec with the values that a submit gives, and what is wrong with these.
 
-    An `UnparsedText` is read as a spec would read it (``2014`` is a number), except for a parameter that is text; a
-    ``str`` is text. ``scheduled``: a tick gives the values of those that are bound to one.
+    An `UnparsedText` is read as a spec would read it (``2014`` is a number), except for a parameter
+    that is text; a ``str`` is text. ``scheduled``: a tick gives the values of those that are bound
+    to one.
     """
     filled, problems = dict(params), []
     for name, value in given.items():
         loc: Loc = ("params", name)
         if name not in params:
-            message = f"no such parameter{suggestion(name, params)}; the spec has: {listed(params) or 'none'}"
+            message = (
+                f"no such parameter{suggestion(name, params)}; the spec has: "
+                f"{listed(params) or 'none'}"
+            )
             problems.append(Problem(message, loc))
             continue
         try:
@@ -174,7 +189,9 @@ def fill(
 
 
 def with_value(written: Any, value: Any) -> Any:
-    """The entry of a parameter in the spec after it is given ``value``. Raises: ValueError: the value is wrong."""
+    """The entry of a parameter in the spec after it is given ``value``. Raises: ValueError: the
+    value is wrong.
+    """
     declared, standing = is_declared(written), _value(written)
     kind = str(written["type"]) if declared else _type_of(standing)
     if isinstance(value, UnparsedText):
@@ -207,7 +224,9 @@ def without_value(written: Any) -> Any:
 
 
 def wrong_declarations(params: Any) -> Iterator[Problem]:
-    """Find mistakes in the declarations among the parameters of a spec, whatever else is wrong with it."""
+    """Find mistakes in the declarations among the parameters of a spec, whatever else is wrong with
+    it.
+    """
     for name, written in params.items() if isinstance(params, dict) else ():
         if is_declared(written):
             yield from _wrong_declaration(written, ("params", name))
@@ -391,7 +410,8 @@ def reference_problems(
 
 def unresolved(text: str) -> str:
     """Say that ``text`` has a reference that no worker resolves; empty if it has none."""
-    # Spark would resolve some in SQL, from the environment of its JVM, and leave the others as they are.
+    # Spark would resolve some in SQL, from the environment of its JVM, and leave the others as they
+    # are.
     found = _REFERENCE.search(text)
     return f"{shorten(found[0])}: no reference is resolved here" if found else ""
 

@@ -1,4 +1,5 @@
-"""The JSON schema of a job spec, for editors; ``python -m unstuck.coordinator.spec.json_schema`` writes its file.
+"""The JSON schema of a job spec, for editors; ``python -m unstuck.coordinator.spec.json_schema``
+writes its file.
 
 `JobSpec` decides what is right, and also checks what a schema cannot say.
 """

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 Needs = Mapping[str, Collection[str]]
-"""By group, the groups that it needs, in an order in which every group comes after what it needs."""
+"""By group, the groups that it needs, in an order in which every group comes after what it
+needs.
+"""
 
 
 def led_to(needs: Needs, groups: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return which of ``groups`` led to the output of each of them: itself, and those before it, through any needs."""
+    """Return which of ``groups`` led to the output of each of them: itself, and those before it,
+    through any needs.
+    """
     before: dict[str, frozenset[str]] = {}
     for group, needed in needs.items():
         before[group] = frozenset({group}.intersection(groups)).union(

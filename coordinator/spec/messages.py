@@ -1,6 +1,7 @@
 """Pydantic's errors in words for the person who wrote the spec.
 
-The models in ``tasks.spec.group`` and ``coordinator.spec.model`` decide what is an error; this file only words it.
+The models in ``tasks.spec.group`` and ``coordinator.spec.model`` decide what is an error; this file
+only words it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from unstuck.tasks.spec.group import ForkFrom
 # Fields that a later release will have; the message differs from that of a misspelt field.
 NOT_YET = frozenset(("kind", "mode"))
 GONE = {
-    "hooks": "there are no hooks: to be told of a failure, write notify: [{on: [failed], to: NAME}]; to run code after "
-    "a failure, add a group with join: any_failed; what hooks called on success is a last step of the group",
+    "hooks": "there are no hooks: to be told of a failure, write notify: [{on: [failed], to: "
+    "NAME}]; to run code after a failure, add a group with join: any_failed; what hooks "
+    "called on success is a last step of the group",
 }
 
 Models = Mapping[tuple[str, ...], type[BaseModel]]
@@ -98,7 +100,8 @@ def problems_of(error: ValidationError, data: Any, models: Models) -> list[Probl
 
 
 def _real_loc(loc: Loc, data: Any, is_missing: bool) -> tuple[Loc, bool] | None:
-    """``loc`` without pydantic's own marks (the names of union branches, and ``[key]``), and whether the key is meant.
+    """``loc`` without pydantic's own marks (the names of union branches, and ``[key]``), and
+    whether the key is meant.
 
     None for the side of ``for_each`` (values, or ``from:``) that was not written.
     """
@@ -156,7 +159,8 @@ def _unknown_field(field: str, model: type[BaseModel] | None) -> str:
     if model is None:
         return f"unknown field {shorten(field)}"
     known = [info.alias or name for name, info in model.model_fields.items()]
-    return f"unknown field {shorten(field)}{suggestion(field, known) or f'; known: {listed(known, 20)}'}"
+    remedy = suggestion(field, known) or f"; known: {listed(known, 20)}"
+    return f"unknown field {shorten(field)}{remedy}"
 
 
 def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> str:

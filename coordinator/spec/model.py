@@ -1,7 +1,7 @@
 """The job spec: what a user submits, checked as a whole before any of it is stored.
 
-A ``JobSpec`` is a value that comes from a file, a text, a dict (``JobSpec.model_validate``) or its parts
-(``JobSpec(...)``). All its problems come together, as one `SpecError`.
+A ``JobSpec`` is a value that comes from a file, a text, a dict (``JobSpec.model_validate``) or its
+parts (``JobSpec(...)``). All its problems come together, as one `SpecError`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-
 
 
 class Defaults(Strict):
-    """Defaults of every group that says nothing itself. ``conf`` is merged key by key, the group's wins."""
+    """Defaults of every group that says nothing itself.
+
+    ``conf`` is merged key by key, the group's wins.
+    """
 
     retry: RetryPolicy | None = Field(
         default=None, description="For groups without a retry of their own."
@@ -112,7 +115,9 @@ class JobSpec(Strict):
     )
     zone: StrictStr | None = Field(
         default=None,
-        description="The time zone of its steps; left out: that of its schedule, else that of the fleet.",
+        description=(
+            "The time zone of its steps; left out: that of its schedule, else that of the fleet."
+        ),
     )
     params: dict[ParamName, Any] = Field(
         default_factory=dict,
@@ -130,12 +135,19 @@ class JobSpec(Strict):
     )
     priority: Literal["high", "normal", "low"] = Field(
         default="normal",
-        description="Share of busy runners: high gets four turns for one of normal, normal four for one of low.",
+        description=(
+            "Share of busy runners: high gets four turns for one of normal, normal four "
+            "for one of low."
+        ),
     )
     mixed: bool = Field(
         default=False,
         strict=True,
-        description="Any Spark and Python may take part; left out: the minor versions of its first claim alone.",
+        description=(
+            "Any Spark and Python may take part; left out: the minor versions of its "
+            "first "
+            "claim alone."
+        ),
     )
     timeout: Timeout | None = Field(
         default=None,
@@ -147,7 +159,9 @@ class JobSpec(Strict):
     )
     publish: Listed[DatasetName] | None = Field(
         default=None,
-        description="Outputs that become visible; left out: those of groups that no other group needs.",
+        description=(
+            "Outputs that become visible; left out: those of groups that no other group needs."
+        ),
     )
     outputs: dict[DatasetName, OutputSpec] = Field(
         default_factory=dict,
@@ -175,7 +189,9 @@ class JobSpec(Strict):
             params = data.get("params") if isinstance(data, dict) else None
             more = [*problems_of_graph(data), *wrong_declarations(params)]
             raise SpecError([*problems, *(p for p in more if p.loc not in named)]) from None
-        if info.context:  # STORED: the whole was checked before it was stored, and a coordinator loads it again and again
+        # STORED: the whole was checked before it was stored, and a coordinator loads it again and
+        # again.
+        if info.context:
             return spec
         problems = problems_in(
             spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs
@@ -196,7 +212,8 @@ class JobSpec(Strict):
         *,
         scheduled: bool = False,
     ) -> JobSpec:
-        """A spec, a job, a mapping, or the path of a YAML or JSON file, with ``params``. Raises: SpecError.
+        """A spec, a job, a mapping, or the path of a YAML or JSON file, with ``params``. Raises:
+        SpecError.
 
         Args:
             scheduled: as for `from_file`.
@@ -225,7 +242,8 @@ class JobSpec(Strict):
         """The spec in a YAML or JSON file. SQL files are read beside it.
 
         Args:
-            params: the values that a submit gives, as for `with_params`; None: they are not known yet.
+            params: the values that a submit gives, as for `with_params`; None: they are not known
+                yet.
             scheduled: a schedule runs it, so parameters that are bound to a tick need no value.
 
         Raises:
@@ -263,7 +281,9 @@ class JobSpec(Strict):
     def from_written(
         cls, written: Written, params: Mapping[str, Any] | None = None, *, scheduled: bool = False
     ) -> JobSpec:
-        """The spec that somebody wrote. ``params``, ``scheduled``: as for `from_file`. Raises: SpecError."""
+        """The spec that somebody wrote. ``params``, ``scheduled``: as for `from_file`. Raises:
+        SpecError.
+        """
         try:
             spec = cls.from_values(written.values, params, scheduled=scheduled).with_sql_files(
                 written.folder
@@ -282,7 +302,8 @@ class JobSpec(Strict):
     def from_values(
         cls, data: Any, params: Mapping[str, Any] | None, *, scheduled: bool = False
     ) -> JobSpec:
-        """The spec in plain values (a mapping, as a file has it), with ``params`` and ``scheduled`` as for `from_file`.
+        """The spec in plain values (a mapping, as a file has it), with ``params`` and ``scheduled``
+        as for `from_file`.
 
         Raises:
             SpecError: with every problem of the spec and of ``params``.
@@ -303,12 +324,13 @@ class JobSpec(Strict):
     def with_params(self, params: Mapping[str, Any], *, scheduled: bool = False) -> JobSpec:
         """This spec as it is submitted: with these values for some of its parameters.
 
-        Text is read as a spec would read it (``2014`` is a number, ``[1, 2]`` a list), except that a parameter
-        which is text stays text. Other values are taken as they are; a date is written in its ISO form.
+        Text is read as a spec would read it (``2014`` is a number, ``[1, 2]`` a list), except that
+        a parameter which is text stays text. Other values are taken as they are; a date is written
+        in its ISO form.
 
         Raises:
-            SpecError: a name that the spec does not have, a value that cannot be read or is of another type, or no
-                value for a required parameter.
+            SpecError: a name that the spec does not have, a value that cannot be read or is of
+                another type, or no value for a required parameter.
         """
         written = {name: getattr(self, name) for name in self.model_fields_set}
         if not params and not fill(self.params, {}, scheduled=scheduled)[1]:
@@ -322,7 +344,9 @@ class JobSpec(Strict):
 
     @property
     def builds_on(self) -> str:
-        """Why each run of the job builds on the one before, as `schedule_spec.builds_on`; empty if none does."""
+        """Why each run of the job builds on the one before, as `schedule_spec.builds_on`; empty if
+        none does.
+        """
         return builds_on(self.schedule, self.groups, self.published)
 
     @property
@@ -355,13 +379,16 @@ class JobSpec(Strict):
         return self.zone or (self.schedule.zone if self.schedule is not None else None) or ""
 
     def in_zone(self, zone: str) -> JobSpec:
-        """Return this spec with ``zone``, that of the fleet, for the days of a schedule that has none of its own."""
+        """Return this spec with ``zone``, that of the fleet, for the days of a schedule that has
+        none of its own.
+        """
         if self.schedule is None or self.schedule.zone is not None:
             return self
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"zone": zone})})
 
     def check_zone(self, zone: str) -> None:
-        """Look whether a ``conf:`` would make another time zone than that of its steps. Raises: SpecError.
+        """Look whether a ``conf:`` would make another time zone than that of its steps. Raises:
+        SpecError.
 
         ``zone``: that of the fleet.
         """
@@ -377,7 +404,8 @@ class JobSpec(Strict):
         """This spec with the text of every ``sql_file:`` in place of its name.
 
         Raises:
-            SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is None.
+            SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is
+                None.
         """
         problems: list[Problem] = []
         groups: list[GroupSpec] = []
@@ -419,7 +447,8 @@ class JobSpec(Strict):
     def to_json(self) -> str:
         """The spec as canonical JSON: what `model_validate` reads back.
 
-        Holds what was written and no defaults, so that a release which knows more fields stores the same text, and
+        Holds what was written and no defaults, so that a release which knows more fields stores the
+        same text, and
         ``worker_losses: 3`` in a group still wins over another number under ``defaults:``.
 
         Raises:
@@ -428,7 +457,8 @@ class JobSpec(Strict):
         return _canonical(self.dumped())
 
     def packed(self) -> tuple[str, dict[str, str]]:
-        """The stored form: as `to_json`, with references in place of long texts; and these texts by digest.
+        """The stored form: as `to_json`, with references in place of long texts; and these texts by
+        digest.
 
         Raises:
             SpecError: as for `to_json`.
@@ -438,7 +468,9 @@ class JobSpec(Strict):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of what is stored: equal for specs that say the same, whatever their layout or comments."""
+        """SHA-256 of what is stored: equal for specs that say the same, whatever their layout or
+        comments.
+        """
         return fingerprint_of(self.packed()[0])
 
     def dumped(self) -> dict[str, Any]:
@@ -450,7 +482,10 @@ def _zone_problems(spec: JobSpec) -> Iterator[Problem]:
     if spec.zone is None:
         return
     if spec.schedule is not None:
-        message = "the days of a job with a schedule are those of its schedule; write zone: under schedule:"
+        message = (
+            "the days of a job with a schedule are those of its schedule; write zone: under "
+            "schedule:"
+        )
         yield Problem(message, ("zone",))
     try:
         zone_of(spec.zone)
@@ -510,10 +545,11 @@ def read_sql_file(name: str, folder: Path | None) -> str:
     """The text of an SQL file. Raises: ValueError."""
     if folder is None:
         raise ValueError(
-            f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead"
+            f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: "
+            "instead"
         )
-    # The name itself is checked, and links are followed: the author of a spec may not be allowed to read other files,
-    # while the owner of the folder made its links.
+    # The name itself is checked, and links are followed: the author of a spec may not be allowed to
+    # read other files, while the owner of the folder made its links.
     inside = os.path.normpath(name)
     if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:
         raise ValueError(

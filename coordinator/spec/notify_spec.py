@@ -51,7 +51,9 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A local time of some days of the week (Monday is 0), by which a run must have ended well; see ``late_of``."""
+    """A local time of some days of the week (Monday is 0), by which a run must have ended well; see
+    ``late_of``.
+    """
 
     hour: int
     minute: int
@@ -61,7 +63,9 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition of a rule. ``value``: seconds, or as the word wants it; None for a word without a value."""
+    """One condition of a rule. ``value``: seconds, or as the word wants it; None for a word without
+    a value.
+    """
 
     word: str
     value: float | Usual | Late | None = None
@@ -89,7 +93,9 @@ class Condition:
 
 
 def usual_of(value: Any) -> Usual | None:
-    """The multiple in a text such as ``3 x usual``; None for any other value. Raises: ValueError: not above 1."""
+    """The multiple in a text such as ``3 x usual``; None for any other value. Raises: ValueError:
+    not above 1.
+    """
     if not isinstance(value, str) or not (found := _USUAL.fullmatch(value)):
         return None
     if (times := float(found[1])) <= 1:
@@ -100,13 +106,17 @@ def usual_of(value: Any) -> Usual | None:
 
 
 def late_of(value: Any) -> Late:
-    """The local time in a text such as ``06:00``, ``06:00 MON-FRI,SUN`` or ``06:00 MON-FRI Europe/Berlin``.
+    """The local time in a text such as ``06:00``, ``06:00 MON-FRI,SUN`` or ``06:00 MON-FRI
+    Europe/Berlin``.
 
     Raises: ValueError.
     """
     found = _LATE.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= 100 else None
     if not found:
-        expected = "a local time, days of the week if not all, and a time zone if it is another, such as 06:00 MON-FRI"
+        expected = (
+            "a local time, days of the week if not all, and a time zone if it is another, "
+            "such as 06:00 MON-FRI"
+        )
         raise ValueError(f"expected {expected}, not {describe(value)}")
     if zone := found[4] or "":
         zone_of(zone)
@@ -121,7 +131,8 @@ def _days(part: str) -> frozenset[int]:
     ]
     if len(ends) > 2 or -1 in ends:
         raise ValueError(
-            f"expected days of the week, {', '.join(_DAYS)}, as MON-FRI or SAT,SUN, not {describe(part)}"
+            f"expected days of the week, {', '.join(_DAYS)}, as MON-FRI or SAT,SUN, not "
+            f"{describe(part)}"
         )
     return frozenset((ends[0] + i) % 7 for i in range((ends[-1] - ends[0]) % 7 + 1))
 
@@ -238,7 +249,9 @@ class NotifyRule(Strict):
         description="Conditions, such as failed, or retrying_for: 15m."
     )
     to: Annotated[OneOrMore[TargetName], Field(min_length=1, max_length=MAX_TARGETS)] = Field(
-        description="The target, or a list of targets; a setting of the coordinators says where each is."
+        description=(
+            "The target, or a list of targets; a setting of the coordinators says where each is."
+        )
     )
 
     @field_validator("on")
@@ -253,12 +266,15 @@ class NotifyRule(Strict):
             )
         if set(words) == {"recovered"}:
             raise ValueError(
-                "recovered tells the end of a problem; name the problems beside it, as [failed, recovered]"
+                "recovered tells the end of a problem; name the problems beside it, as [failed, "
+                "recovered]"
             )
         return value
 
     def of_run(self) -> NotifyRule | None:
-        """This rule as it holds for one run of a schedule, which tells of the rest; None: it does not."""
+        """This rule as it holds for one run of a schedule, which tells of the rest; None: it does
+        not.
+        """
         on = tuple(
             one for one in self.on if isinstance(one, str) or one.condition.word not in OF_SCHEDULES
         )

@@ -1,6 +1,7 @@
 """The plan: a job spec that is compiled once, so that a decision never walks the spec.
 
-It holds which groups need and follow which, and what each runner must collect for the forks that wait for it.
+It holds which groups need and follow which, and what each runner must collect for the forks that
+wait for it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from unstuck.tasks.spec.work_order import Collect, GroupPlan
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """One group of the spec with the job's defaults merged in. A fork is one planned group with many members."""
+    """One group of the spec with the job's defaults merged in.
+
+    A fork is one planned group with many members.
+    """
 
     spec: GroupSpec
     successors: tuple[str, ...]
@@ -43,7 +47,8 @@ class PlannedGroup:
     values: (
         tuple[ForkValue, ...] | None
     )  # of its members; None if it has none, or is forked dynamically
-    absorbed: bool  # its failure does not fail the job: it is optional, or every group after it can live with it
+    # Its failure does not fail the job: it is optional, or every group after it can live with it.
+    absorbed: bool
 
     @property
     def name(self) -> str:
@@ -60,9 +65,11 @@ class Plan:
 
     Attributes:
         groups: by name, in an order in which every group comes after what it needs.
-        timeout: seconds the job may take, from its first claimed attempt to publishing; None: no end.
+        timeout: seconds the job may take, from its first claimed attempt to publishing; None: no
+            end.
         outputs: how single outputs are published.
-        default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
+        default_publish: groups that no other needs (for a join: what it joins); published unless
+            the spec names others.
         for_python: per group, the parameters that have no effect unless its Python takes them.
         params_told: the parameters in words, cut where they are long.
         zone: the time zone of its steps; empty: that of the fleet.
@@ -84,7 +91,8 @@ class Plan:
     notify: tuple[NotifyRule, ...] = ()
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
-        """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown.
+        """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are
+        unknown.
 
         ``collected``: the values of dynamic forks, by the name of the fork.
         """
@@ -101,7 +109,9 @@ class Plan:
         return (self.groups[group].values or collected[group])[ordinal]
 
     def appended_by(self, group: PlannedGroup) -> tuple[str, ...]:
-        """The outputs that ``group`` may write from a stream that it reads: none that another group declares."""
+        """The outputs that ``group`` may write from a stream that it reads: none that another group
+        declares.
+        """
         is_published = self.publish is not None or group.name in self.default_publish
         if not (group.spec.streams and is_published):
             return ()
@@ -129,9 +139,11 @@ class Plan:
         mixed: bool = False,
         schedule: str = "",
     ) -> dict[str, str]:
-        """The stored plan of each group for the runners, as JSON with references to the long texts of the spec.
+        """The stored plan of each group for the runners, as JSON with references to the long texts
+        of the spec.
 
-        ``reruns``, ``adopts``, ``any_code``, ``base``, ``mixed`` and ``schedule``: as on the job's record.
+        ``reruns``, ``adopts``, ``any_code``, ``base``, ``mixed`` and ``schedule``: as on the job's
+        record.
         """
         pack = Packer().pack
         plans = {}
@@ -183,7 +195,8 @@ class Plan:
                     publishes=None if makes_all else self.publish or (),
                     publishing=ways,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
-                # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
+                # The texts of a group are all texts of the spec; those beside it are not, and stay
+                # as they are.
                 plan["group"] = pack(plan["group"])
                 plans[group.name] = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))
         return plans
@@ -193,7 +206,8 @@ NO_GROUPS = Plan("", {}, {}, None, None, True, None, frozenset(), {})
 
 
 def _without_values(group: GroupSpec) -> GroupSpec:
-    """``group`` as a runner gets it: a fork's values stay behind, since each member's own comes with its inputs.
+    """``group`` as a runner gets it: a fork's values stay behind, since each member's own comes
+    with its inputs.
 
     The plan is sent and read at every claim; with its values a fork of N members would cost N x N.
     """
@@ -233,7 +247,8 @@ def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[ForkItem, .
 
 
 def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
-    """``every`` group by name; before each fork over an input, one that goes when the fork may and reads the values.
+    """``every`` group by name; before each fork over an input, one that goes when the fork may and
+    reads the values.
 
     Any runner of the fork's queue can read them, without Spark.
     """
@@ -271,8 +286,8 @@ def compile_plan(spec: JobSpec) -> Plan:
             successors[need].append(group.name)
         source = group.fork_from
         if source is not None:
-            # `from: clean.month` names an input, a needed group, or an output that one of the needed groups makes; not
-            # one that is a fork, which `problems_in` refuses.
+            # `from: clean.month` names an input, a needed group, or an output that one of the
+            # needed groups makes; not one that is a fork, which `problems_in` refuses.
             makers = [source.output] if source.output in group.needs else list(group.needs)
             if reader := values_reader(group):
                 makers = [reader]
@@ -334,7 +349,9 @@ def compile_plan(spec: JobSpec) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A stored spec: equal to another where the JSON is, since what it refers to is named by its content."""
+    """A stored spec: equal to another where the JSON is, since what it refers to is named by its
+    content.
+    """
 
     spec: str
     texts: Mapping[str, str] = dataclasses.field(compare=False)

@@ -1,4 +1,7 @@
-"""A problem of a job spec: its place, and what was expected there. One `SpecError` reports all of them."""
+"""A problem of a job spec: its place, and what was expected there.
+
+One `SpecError` reports all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def path_text(loc: Loc) -> str:
-    """``groups[2].steps[0].sql``; a key that is no plain word is quoted: ``conf["spark.sql.x"]``."""
+    """``groups[2].steps[0].sql``; a key that is no plain word is quoted:
+    ``conf["spark.sql.x"]``.
+    """
     text = ""
     for part in loc:
         if isinstance(part, int):
@@ -38,7 +43,9 @@ def shorten(text: str, limit: int = 60, quote: str = "'") -> str:
 
 
 def describe(value: Any) -> str:
-    """Describe a value that was found where another was expected: ``the number 8``, ``a list``, ``'a/b'``."""
+    """Describe a value that was found where another was expected: ``the number 8``, ``a list``,
+    ``'a/b'``.
+    """
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -80,7 +87,8 @@ class Problem:
         on_key: the problem is the key itself, not the value under it.
         source: the file, as the user named it; empty for a spec that is a Python value.
         line, column: counted from 1; None where the place has no text of its own.
-        line_inside: of a value of several lines, such as a statement, counted from 1; 0 if it is about the whole.
+        line_inside: of a value of several lines, such as a statement, counted from 1; 0 if it is
+            about the whole.
     """
 
     message: str

@@ -1,4 +1,6 @@
-"""When a job runs again, and how its missed, overlapping and failed runs are met: ``schedule:`` of a job spec."""
+"""When a job runs again, and how its missed, overlapping and failed runs are met: ``schedule:`` of
+a job spec.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ MAX_AFTER = 100  # datasets that one schedule follows
 
 
 def instant(value: Any) -> datetime:
-    """The instant of a text such as ``2026-12-31T18:00:00+01:00``, or of an aware datetime. Raises: ValueError."""
+    """The instant of a text such as ``2026-12-31T18:00:00+01:00``, or of an aware datetime. Raises:
+    ValueError.
+    """
     try:
         if isinstance(value, str) and _TIME.fullmatch(value):
             value = datetime.fromisoformat(value)
@@ -63,7 +67,8 @@ Instant = Annotated[
 def zone_of(name: str) -> tzinfo:
     """The time zone of this name. Raises: ValueError: there is none.
 
-    Its rules are those of the package ``tzdata``, never those of the host: every coordinator of a release has the same.
+    Its rules are those of the package ``tzdata``, never those of the host: every coordinator of a
+    release has the same.
     """
     zones = _zones()
     if zones.get(name) != name:
@@ -73,7 +78,8 @@ def zone_of(name: str) -> tzinfo:
         ]
         hint = f"; did you mean {' or '.join(list(dict.fromkeys(near))[:3])}?" if near else ""
         raise ValueError(
-            f"{shorten(name)} is no time zone; expected UTC, or a name of IANA such as Europe/Berlin{hint}"
+            f"{shorten(name)} is no time zone; expected UTC, or a name of IANA such as "
+            f"Europe/Berlin{hint}"
         )
     if name == "UTC":
         return UTC
@@ -83,7 +89,9 @@ def zone_of(name: str) -> tzinfo:
 
 @cache
 def _zones() -> dict[str, str]:
-    """Each zone by its name; and by its name, and its place alone, in small letters, which only hints look for."""
+    """Each zone by its name; and by its name, and its place alone, in small letters, which only
+    hints look for.
+    """
     names = files("tzdata").joinpath("zones").read_text(encoding="ascii").split()
     # Not EST or CET, which many take for the time of a place with its daylight saving.
     names = ["UTC", *sorted(name for name in names if "/" in name)]
@@ -97,7 +105,9 @@ class After(Strict):
     any_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = (
         Field(
             default=None,
-            description="A new version of any of them makes a run; the short form is the list alone.",
+            description=(
+                "A new version of any of them makes a run; the short form is the list alone."
+            ),
         )
     )
     all_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = (
@@ -110,9 +120,9 @@ class After(Strict):
         if isinstance(value, list | tuple):
             return {"any_of": value}
         if not isinstance(value, dict | After):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 - pydantic collects it
                 f"expected a list of datasets, or all_of: with such a list, not {_shown(value)}"
-            )  # noqa: TRY004
+            )
         return value
 
     @model_validator(mode="after")
@@ -145,20 +155,24 @@ class RunRetry(Strict):
 
 
 class ScheduleSpec(Strict):
-    """When a job runs: by the clock, at a distance, after datasets, or (without any of these) by hand alone."""
+    """When a job runs: by the clock, at a distance, after datasets, or (without any of these) by
+    hand alone.
+    """
 
     cron: str | None = Field(
         default=None,
         strict=True,
         max_length=200,
-        description="Five fields: minute, hour, day of month, month, day of week; on the clock of zone.",
+        description=(
+            "Five fields: minute, hour, day of month, month, day of week; on the clock of zone."
+        ),
     )
     zone: str | None = Field(
         default=None,
         strict=True,
         max_length=100,
-        description="The time zone of cron, of what parameters get from the tick, and of the steps. "
-        "Required with cron; left out: that of the fleet.",
+        description="The time zone of cron, of what parameters get from the tick, and of the "
+        "steps. Required with cron; left out: that of the fleet.",
     )
     every: Seconds | None = Field(
         default=None,
@@ -166,7 +180,9 @@ class ScheduleSpec(Strict):
     )
     after: After | None = Field(
         default=None,
-        description="Datasets: a new version of any of them makes a run; with all_of, of each of them.",
+        description=(
+            "Datasets: a new version of any of them makes a run; with all_of, of each of them."
+        ),
     )
     only_if: Literal["arrived"] | None = Field(
         default=None,
@@ -183,7 +199,10 @@ class ScheduleSpec(Strict):
     sequential: bool = Field(
         default=False,
         strict=True,
-        description="true: each run builds on the one before, where inputs: do not show it. Ticks then run in order.",
+        description=(
+            "true: each run builds on the one before, where inputs: do not show it. Ticks "
+            "then run in order."
+        ),
     )
     on_failure: Literal["stop", "continue"] = Field(
         default="stop", description="What a backfill does after a tick whose retries are used up."
@@ -229,7 +248,8 @@ class ScheduleSpec(Strict):
             )
         if self.cron is not None and self.zone is None:
             raise ValueError(
-                "cron: has no zone; say in which time zone its hours are, as zone: Europe/Berlin, or UTC"
+                "cron: has no zone; say in which time zone its hours are, as zone: Europe/Berlin, "
+                "or UTC"
             )
         if self.every is not None and self.jitter >= self.every:
             raise ValueError(
@@ -262,7 +282,10 @@ def _wrong_cron(text: str) -> str:
         return f"expected five fields ({names}), such as 30 2 * * *, not {shorten(text)}{hint}"
     for at, (field, expected) in enumerate(_CRON_FIELDS.items()):
         if not _comes(" ".join(part if i == at else "*" for i, part in enumerate(parts))):
-            return f"{shorten(parts[at])} is no {field}; expected {expected}, or a list, range or step of these"
+            return (
+                f"{shorten(parts[at])} is no {field}; expected {expected}, or a list, range or "
+                "step of these"
+            )
     return "" if _comes(text) else f"{shorten(text)} never comes: there is no such day in 50 years"
 
 
@@ -279,9 +302,11 @@ SEQUENTIAL = "sequential: true"  # no dataset can have this name
 def builds_on(
     schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
 ) -> str:
-    """Why each run of a job builds on the one before: the dataset that it reads and publishes, or ``sequential: true``.
+    """Why each run of a job builds on the one before: the dataset that it reads and publishes, or
+    ``sequential: true``.
 
-    Empty if its runs do not build on each other. An input that names a version reads the same rows in every run.
+    Empty if its runs do not build on each other. An input that names a version reads the same rows
+    in every run.
     """
     for group in every:
         for one in group.inputs.values():
@@ -293,7 +318,9 @@ def builds_on(
 def schedule_problems(
     schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
 ) -> Iterator[Problem]:
-    """Find what a schedule asks of its job, and the job does not have. ``published``: the outputs that it publishes."""
+    """Find what a schedule asks of its job, and the job does not have. ``published``: the outputs
+    that it publishes.
+    """
     if schedule is None:
         return
     if schedule.after is not None:
@@ -312,8 +339,14 @@ def schedule_problems(
         yield Problem(message, ("schedule", "only_if"))
     if why := builds_on(schedule, every, published):
         if schedule.overlap == "allow":
-            message = f"each run builds on the one before ({why}), so no two may run at once; write wait, or skip"
+            message = (
+                f"each run builds on the one before ({why}), so no two may run at once; "
+                "write wait, or skip"
+            )
             yield Problem(message, ("schedule", "overlap"))
         if schedule.on_failure == "continue":
-            message = f"each run builds on the one before ({why}), so no tick may be passed over; leave it out"
+            message = (
+                f"each run builds on the one before ({why}), so no tick may be passed over; "
+                "leave it out"
+            )
             yield Problem(message, ("schedule", "on_failure"))

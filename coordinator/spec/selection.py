@@ -27,7 +27,8 @@ class Selection:
 
     Attributes:
         spec: the groups that run, as a spec of their own.
-        reads: by published dataset, a group that runs and reads it, and the group left out that makes it.
+        reads: by published dataset, a group that runs and reads it, and the group left out that
+            makes it.
         parts: forks of which single members run. Then nothing is published.
     """
 
@@ -39,8 +40,9 @@ class Selection:
         """Name the datasets that cannot be read, with what helps; empty if there is none."""
         lacks = {dataset: how for dataset, how in self.reads.items() if dataset not in published}
         return "\n".join(
-            f"group {reader} reads {dataset} of group {maker}, which is left out, and the warehouse has no dataset "
-            f"{dataset}. Run {maker} too, or publish {dataset} by one whole run with publish: [{dataset}] in the spec"
+            f"group {reader} reads {dataset} of group {maker}, which is left out, and the "
+            f"warehouse has no dataset {dataset}. Run {maker} too, or publish {dataset} by one "
+            f"whole run with publish: [{dataset}] in the spec"
             for dataset, (reader, maker) in lacks.items()
         )
 
@@ -51,13 +53,15 @@ def select(
     """The groups that all of the given arguments select; an empty one selects all.
 
     Args:
-        only: names or patterns (``load_*``) of the groups, or single members of forks (``by_month[2]``).
+        only: names or patterns (``load_*``) of the groups, or single members of forks
+            (``by_month[2]``).
         after: of groups that run with everything after them.
         until: of groups that run with everything before them.
 
     Raises:
         NoSuchGroup: a name fits no group, or no group is left.
-        SpecError: the groups that are left make no spec, such as a condition on one that is left out.
+        SpecError: the groups that are left make no spec, such as a condition on one that is left
+            out.
     """
     plan = compile_plan(spec)
     names = [group.name for group in spec.groups]
@@ -96,7 +100,9 @@ def select(
 def _fitting(
     word: str, names: Collection[str], plan: Plan, members: dict[str, list[ForkValue]] | None = None
 ) -> list[str]:
-    """The groups that ``word`` names; the value of a single member is added to ``members``. Raises: NoSuchGroup."""
+    """The groups that ``word`` names; the value of a single member is added to ``members``. Raises:
+    NoSuchGroup.
+    """
     name, ordinal = split_member(word) if word.endswith("]") else (word, None)
     found = [name] if name in names else fnmatch.filter(names, word) if ordinal is None else []
     if not found:
@@ -140,7 +146,10 @@ def _alone(
     reads: dict[str, tuple[str, str]],
     values: list[ForkValue] | None,
 ) -> dict[str, Any]:
-    """``group`` without needs that are left out. Their outputs are inputs, which are added to ``reads``."""
+    """``group`` without needs that are left out.
+
+    Their outputs are inputs, which are added to ``reads``.
+    """
     planned = plan.groups[group["name"]]
     needs = list(dict.fromkeys(_needs(planned, plan, kept)))
     inputs = dict(group.get("inputs", {}))
@@ -164,7 +173,9 @@ def _needs(planned: PlannedGroup, plan: Plan, kept: Collection[str]) -> Iterator
 
 
 def _values(planned: PlannedGroup, values: list[ForkValue]) -> dict[str, Any]:
-    """``for_each`` of these members alone. Raises: SpecError: they are not all combinations of their values."""
+    """``for_each`` of these members alone. Raises: SpecError: they are not all combinations of
+    their values.
+    """
     names = planned.spec.fork_params
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     columns = {
@@ -175,7 +186,8 @@ def _values(planned: PlannedGroup, values: list[ForkValue]) -> dict[str, Any]:
         raise SpecError(
             [
                 Problem(
-                    f"select one member of {planned.name} at a time: it is forked over several lists"
+                    f"select one member of {planned.name} at a time: it is forked over several "
+                    "lists"
                 )
             ]
         )
@@ -200,7 +212,9 @@ def _published(spec: JobSpec, plan: Plan, kept: Collection[str], alone: Plan) ->
 def _outputs(
     spec: JobSpec, plan: Plan, kept: Collection[str], publish: Collection[str] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``outputs``: those of the groups that are left; of one that is not published, its checks alone."""
+    """``outputs``: those of the groups that are left; of one that is not published, its checks
+    alone.
+    """
     made = {*_made(plan, kept)}
     for name, output in spec.outputs.items():
         if name in made or name not in _made(plan, plan.groups):

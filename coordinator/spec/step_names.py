@@ -1,4 +1,6 @@
-"""The name ``module:function`` by which a worker imports a decorated function, and a check that it leads there."""
+"""The name ``module:function`` by which a worker imports a decorated function, and a check that it
+leads there.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def step_name(function: Function) -> str:
 
 
 def check_resolves(function: Function, name: str) -> None:
-    """Check that the step ``name``, as `step_name` returned it, leads to ``function`` or to a wrapper of it.
+    """Check that the step ``name``, as `step_name` returned it, leads to ``function`` or to a
+    wrapper of it.
 
     Raises:
         NotImportable: it leads to something else.
@@ -104,19 +107,21 @@ def _check_kind(function: Any) -> None:
     """Raises: NotImportable: it is not a function, and has no name."""
     if isinstance(function, functools.partial):
         raise NotImportable(
-            "a functools.partial has no name that a worker can import. Write a function with def that makes the call, "
-            "or give its arguments as params: of the group"
+            "a functools.partial has no name that a worker can import. Write a function with def "
+            "that makes the call, or give its arguments as params: of the group"
         )
     if isinstance(function, classmethod):
         raise NotImportable(
-            "a classmethod is no step before its class is complete: job.group()(Class.method) after it"
+            "a classmethod is no step before its class is complete: job.group()(Class.method) "
+            "after it"
         )
     if not callable(function):
         raise NotImportable(f"a step is a function, not a {type(function).__name__}")
     if not hasattr(function, "__qualname__"):
         raise NotImportable(
-            f"an object of {type(function).__name__} has no name that a worker can import. {_WRITE_A_FUNCTION} that "
-            "calls it; a class that is a decorator needs functools.update_wrapper(self, function)"
+            f"an object of {type(function).__name__} has no name that a worker can import. "
+            f"{_WRITE_A_FUNCTION} that calls it; a class that is a decorator needs "
+            "functools.update_wrapper(self, function)"
         )
 
 
@@ -126,17 +131,21 @@ def _why_hidden(function: Any, path: str) -> str:
     outer = path.partition(".<locals>")[0]
     if (wrapped := _wrapped_without_name(function)) is not None:
         return (
-            f"{outer}() returned a function of its own around {wrapped}, which a worker cannot import. If {outer} is a "
-            f"decorator, add @functools.wraps({wrapped}) in it, or put it below @job.group()"
+            f"{outer}() returned a function of its own around {wrapped}, which a worker cannot "
+            f"import. If {outer} is a decorator, add @functools.wraps({wrapped}) in it, or put it "
+            "below @job.group()"
         )
     return (
-        f"{function.__name__} is defined inside {outer}(), and a worker imports a step as module:function. Move it to "
-        "the top of the module, and give what it takes from there as params: or for_each:"
+        f"{function.__name__} is defined inside {outer}(), and a worker imports a step as "
+        "module:function. Move it to the top of the module, and give what it takes from there as "
+        "params: or for_each:"
     )
 
 
 def _wrapped_without_name(function: Any) -> str | None:
-    """The name of a function of a module that a closure holds, as a decorator without `functools.wraps` does."""
+    """The name of a function of a module that a closure holds, as a decorator without
+    `functools.wraps` does.
+    """
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # the cell is empty
             if (
@@ -152,30 +161,34 @@ def _why_another(function: Function, target: Any, name: str) -> str:
     path = name.partition(":")[2]
     if inspect.ismethod(function) and not inspect.isclass(function.__self__):
         return (
-            f"{path} is a method of an object, which no worker has; it would be called as {name}, without the object. "
-            f"{_WRITE_A_FUNCTION}, or a classmethod"
+            f"{path} is a method of an object, which no worker has; it would be called as {name}, "
+            f"without the object. {_WRITE_A_FUNCTION}, or a classmethod"
         )
     own, other = place_of(function), place_of(target)
     if other is None:
-        return f"a worker imports {name}, which is a {type(target).__name__} now. Give one of them another name"
+        return (
+            f"a worker imports {name}, which is a {type(target).__name__} now. Give one of "
+            "them "
+            "another name"
+        )
     if _unwrapped(target) is _unwrapped(function):
         return (
-            f"a worker imports {name}, which is the function of {other} without the decorator that this group has. "
-            "Write the decorators above each other, with @job.group() at the top"
+            f"a worker imports {name}, which is the function of {other} without the decorator that "
+            "this group has. Write the decorators above each other, with @job.group() at the top"
         )
     if own == other:
         return (
-            f"a worker imports {name}, which is another function of the same line, as one of a loop is or one after a "
-            "reload of the module. For a loop use for_each: or a def for each group; @job.group() stands above other "
-            "decorators"
+            f"a worker imports {name}, which is another function of the same line, as one of a "
+            "loop is or one after a reload of the module. For a loop use for_each: or a def for "
+            "each group; @job.group() stands above other decorators"
         )
     return (
-        f"a worker imports {name}, which is the function of {other}, and not that of {own}. Give one of them another "
-        "name; @job.group() stands above other decorators"
+        f"a worker imports {name}, which is the function of {other}, and not that of {own}. Give "
+        "one of them another name; @job.group() stands above other decorators"
     )
 
 
-# -- the module of a program ---------------------------------------------------------------------------------------
+# -- the module of a program -----------------------------------------------------------------------
 
 
 def _main_module() -> str:
@@ -191,8 +204,8 @@ def _main_module() -> str:
             else "what is typed in or given by python -c"
         )
         raise NotImportable(
-            f"a worker cannot import {cell}. Write the job and its functions into a module, such as my_job.py beside "
-            "it, and import that"
+            f"a worker cannot import {cell}. Write the job and its functions into a module, such "
+            "as my_job.py beside it, and import that"
         )
     script = Path(os.path.realpath(file))
     for folder in _import_folders(script):
@@ -200,13 +213,15 @@ def _main_module() -> str:
             return _module_in(folder, script)
     root = next(folder for folder in script.parents if not (folder / "__init__.py").exists())
     raise NotImportable(
-        f"{script} runs as a script, and no worker that is started in {Path.cwd()} can import its functions. Start "
-        f"workers in {root}, and run `python -m {_module_in(root, script)}` there"
+        f"{script} runs as a script, and no worker that is started in {Path.cwd()} can import its "
+        f"functions. Start workers in {root}, and run `python -m {_module_in(root, script)}` there"
     )
 
 
 def _import_folders(script: Path) -> list[Path]:
-    """The folders of ``sys.path``, with the working folder in the place of the script's, as workers search it."""
+    """The folders of ``sys.path``, with the working folder in the place of the script's, as workers
+    search it.
+    """
     others = [Path(os.path.realpath(entry)) for entry in sys.path if entry]
     with suppress(ValueError):
         others.remove(script.parent)

@@ -1,8 +1,8 @@
 """Read the text of a spec, YAML or JSON, into plain values with their places.
 
-Only what JSON can say is read: tags are refused, and so are words that YAML 1.1 and 1.2 read differently (``no``,
-``010``, ``1_000``). Only code that reads a text imports this file, since a coordinator
-is mostly given specs as values, and then needs no parser.
+Only what JSON can say is read: tags are refused, and so are words that YAML 1.1 and 1.2 read
+differently (``no``, ``010``, ``1_000``). Only code that reads a text imports this file, since a
+coordinator is mostly given specs as values, and then needs no parser.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ Place = tuple[int, int]  # line and column, counted from 1
 
 
 class Node(NamedTuple):
-    """One plain value with its place; ``parts`` has the nodes of a list by index, or of a mapping by key."""
+    """One plain value with its place; ``parts`` has the nodes of a list by index, or of a mapping
+    by key.
+    """
 
     value: Any
     place: Place
@@ -79,7 +81,9 @@ class Reading:
     problems: tuple[Problem, ...] = ()
 
     def located(self, problem: Problem) -> Problem:
-        """``problem`` with the line and column of its place, or of the nearest place around it that is written."""
+        """``problem`` with the line and column of its place, or of the nearest place around it that
+        is written.
+        """
         if problem.line is not None:
             return problem
         node, on_key = self.root, problem.on_key
@@ -97,7 +101,9 @@ class Reading:
 
 
 def read_file(path: str | os.PathLike[str]) -> Written:
-    """The spec in a YAML or JSON file. Raises: SpecError: as for `read_text`, or the file cannot be read."""
+    """The spec in a YAML or JSON file. Raises: SpecError: as for `read_text`, or the file cannot be
+    read.
+    """
     source = os.fspath(path)
     try:
         with open(source, "rb") as file:
@@ -117,7 +123,9 @@ def read_file(path: str | os.PathLike[str]) -> Written:
 
 
 def written_in(text: str, source: str, folder: Path | None) -> Written:
-    """The spec in ``text``; ``folder``: where ``sql_file:`` is looked for. Raises: SpecError: as for `read_text`."""
+    """The spec in ``text``; ``folder``: where ``sql_file:`` is looked for. Raises: SpecError: as
+    for `read_text`.
+    """
     reading = read_text(text, source)
     return Written(reading.root.value, reading.located, reading.problems, folder)
 
@@ -148,8 +156,9 @@ def read_text(text: str, source: str) -> Reading:
     """The values in ``text``: JSON if ``source`` ends in ``.json`` or the text is JSON, else YAML.
 
     Raises:
-        SpecError: empty, too big, too deep, or neither YAML nor JSON. Problems that leave the rest readable
-            (a key that is written twice, a word that readers disagree about) are in ``Reading.problems`` instead.
+        SpecError: empty, too big, too deep, or neither YAML nor JSON. Problems that leave the rest
+            readable (a key that is written twice, a word that readers disagree about) are in
+            ``Reading.problems`` instead.
     """
     builder = _Builder(source)
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
@@ -188,7 +197,8 @@ def read_text(text: str, source: str) -> Reading:
 
 
 def plain_scalar(text: str) -> str | int | float | bool | None:
-    """The value of a word without quotes: ``2013`` is a number, ``true`` a truth value, ``2013-01-01`` text.
+    """The value of a word without quotes: ``2013`` is a number, ``true`` a truth value,
+    ``2013-01-01`` text.
 
     Raises:
         ValueError: YAML 1.1 and 1.2 disagree about it, or JSON has no such number.
@@ -203,8 +213,8 @@ def plain_scalar(text: str) -> str | int | float | bool | None:
         return int(text)
     if _UNCLEAR.fullmatch(text):
         raise ValueError(
-            f"{shown} without quotes is not the same to all readers of YAML and JSON; write true, false or plain "
-            "digits, or put it in quotes"
+            f"{shown} without quotes is not the same to all readers of YAML and JSON; write true, "
+            "false or plain digits, or put it in quotes"
         )
     if _FLOAT.fullmatch(text):
         if math.isinf(number := float(text)):
@@ -214,7 +224,9 @@ def plain_scalar(text: str) -> str | int | float | bool | None:
 
 
 class _Builder:
-    """Builds the nodes from the events of a parser, one at a time, so that the bounds hold before memory is spent."""
+    """Builds the nodes from the events of a parser, one at a time, so that the bounds hold before
+    memory is spent.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -268,7 +280,10 @@ class _Builder:
         place = _place(event.start_mark)
         if isinstance(event, yaml.AliasEvent):
             if (node := self._anchors.get(event.anchor)) is None:
-                message = f"the alias *{event.anchor} has no anchor &{event.anchor} whose value ends above it"
+                message = (
+                    f"the alias *{event.anchor} has no anchor &{event.anchor} whose value "
+                    "ends above it"
+                )
                 raise self.refused(message, place, loc)
             self._count(place, len(loc), node.parts.values())
             return node._replace(place=place)
@@ -305,7 +320,10 @@ class _Builder:
             value = self._value(next(events), events, (*loc, key))
             if key in parts:
                 line = (parts[key].key_place or place)[0]
-                message = f"{shorten(key)} is written twice in one mapping, first on line {line}; keep one"
+                message = (
+                    f"{shorten(key)} is written twice in one mapping, first on line {line}; "
+                    "keep one"
+                )
                 self._note(message, place, (*loc, key))
             else:
                 parts[key] = value._replace(key_place=place)

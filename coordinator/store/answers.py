@@ -46,13 +46,17 @@ class Begun:
     attempts: Mapping[str, str | None] | None = None  # by group, as stored, if they were read too
 
     def takeover(self, sweep_every: float) -> bool:
-        """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule 7)."""
+        """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule
+        7).
+        """
         return self.now > self.grace_until and 0 <= self.now - self.alive_at <= 3 * sweep_every
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job about to be stored. ``id`` is made before the first try; ``expected``: its rules ``late``, as JSON."""
+    """A job about to be stored. ``id`` is made before the first try; ``expected``: its rules
+    ``late``, as JSON.
+    """
 
     job: JobRecord
     plans: Mapping[str, str]
@@ -87,7 +91,8 @@ class Submitted:
 
     Attributes:
         new: False if the key had stored the same job before; then this is the last of its retries.
-        new_warehouse: this call made the warehouse; if there should have been one, it is not mounted here.
+        new_warehouse: this call made the warehouse; if there should have been one, it is not
+            mounted here.
         found_as: its status when it was asked for; ``halted``: it cannot go on by itself.
         retried: the job that this one retries because the submit said so.
     """
@@ -109,8 +114,14 @@ class Submitted:
     def told(self) -> str:
         """In words, for a job that is not new, or a retry."""
         if self.retried and self.new:
-            return f"Job {self.retried} of this key had not finished well; it is retried as job {self.id}"
-        text = f"The same spec was submitted under this key before: job {self.id}, which is {self.found_as}"
+            return (
+                f"Job {self.retried} of this key had not finished well; it is retried as job "
+                f"{self.id}"
+            )
+        text = (
+            f"The same spec was submitted under this key before: job {self.id}, which is "
+            f"{self.found_as}"
+        )
         if self.halted:
             return f"{text} and cannot go on by itself, and `unstuck why {self.id}` says what helps"
         return (

@@ -1,7 +1,9 @@
-"""Dead letters: reports that could not be applied, notices that could not be sent, and submits that were refused.
+"""Dead letters: reports that could not be applied, notices that could not be sent, and submits that
+were refused.
 
-A replay puts a report back onto the report stream, for a coordinator to apply, and a notice back into the queue of its
-target; a submit is mended where it was sent. The job's event log says who did it.
+A replay puts a report back onto the report stream, for a coordinator to apply, and a notice back
+into the queue of its target; a submit is mended where it was sent. The job's event log says who did
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class DeadLetters:
         return [DeadLetter.of(*entry) for entry in self._entries("-", "+")]
 
     def newest(self, most: int = 100, before: str = "") -> list[DeadLetter]:
-        """At most ``most`` dead letters, the newest first; ``before``: only those older than the one of this id."""
+        """At most ``most`` dead letters, the newest first; ``before``: only those older than the
+        one of this id.
+        """
         entries = cast(
             list[tuple[str, Fields]],
             self._redis.xrevrange(self._keys.dead, max=f"({before}" if before else "+", count=most),
@@ -73,7 +77,9 @@ class DeadLetters:
         return int(self._redis.xlen(self._keys.dead))
 
     def add_refused(self, task: str, reason: str, asked: Mapping[str, str]) -> None:
-        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``asked``: shown as it is."""
+        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``asked``:
+        shown as it is.
+        """
         short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in asked.items()}
         entry = {
             "reason": shorten(reason, MOST_OF_A_VALUE),
@@ -93,9 +99,11 @@ class DeadLetters:
         return found
 
     def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Put a report back for the coordinators to apply. Durable and idempotent: it goes back once.
+        """Put a report back for the coordinators to apply. Durable and idempotent: it goes back
+        once.
 
-        Refused where the report would be a dead letter again at once: it cannot be read, or its job is unknown.
+        Refused where the report would be a dead letter again at once: it cannot be read, or its job
+        is unknown.
         """
         letter = self._find(report)
         if letter is not None and (why := unreadable(letter)):
@@ -136,8 +144,8 @@ class DeadLetters:
             )
         if word == "UNKNOWN_JOB":
             text = (
-                f"report {report} stays a dead letter: no job {job} is in the store to apply it to. "
-                f"Replay it when the job is there, or drop it: unstuck dead drop {report}"
+                f"report {report} stays a dead letter: no job {job} is in the store to apply it "
+                f"to. Replay it when the job is there, or drop it: unstuck dead drop {report}"
             )
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         done = f"is on its way to a coordinator again; `unstuck events {job}` shows it"
@@ -189,7 +197,10 @@ def _job_of(report: DeadLetter) -> str:
 
 def _gone(report: str) -> str:
     if not _is_id(report):
-        return f"{report!r} is no id of a dead letter; expected one like 1388534400000-0, from `unstuck dead list`"
+        return (
+            f"{report!r} is no id of a dead letter; expected one like 1388534400000-0, from "
+            "`unstuck dead list`"
+        )
     return f"there is no dead letter {report}; `unstuck dead list` shows them all"
 
 

@@ -28,7 +28,9 @@ class ExpectedJobsStore:
         return float(seconds + micros / 1e6)
 
     def all(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Each expected name with the rules that a submit has left, and each name with its state, as JSON."""
+        """Each expected name with the rules that a submit has left, and each name with its state,
+        as JSON.
+        """
         pipe = self._redis.pipeline(transaction=False)
         for key in (self._keys.expected, self._keys.expected_state):
             pipe.hgetall(key)
@@ -45,7 +47,8 @@ class ExpectedJobsStore:
         return {name for name, line in zip(names, lines, strict=True) if line is not None}
 
     def submitted(self, since: str, most: int) -> list[tuple[str, float]]:
-        """Jobs of any name that were submitted since then, and when; the first ``most`` of them, the oldest first.
+        """Jobs of any name that were submitted since then, and when; the first ``most`` of them,
+        the oldest first.
 
         ``since``: Unix seconds; with ``(`` before them, later than that.
         """
@@ -55,7 +58,9 @@ class ExpectedJobsStore:
         return cast(list[tuple[str, float]], found)
 
     def lines(self, names: Iterable[str], jobs: Sequence[str]) -> Iterator[str]:
-        """Those lines of the list, as JSON, of ``jobs`` that may be of these names; in the order of ``jobs``."""
+        """Those lines of the list, as JSON, of ``jobs`` that may be of these names; in the order of
+        ``jobs``.
+        """
         wanted = [f'"name":{json.dumps(name)}' for name in names]
         for start in range(0, len(jobs), AT_ONCE):
             lines = cast(
@@ -67,6 +72,8 @@ class ExpectedJobsStore:
             )
 
     def note(self, name: str, before: str, after: str, notices: Sequence[str]) -> CommitAnswer:
-        """Write what was judged of a name, with its notices, unless another coordinator has done so."""
+        """Write what was judged of a name, with its notices, unless another coordinator has done
+        so.
+        """
         notices_text = json.dumps(list(notices))
         return CommitAnswer(self._note(name=name, before=before, after=after, notices=notices_text))

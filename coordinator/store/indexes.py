@@ -1,6 +1,8 @@
-"""Puts jobs back into the indexes that have lost them, so that each is decided, listed and forgotten as before.
+"""Puts jobs back into the indexes that have lost them, so that each is decided, listed and
+forgotten as before.
 
-The records are looked through in bounded pieces, one a sweep: a job that stands in no index has no other trace.
+The records are looked through in bounded pieces, one a sweep: a job that stands in no index has no
+other trace.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Indexes:
         return list(self._script(change=json.dumps(change))) if lines else [0]
 
     def _line(self, job: str) -> str:
-        """The line of a job in the list; empty if it has gone, or is left to a newer coordinator."""
+        """The line of a job in the list; empty if it has gone, or is left to a newer
+        coordinator.
+        """
         try:
             try:
                 state = self._store.load(job)

@@ -58,7 +58,8 @@ class Queries:
         low = "-inf" if since is None else since
         indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
         number = -1 if name or limit is None else limit
-        # At one moment: a job that moves from one status to another would else be found twice, or not at all.
+        # At one moment: a job that moves from one status to another would else be found twice, or
+        # not at all.
         pipe = self._redis.pipeline(transaction=True)
         for index in indexes:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
@@ -87,7 +88,9 @@ class Queries:
     def events(
         self, job: str, after: str = "-", count: int = 10_000
     ) -> list[tuple[str, dict[str, Any]]]:
-        """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""
+        """The job's event log from the entry after ``after`` (``-``: from its beginning), the
+        oldest first.
+        """
         low = "-" if after == "-" else f"({after}"
         entries = cast(
             list[tuple[str, dict[str, str]]],
@@ -98,7 +101,9 @@ class Queries:
     def newest_events(
         self, job: str, count: int, before: str = "+"
     ) -> list[tuple[str, dict[str, Any]]]:
-        """At most ``count`` entries of the job's event log before the entry ``before``, the newest first."""
+        """At most ``count`` entries of the job's event log before the entry ``before``, the newest
+        first.
+        """
         high = "+" if before == "+" else f"({before}"
         entries = cast(
             list[tuple[str, dict[str, str]]],
@@ -114,14 +119,17 @@ class Queries:
             after = page[-1][0]
 
     def last_sweep(self) -> tuple[float, float]:
-        """When a coordinator last looked at due jobs, and how often it does, in seconds; 0: not known."""
+        """When a coordinator last looked at due jobs, and how often it does, in seconds; 0: not
+        known.
+        """
         looked, period = cast(
             list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"])
         )
         return float(looked or 0), float(period or 0)
 
     def durations(self, state: JobState) -> dict[str, list[float]]:
-        """Seconds that groups which run now took when they succeeded in earlier jobs of the same name.
+        """Seconds that groups which run now took when they succeeded in earlier jobs of the same
+        name.
 
         Only of jobs among the last ``EARLIER`` before this one, and of at most 500 groups.
         """

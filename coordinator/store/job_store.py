@@ -1,7 +1,8 @@
 """Stores jobs in Redis, with one named call for each transition.
 
-Every write is one Lua script (``coordinator/store/lua``) that validates before it writes and may be repeated, since
-redis-py repeats a command whose reply was lost. ``tasks.protocol.keys`` lists the keys.
+Every write is one Lua script (``coordinator/store/lua``) that validates before it writes and may be
+repeated, since redis-py repeats a command whose reply was lost. ``tasks.protocol.keys`` lists the
+keys.
 """
 
 from __future__ import annotations
@@ -72,12 +73,15 @@ class Store:
             name.rpartition("/")[2]: Script(client, keys, __package__, name) for name in names
         }
 
-    # ---- one pass over one job -----------------------------------------------------------------------
+    # ---- one pass over one job
+    # -----------------------------------------------------------------------
 
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
-        """Take the job's lock and push its due to the end of the lock's term, before anything is read.
+        """Take the job's lock and push its due to the end of the lock's term, before anything is
+        read.
 
-        ``groups``: whose attempts `load` will want; they are read at once, unless they are too many for that.
+        ``groups``: whose attempts `load` will want; they are read at once, unless they are too many
+        for that.
         """
         names = list(dict.fromkeys(groups)) if len(groups) <= READ_AT_ONCE else []
         answer = self._scripts["lock_job"](
@@ -160,7 +164,9 @@ class Store:
     def _glance(
         self, job: str, cached: JobState, groups: Sequence[str]
     ) -> tuple[str | None, dict[str, str | None]]:
-        """The job's commit, and the attempts of ``groups`` as stored; no commit if plans or inputs were lost since."""
+        """The job's commit, and the attempts of ``groups`` as stored; no commit if plans or inputs
+        were lost since.
+        """
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(keys.job, "commit")
@@ -175,7 +181,9 @@ class Store:
     def commit(
         self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None
     ) -> CommitAnswer:
-        """Write everything that a decision changed, all or nothing, if no other commit came after the load."""
+        """Write everything that a decision changed, all or nothing, if no other commit came after
+        the load.
+        """
         old, new = decision.old, decision.job
         change = {
             "id": commit_id,
@@ -280,7 +288,8 @@ class Store:
         now: float,
         tell: Callable[[Decision], None] = lambda decision: None,
     ) -> None:
-        """Stop deciding a job that cannot be decided: it is HALTED with ``reason`` until a person acts.
+        """Stop deciding a job that cannot be decided: it is HALTED with ``reason`` until a person
+        acts.
 
         Nothing happens to a job that has ended, or that another pass commits at this moment.
 
@@ -331,10 +340,14 @@ class Store:
         ready, notify = self._keys.ready(lane), self._keys.notify(queue)
         return {"queue": queue, "pool": pool_of(lane), "ready": ready, "notify": notify}
 
-    # ---- the sweep -----------------------------------------------------------------------------------
+    # ---- the sweep
+    # -----------------------------------------------------------------------------------
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
-        """Say that the sweep is alive. Returns the time of Redis and the age of the tick before, in seconds."""
+        """Say that the sweep is alive.
+
+        Returns the time of Redis and the age of the tick before, in seconds.
+        """
         now, gap = self._scripts["note_sweep"](period=period, lease_ttl=lease_ttl)
         return float(now), float(gap)
 
@@ -359,7 +372,10 @@ class Store:
         return seconds + micros / 1e6, dict(found)
 
     def forget_ended(self, now: float, limit: int = 100) -> int:
-        """Drop jobs past their retention from the indexes; their own keys have expired. Returns how many."""
+        """Drop jobs past their retention from the indexes; their own keys have expired.
+
+        Returns how many.
+        """
         ended = cast(
             list[str], self._redis.zrangebyscore(self._keys.ended, "-inf", now, start=0, num=limit)
         )
@@ -377,9 +393,11 @@ class Store:
         return len(ended)
 
     def usual(self, name: str, schedule: str) -> float:
-        """The usual seconds from the first claim of a job of this name to its end; 0 while too few have FINISHED.
+        """The usual seconds from the first claim of a job of this name to its end; 0 while too few
+        have FINISHED.
 
-        ``schedule``: of which it is a run, if so; then its runs are looked at, else the newest jobs.
+        ``schedule``: of which it is a run, if so; then its runs are looked at, else the newest
+        jobs.
         """
         index = (
             self._keys.of_schedule(schedule).schedule_runs
@@ -399,7 +417,8 @@ class Store:
         ]
         return max(0.0, median(took)) if len(took) >= 3 else 0.0
 
-    # ---- the fleet -----------------------------------------------------------------------------------
+    # ---- the fleet
+    # -----------------------------------------------------------------------------------
 
     def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
         """Per queue, the runners that listen on it: those heard of within ``max_age`` seconds."""
@@ -432,9 +451,11 @@ class Store:
     def wake_ups(
         self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
     ) -> dict[str, int]:
-        """How many wake-ups to send to each queue: one for each offer that may be taken, none beyond the idle runners.
+        """How many wake-ups to send to each queue: one for each offer that may be taken, none
+        beyond the idle runners.
 
-        Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the first listener.
+        Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the
+        first listener.
         """
         names, keys = served(lanes, listening), self._keys
         pools = sorted({*map(pool_of, names)} - {""})
@@ -465,7 +486,9 @@ class Store:
 
 
 def _published(job: JobRecord) -> dict[str, tuple[str, int]]:
-    """The datasets of which a job has published a new version, and its rows, by how the store names them."""
+    """The datasets of which a job has published a new version, and its rows, by how the store names
+    them.
+    """
     published = job.published.items() if job.version else ()
     return {at_warehouse(name, job.warehouse): (name, rows) for name, rows in published}
 

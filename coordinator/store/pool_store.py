@@ -1,4 +1,6 @@
-"""Pools: how many attempts may use the same thing at once, such as a database, whatever job they belong to."""
+"""Pools: how many attempts may use the same thing at once, such as a database, whatever job they
+belong to.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class PoolView:
 
 
 class Pools:
-    """The pools of one Redis. A pool that nobody has set has one slot, and is there only while something uses it."""
+    """The pools of one Redis.
+
+    A pool that nobody has set has one slot, and is there only while something uses it.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
@@ -68,7 +73,8 @@ class Pools:
         pool = next((pool for pool in self.all() if pool.name == name), None)
         if pool is not None and pool.used + pool.waiting:
             raise Refused(
-                f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} wait for one"
+                f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} wait for "
+                "one"
             )
         return bool(self._redis.hdel(self._keys.pools, name))
 

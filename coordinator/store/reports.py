@@ -1,4 +1,5 @@
-"""The report stream: workers report on it, and coordinators read it at least once through a consumer group.
+"""The report stream: workers report on it, and coordinators read it at least once through a
+consumer group.
 
 A report that cannot be applied becomes a dead letter, with the reason, and is never just acked.
 """
@@ -39,13 +40,16 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A report that could not be applied, a notice that could not be sent, or a task that was refused, and the reason.
+    """A report that could not be applied, a notice that could not be sent, or a task that was
+    refused, and the reason.
 
     Attributes:
         entry: the id of a report on the report stream, which says when the worker sent it.
-        deliveries: how often a coordinator was given it, or tried to send it, before; 0 if that was not recorded.
+        deliveries: how often a coordinator was given it, or tried to send it, before; 0 if that was
+            not recorded.
         notice: of a notice, its JSON; ``to``: the target that it was for.
-        task: the Celery task of a refused submit, such as ``unstuck.submit``; its fields say what it was to store.
+        task: the Celery task of a refused submit, such as ``unstuck.submit``; its fields say what
+            it was to store.
         raw: the entry of the dead stream, unchanged.
     """
 
@@ -71,16 +75,24 @@ class DeadLetter:
 
     @property
     def subject(self) -> str:
-        """Of a report its token, of a notice its event and for whom it was, of a task who sent it."""
+        """Of a report its token, of a notice its event and for whom it was, of a task who sent
+        it.
+        """
         if self.task:
             return self.fields.get("by", "?")
         if self.notice:
-            return f"{self.fields.get('event', '?')} of {self.fields.get('name', '?')}, for {self.to or '?'}"
+            return (
+                f"{self.fields.get('event', '?')} of {self.fields.get('name', '?')}, for "
+                f"{self.to or '?'}"
+            )
         return self.fields.get("token", "?")
 
     @classmethod
     def of(cls, entry_id: str, raw: Fields) -> DeadLetter:
-        """One entry of the dead stream. An entry that this project did not write is shown as far as it can be."""
+        """One entry of the dead stream.
+
+        An entry that this project did not write is shown as far as it can be.
+        """
         try:
             text = raw.get("report", raw.get("notice", raw.get("asked", "{}")))
             fields = {str(name): str(value) for name, value in json.loads(text).items()}
@@ -101,7 +113,10 @@ class DeadLetter:
 
 
 class ReportStream:
-    """The report stream, as one consumer sees it. ``client`` must decode responses and wait longer than ``block``."""
+    """The report stream, as one consumer sees it.
+
+    ``client`` must decode responses and wait longer than ``block``.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys, consumer: str) -> None:
         self._redis = client
@@ -140,8 +155,8 @@ class ReportStream:
         Raises:
             redis.RedisError: the store is away, or refuses writes.
         """
-        # A store whose memory is full would give reports out, and count that, though none can be applied. It refuses
-        # this write first.
+        # A store whose memory is full would give reports out, and count that, though none can be
+        # applied. It refuses this write first.
         self._redis.xgroup_createconsumer(self._keys.reports, REPORT_GROUP, self._consumer)
         answer = cast(
             Any,
@@ -165,7 +180,8 @@ class ReportStream:
             self._consumer,
         )
         times = {one["message_id"]: int(one["times_delivered"]) for one in pending}
-        # Other entries of this consumer may lie between the first and the last; an entry without a count is new.
+        # Other entries of this consumer may lie between the first and the last; an entry without a
+        # count is new.
         return [
             StreamEntry(entry_id, fields or {}, times.get(entry_id, 1))
             for entry_id, fields in answer[1]
@@ -190,7 +206,10 @@ class ReportStream:
             self._redis.xack(self._keys.reports, REPORT_GROUP, *(entry.id for entry in entries))
 
     def trim(self) -> int:
-        """Drop entries that every consumer has acked: by the oldest pending id, never by length. Returns how many."""
+        """Drop entries that every consumer has acked: by the oldest pending id, never by length.
+
+        Returns how many.
+        """
         self._forget_consumers()
         groups = self._redis.xinfo_groups(self._keys.reports)
         bounds = []

@@ -1,4 +1,6 @@
-"""How many wake-ups each queue gets: never more than runners are idle, where one listens on several queues too."""
+"""How many wake-ups each queue gets: never more than runners are idle, where one listens on several
+queues too.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 
 
 def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
-    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says something later.
+    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says
+    something later.
 
     Args:
-        polled_at: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time ahead was
-            noted before the clock was set back, and does not count.
+        polled_at: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A
+            time ahead was noted before the clock was set back, and does not count.
     """
     return (
         polled_at < 0
@@ -24,7 +27,9 @@ def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
 
 
 def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:
-    """Those of ``lanes`` that some runner may empty: not those of versions that no runner of their queue has."""
+    """Those of ``lanes`` that some runner may empty: not those of versions that no runner of their
+    queue has.
+    """
     return sorted(
         lane
         for lane in lanes
@@ -39,9 +44,11 @@ def share_wake_ups(
     idle: Iterable[RunnerStatus],
     listening: Mapping[str, Collection[RunnerStatus]],
 ) -> dict[str, int]:
-    """How many wake-ups to send to each queue with ``offers``. Queues take turns in choosing idle runners.
+    """How many wake-ups to send to each queue with ``offers``. Queues take turns in choosing idle
+    runners.
 
-    A runner that is woken takes the offers of all its queues, so one wake-up on one of them is enough. Who listens on
+    A runner that is woken takes the offers of all its queues, so one wake-up on one of them is
+    enough. Who listens on
     few queues is chosen first: the others may be needed elsewhere.
 
     Args:

@@ -1,4 +1,6 @@
-"""Stores schedules in Redis: their records, their event logs, the jobs of their runs, and when each must be decided."""
+"""Stores schedules in Redis: their records, their event logs, the jobs of their runs, and when each
+must be decided.
+"""
 
 from __future__ import annotations
 
@@ -111,13 +113,16 @@ class ScheduleStore:
                 found += [ScheduleRecord.from_json(text, commit or "", spec or "")] if text else []
             except (ValueError, TypeError) as error:
                 damaged[name] = (
-                    f"the record of schedule {name} cannot be read, so it does not run ({in_short(error)}); "
-                    f"`unstuck schedule remove {name}`, and set it again from its spec"
+                    f"the record of schedule {name} cannot be read, so it does not run "
+                    f"({in_short(error)}); `unstuck schedule remove {name}`, and set it again from "
+                    "its spec"
                 )
         return found, damaged
 
     def last_commit(self, name: str) -> str:
-        """The last commit of a schedule, also of one whose record cannot be read; empty if there is none."""
+        """The last commit of a schedule, also of one whose record cannot be read; empty if there is
+        none.
+        """
         return (
             cast(str | None, self._redis.hget(self._keys.of_schedule(name).schedule, "commit"))
             or ""
@@ -165,9 +170,11 @@ class ScheduleStore:
         keep: float,
         notices: Sequence[str] = (),
     ) -> CommitAnswer:
-        """Forget a schedule, and all that is known of it but the jobs of its runs, if ``expect`` is its last commit.
+        """Forget a schedule, and all that is known of it but the jobs of its runs, if ``expect`` is
+        its last commit.
 
-        Its event log stays for ``keep`` seconds, with ``event`` as the last one. ``notices`` (JSON) are told with it.
+        Its event log stays for ``keep`` seconds, with ``event`` as the last one. ``notices`` (JSON)
+        are told with it.
         """
         keys = vars(self._keys.of_schedule(name))
         return CommitAnswer(
@@ -183,13 +190,18 @@ class ScheduleStore:
         )
 
     def ticks(self, name: str, first: float, last: float = math.inf) -> dict[float, Tick]:
-        """The ticks from ``first`` to ``last`` that had a run or were skipped, in order, by their instant."""
+        """The ticks from ``first`` to ``last`` that had a run or were skipped, in order, by their
+        instant.
+        """
         texts = self._redis.zrangebyscore(self._keys.of_schedule(name).schedule_ticks, first, last)
         found = (Tick.from_text(text) for text in cast(list[str], texts))
         return {tick.at: tick for tick in found}
 
     def forget_runs(self, name: str, keep: int) -> int:
-        """Let the jobs of all but the newest ``keep`` runs leave the store, at most 100 at once. Returns how many."""
+        """Let the jobs of all but the newest ``keep`` runs leave the store, at most 100 at once.
+
+        Returns how many.
+        """
         any_job = vars(self._keys.of("\0"))
         return int(
             self._scripts["forget_runs"](
@@ -206,7 +218,9 @@ class ScheduleStore:
         return int(self._scripts["repair_due"]())
 
     def published(self, warehouse: str, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
-        """The newest version of each of these datasets that a job has published, and when, if any."""
+        """The newest version of each of these datasets that a job has published, and when, if
+        any.
+        """
         return self.published_of([(warehouse, datasets)])[0]
 
     def published_of(
@@ -230,14 +244,18 @@ class ScheduleStore:
         return answers
 
     def note_backlog(self, name: str, backlog: Backlog, *, told: bool = False) -> None:
-        """Note what the streams of a schedule have unread. ``told``: a rule concerns it, so it is decided at once."""
+        """Note what the streams of a schedule have unread. ``told``: a rule concerns it, so it is
+        decided at once.
+        """
         keys = vars(self._keys.of_schedule(name))
         self._scripts["note_backlog"](
             name=name, backlog=backlog.to_json(), told=int(told), schedule=keys["schedule"]
         )
 
     def backlogs(self, names: Sequence[str]) -> list[Backlog | None]:
-        """The backlog of each of these schedules, as a coordinator saw it last; None: none has looked yet."""
+        """The backlog of each of these schedules, as a coordinator saw it last; None: none has
+        looked yet.
+        """
         texts = (
             cast(list[str | None], self._redis.hmget(self._keys.backlogs, list(names)))
             if names
@@ -246,7 +264,10 @@ class ScheduleStore:
         return [None if text is None else _backlog_in(text) for text in texts]
 
     def note_published(self, warehouse: str, dataset: str, version: int) -> None:
-        """Let schedules that follow the dataset know of a version that no job has published. May be repeated."""
+        """Let schedules that follow the dataset know of a version that no job has published.
+
+        May be repeated.
+        """
         field, after = at_warehouse(dataset, warehouse), self._keys.after("")
         self._scripts["note_published"](field=field, dataset=dataset, version=version, after=after)
 
@@ -255,11 +276,12 @@ class ScheduleStore:
         return sorted(cast(list[str], self._redis.hkeys(self._keys.schedules)))
 
     def unwell(self, overdue: float, behind: float, most: int) -> list[str]:
-        """The names of schedules that need a look, at most so many of each kind, by their short lines alone.
+        """The names of schedules that need a look, at most so many of each kind, by their short
+        lines alone.
 
-        Those that are HALTED or tried again, whose last run failed, or with a problem that was told; that nobody has
-        decided ``overdue`` seconds after their time; and those of which a coordinator has seen something unread that is
-        ``behind`` seconds old.
+        Those that are HALTED or tried again, whose last run failed, or with a problem that was
+        told; that nobody has decided ``overdue`` seconds after their time; and those of which a
+        coordinator has seen something unread that is ``behind`` seconds old.
         """
         now, pipe = self.now(), self._redis.pipeline(transaction=False)
         pipe.hgetall(self._keys.schedules)
@@ -282,7 +304,9 @@ class ScheduleStore:
         return self._redis.zmscore(self._keys.schedules_due, list(names)) if names else []
 
     def runs_of(self, names: Sequence[str], most: int) -> list[list[str]]:
-        """The jobs of the runs of each of these schedules, the newest first, at most so many of each."""
+        """The jobs of the runs of each of these schedules, the newest first, at most so many of
+        each.
+        """
         pipe = self._redis.pipeline(transaction=False)
         for name in names:
             pipe.zrevrange(self._keys.of_schedule(name).schedule_runs, 0, most - 1)
@@ -295,7 +319,9 @@ class ScheduleStore:
 
 
 def _needs_a_look(line: str) -> bool:
-    """Whether the schedule with this short line may not be well; of a damaged line, its record says so."""
+    """Whether the schedule with this short line may not be well; of a damaged line, its record says
+    so.
+    """
     try:
         known = json.loads(line)
         status = ScheduleStatus(known["status"])
@@ -306,7 +332,9 @@ def _needs_a_look(line: str) -> bool:
 
 
 def _backlog_in(text: str) -> Backlog | None:
-    """The backlog that a coordinator has noted; None if it cannot be read: the next look writes it anew."""
+    """The backlog that a coordinator has noted; None if it cannot be read: the next look writes it
+    anew.
+    """
     try:
         return Backlog.from_json(text)
     except ValueError:

@@ -1,7 +1,8 @@
-"""The staging index: the jobs that have ended, where their files lie, and when the staging collector looks next.
+"""The staging index: the jobs that have ended, where their files lie, and when the staging
+collector looks next.
 
-The commit that ends a job adds it, and it leaves when nothing of it may ever be removed any more. The index outlives
-the job's record, because the last look comes after the record has expired.
+The commit that ends a job adds it, and it leaves when nothing of it may ever be removed any more.
+The index outlives the job's record, because the last look comes after the record has expired.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _AT_ONCE = 200  # jobs whose records are read in one round trip
 
 
 def staging_record(job: JobRecord, released_after: float) -> dict[str, Any] | None:
-    """The entry that the commit that ends ``job`` adds to the index; None if the job has no warehouse."""
+    """The entry that the commit that ends ``job`` adds to the index; None if the job has no
+    warehouse.
+    """
     if not job.warehouse or not job.warehouse_id:
         return None
     known = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
@@ -32,14 +35,19 @@ def staging_record(job: JobRecord, released_after: float) -> dict[str, Any] | No
 
 
 class StagingIndex(Staging):
-    """The index in one Redis. ``client`` must decode responses. Every call may raise redis.RedisError."""
+    """The index in one Redis. ``client`` must decode responses.
+
+    Every call may raise redis.RedisError.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         super().__init__(client, keys)
         self._take = Script(client, keys, __package__, "take_staging")
 
     def take(self, now: float, limit: int, term: float) -> list[Staged]:
-        """Jobs to look at, the most overdue first; each is given out again after ``term`` seconds."""
+        """Jobs to look at, the most overdue first; each is given out again after ``term``
+        seconds.
+        """
         taken = self._take(time=now, most=limit, again_at=now + term)
         return [_read(job, json.loads(text)) for job, text in taken]
 
@@ -60,9 +68,11 @@ class StagingIndex(Staging):
 
     @contextmanager
     def hold(self, reader: str, warehouse_id: str, version: int, until: float) -> Iterator[None]:
-        """Have no vacuum remove ``version`` within the block; ``until``: seconds since the epoch, if this process dies.
+        """Have no vacuum remove ``version`` within the block; ``until``: seconds since the epoch,
+        if this process dies.
 
-        A vacuum that has begun before says in the log which versions it removes: look there within the block.
+        A vacuum that has begun before says in the log which versions it removes: look there within
+        the block.
         """
         self._redis.hset(self._keys.holds, reader, json.dumps([warehouse_id, version, until]))
         try:
@@ -79,10 +89,11 @@ class StagingIndex(Staging):
                 yield version, reader
 
     def oldest_read(self, warehouse_id: str, removed: int) -> tuple[int, str] | None:
-        """The oldest version that a job or a restore of this warehouse may read, and its name; None if there is none.
+        """The oldest version that a job or a restore of this warehouse may read, and its name; None
+        if there is none.
 
-        An open job reads the newest version at its submit, and those that its spec names; the retry of an ended one
-        reads only the latter, if no vacuum has ``removed`` them.
+        An open job reads the newest version at its submit, and those that its spec names; the retry
+        of an ended one reads only the latter, if no vacuum has ``removed`` them.
         """
         unfinished = [
             self._keys.due,
@@ -108,7 +119,9 @@ class StagingIndex(Staging):
 
 
 def _versions_named(spec: str) -> Iterator[int]:
-    """The versions that a stored spec names in ``inputs:``. None of a damaged one: its job cannot run."""
+    """The versions that a stored spec names in ``inputs:``. None of a damaged one: its job cannot
+    run.
+    """
     with suppress(ValueError, TypeError, AttributeError, KeyError):
         for group in json.loads(spec)["groups"] if '"version"' in spec else ():
             named = (wanted.get("version") for wanted in group.get("inputs", {}).values())

@@ -1,4 +1,5 @@
-"""Totals of all jobs that have ended, by name, for the metrics: a commit adds one ended job to them, once.
+"""Totals of all jobs that have ended, by name, for the metrics: a commit adds one ended job to
+them, once.
 
 Times are counted in buckets, as a histogram of Prometheus has them.
 """
@@ -25,7 +26,8 @@ class Totals:
 
     Attributes:
         counts: how many jobs ended with each status.
-        buckets: how many times were at most as long as each of ``BUCKETS``, and beside them longer than all.
+        buckets: how many times were at most as long as each of ``BUCKETS``, and beside them longer
+            than all.
         seconds: all times together.
     """
 
@@ -43,12 +45,16 @@ class Totals:
 
 
 def job_of(field: str) -> str | None:
-    """The name of the job of a field, empty for all those that are not counted by themselves; None: it is no job's."""
+    """The name of the job of a field, empty for all those that are not counted by themselves; None:
+    it is no job's.
+    """
     return field.removeprefix(_JOB) if field.startswith(_JOB) else None
 
 
 def ended_as(job: JobRecord, publishing: float | None) -> dict[str, Any]:
-    """The amounts that ``count_ended.lua`` adds for an ended job. ``publishing``: its seconds, if it published."""
+    """The amounts that ``count_ended.lua`` adds for an ended job. ``publishing``: its seconds, if
+    it published.
+    """
     ran = _timed(job.ended_at - job.started_at) if job.started_at else {}
     published = {} if publishing is None else _timed(publishing)
     return {

@@ -1,4 +1,6 @@
-"""Traces through the SDK of OpenTelemetry, with the exporter that the ``OTEL_*`` variables of the user name."""
+"""Traces through the SDK of OpenTelemetry, with the exporter that the ``OTEL_*`` variables of the
+user name.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ class TraceExport:
 
 
 def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
-    """The exporters that ``OTEL_TRACES_EXPORTER`` names; each reads its own variables. Raises: LookupError."""
+    """The exporters that ``OTEL_TRACES_EXPORTER`` names; each reads its own variables. Raises:
+    LookupError.
+    """
     made = []
     for name in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
         protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get(

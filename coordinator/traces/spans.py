@@ -1,4 +1,6 @@
-"""The trace of an ended job, from its record and its event log: spans of job, groups and attempts (pure)."""
+"""The trace of an ended job, from its record and its event log: spans of job, groups and attempts
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class JobSpan:
     """One span of a trace.
 
     Attributes:
-        key: the same for the same span of the same job, however often it is made; its id follows from it.
+        key: the same for the same span of the same job, however often it is made; its id follows
+            from it.
         parent: the key of the span around it; empty: it is that of the job.
         start, end: seconds since the epoch, by the clock of Redis.
         error: code and text, if it failed.

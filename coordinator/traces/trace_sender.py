@@ -1,7 +1,9 @@
-"""Sends one trace for each ended job, from its event log, in a thread of one coordinator; deciding knows nothing of it.
+"""Sends one trace for each ended job, from its event log, in a thread of one coordinator; deciding
+knows nothing of it.
 
-What was sent is noted afterwards, so it is sent at least once, and each time with the same ids. What cannot be sent is
-tried again until its job has been over for an hour; a trace that fails while others arrive is given up before.
+What was sent is noted afterwards, so it is sent at least once, and each time with the same ids.
+What cannot be sent is tried again until its job has been over for an hour; a trace that fails while
+others arrive is given up before.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ class TraceSender:
                 log.exception("traces could not be sent; they are tried again")
 
     def look(self) -> int:
-        """Send the traces of jobs that have ended since the last look. Returns how many. Raises: redis.RedisError."""
+        """Send the traces of jobs that have ended since the last look. Returns how many. Raises:
+        redis.RedisError.
+        """
         if not self._is_sender():
             self._from = 0.0
             return 0
@@ -170,7 +174,9 @@ class TraceSender:
 
 
 class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Runs the sender beside the consumer of a coordinator's Celery worker; it is kept while Celery reconnects."""
+    """Runs the sender beside the consumer of a coordinator's Celery worker; it is kept while Celery
+    reconnects.
+    """
 
     requires = ("celery.worker.consumer.connection:Connection",)
 

@@ -1,6 +1,9 @@
-"""Drops the flights out of New York into a folder, a file for each hour: what ``departures.yaml`` loads."""
+"""Drops the flights out of New York into a folder, a file for each hour: what ``departures.yaml``
+loads.
+"""
 
-# From the root of the repository: python -m examples.arriving.feeder /data/landing/flights --days 3 --every 1
+# From the root of the repository: python -m examples.arriving.feeder /data/landing/flights --days 3
+# --every 1
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ COLUMNS = ("time_hour", "carrier", "flight", "origin", "dest", "dep_delay")
 
 
 def hours(days: int) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of a file for each hour in which flights were to leave, in the first days of 2013."""
+    """The name and the content of a file for each hour in which flights were to leave, in the first
+    days of 2013.
+    """
     flights = read_table("flights").select(["month", "day", *COLUMNS])
     first = pc.and_(pc.equal(flights["month"], 1), pc.less_equal(flights["day"], days))
     flights = flights.filter(first).select(COLUMNS)
@@ -34,7 +39,9 @@ def hours(days: int) -> Iterator[tuple[str, bytes]]:
 
 
 def drop(folder: Path, name: str, content: bytes) -> None:
-    """Write a file under a name that does not count, and rename it once it is whole: no reader finds half of it."""
+    """Write a file under a name that does not count, and rename it once it is whole: no reader
+    finds half of it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{name}.part"
     part.write_bytes(content)

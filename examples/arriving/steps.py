@@ -1,4 +1,6 @@
-"""The steps of the load of files that arrive (``departures.yaml``) and of its report, in plain Python with Arrow."""
+"""The steps of the load of files that arrive (``departures.yaml``) and of its report, in plain
+Python with Arrow.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ def weather(spark: None, ctx: StepContext) -> pa.Table:
 
 
 def departures(spark: None, ctx: StepContext) -> pa.Table:
-    """The flights that have arrived since the last run, each with the weather of its airport and hour."""
+    """The flights that have arrived since the last run, each with the weather of its airport and
+    hour.
+    """
     return ctx.input("flights").join(
         ctx.input("weather"), ["origin", "time_hour"], join_type="left outer"
     )
 
 
 def by_hour(spark: None, ctx: StepContext) -> pa.Table:
-    """One row per hour: its flights, how many of them left late or never, and how much it rained."""
+    """One row per hour: its flights, how many of them left late or never, and how much it
+    rained.
+    """
     departures = ctx.input("departures")
     late = pc.fill_null(pc.greater_equal(departures["dep_delay"], LATE_AFTER), False)
     marked = departures.append_column("late", late).append_column(

@@ -1,4 +1,5 @@
-"""One night of a small fleet: what goes wrong, who is told of it, and what the metrics say before and after.
+"""One night of a small fleet: what goes wrong, who is told of it, and what the metrics say before
+and after.
 
 Runs a fleet of its own without Spark, and a receiver of notices that prints what it gets.
 """
@@ -216,7 +217,10 @@ class Night:
 def run(night: Night) -> None:
     """The night, from the evening to the morning."""
     print(
-        f"A fleet starts in {night.folder}: one worker without Spark, a coordinator, a Valkey of its own.",
+        (
+            f"A fleet starts in {night.folder}: one worker without Spark, a coordinator, a Valkey "
+            "of its own."
+        ),
         flush=True,
     )
     night.start(*UNSTUCK, "up", "--workers", "0")
@@ -234,7 +238,8 @@ def run(night: Night) -> None:
     deadline = f"{due + timedelta(minutes=1):%H:%M}"
 
     print(
-        f"\n1. The load of {due:%H:%M} UTC was paused in the evening, and forgotten; it is late at {deadline}."
+        f"\n1. The load of {due:%H:%M} UTC was paused in the evening, and forgotten; it is late at "
+        f"{deadline}."
     )
     spec = night.spec("nightly", NIGHTLY, minute=f"{due:%M}", hour=f"{due:%H}", deadline=deadline)
     night.unstuck("schedule", "set", spec)

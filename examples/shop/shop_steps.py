@@ -23,5 +23,8 @@ def clean(spark: None, ctx: StepContext) -> pa.Table:
 
 def by_region(spark: SparkSession, ctx: StepContext, region: str) -> DataFrame:
     """The orders of one region, counted."""
-    query = "SELECT :region AS region, count(*) AS orders, sum(amount) AS amount FROM sales WHERE region = :region"
+    query = (
+        "SELECT :region AS region, count(*) AS orders, sum(amount) AS amount FROM sales WHERE "
+        "region = :region"
+    )
     return spark.sql(query, args={"region": region})

@@ -1,4 +1,6 @@
-"""Unstuck: Spark pipelines on a fleet of Celery workers. Users import from here; each name is loaded on first use."""
+"""Unstuck: Spark pipelines on a fleet of Celery workers. Users import from here; each name is
+loaded on first use.
+"""
 
 from __future__ import annotations
 
@@ -62,13 +64,14 @@ _NAMES = {
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",
     "unstuck.coordinator.errors": (
-        "BadKey BadRequest DatasetOwned KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport NoSuchSchedule "
-        "NotDurable Refused Unreachable WarehouseSilent"
+        "BadKey BadRequest DatasetOwned KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport "
+        "NoSuchSchedule NotDurable Refused Unreachable WarehouseSilent"
     ),
     "unstuck.tasks.errors": (
-        "DatasetNotFound ExpectationFailed HostUnfit InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "
-        "SettingsInvalid SourceUnavailable TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch "
-        "WarehouseNewer WarehouseUnsafe WarehouseUnsupported"
+        "DatasetNotFound ExpectationFailed HostUnfit InputMissing LogBroken OutputInvalid "
+        "RowsOutside RuleInvalid SettingsInvalid SourceUnavailable TooManyRejectedRows "
+        "Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer WarehouseUnsafe "
+        "WarehouseUnsupported"
     ),
     "unstuck.tasks.settings": "Settings",
     "unstuck.tasks.steps.context": "StepContext",
@@ -80,7 +83,8 @@ __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use (PEP 562): the command line starts fast, and an app that submits needs no Spark.
+    # Loaded on first use (PEP 562): the command line starts fast, and an app that submits needs no
+    # Spark.
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

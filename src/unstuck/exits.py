@@ -44,7 +44,8 @@ def explained(error: Exception) -> tuple[ExitCode, str] | None:
     if isinstance(error, FleetRunning | Refused):
         return ExitCode.REFUSED, str(error)
     if isinstance(error, UnstuckError):
-        # FleetFailed is found by its code: its module is slow to import, and an error path need not have it.
+        # FleetFailed is found by its code: its module is slow to import, and an error path need not
+        # have it.
         return (ExitCode.NOT_WELL if error.code == "FLEET_FAILED" else ExitCode.USAGE), str(error)
     if isinstance(error, ValidationError) and error.title == "Settings":
         return ExitCode.USAGE, describe_invalid(error)

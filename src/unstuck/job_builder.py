@@ -1,7 +1,9 @@
-"""Writes a job in Python: ``Job`` compiles functions and statements to the spec that a YAML file says, nothing else.
+"""Writes a job in Python: ``Job`` compiles functions and statements to the spec that a YAML file
+says, nothing else.
 
-Each group is checked on the line that adds it; the whole, where the spec is asked for. The form of the decorator is
-that of Dagster's assets and of Celery's tasks: a decorated function stays a plain function.
+Each group is checked on the line that adds it; the whole, where the spec is asked for. The form of
+the decorator is that of Dagster's assets and of Celery's tasks: a decorated function stays a plain
+function.
 """
 
 from __future__ import annotations
@@ -133,7 +135,8 @@ class Job:
         """Take the fields of a job in a spec; one that is left out has the default of the spec.
 
         Args:
-            params: by name a default, a declaration, or the type (``date``, ``int``) of a value that each submit gives.
+            params: by name a default, a declaration, or the type (``date``, ``int``) of a value
+                that each submit gives.
         """
         self.name = name
         self._written: dict[str, Any] = {"name": name, **_plain(dict(fields))}
@@ -154,10 +157,12 @@ class Job:
         needs: Sequence[Need] | Need = (),
         **fields: Unpack[GroupFields],
     ) -> Callable[[Function], Function]:
-        """Decorate ``fn(spark, ctx, **params)``: it becomes a group of one step, and stays the function that it is.
+        """Decorate ``fn(spark, ctx, **params)``: it becomes a group of one step, and stays the
+        function that it is.
 
         Args:
-            name: of the group; by default that of the function. Its docstring is the description of the group.
+            name: of the group; by default that of the function. Its docstring is the description of
+                the group.
             output: the output that it returns or writes.
             needs: groups before it, each by its function, its name or an output.
             fields: as in a spec.
@@ -190,7 +195,8 @@ class Job:
         needs: Sequence[Need] | Need = (),
         **fields: Unpack[GroupFields],
     ) -> str:
-        """Add a group of one SQL statement, in which ``:name`` is a parameter. Returns its name, for ``needs``.
+        """Add a group of one SQL statement, in which ``:name`` is a parameter. Returns its name,
+        for ``needs``.
 
         Raises: SpecError: as for `group`.
         """
@@ -206,16 +212,19 @@ class Job:
         return self._add(written, written.pop("needs", ()), _caller())
 
     def spec(self, params: Mapping[str, Any] | None = None, *, scheduled: bool = False) -> JobSpec:
-        """The spec, as a YAML file would say it. ``params`` and ``scheduled``: as for `JobSpec.from_file`.
+        """The spec, as a YAML file would say it. ``params`` and ``scheduled``: as for
+        `JobSpec.from_file`.
 
         Raises: SpecError: with every problem; those of a group with the line that added it.
         """
         return JobSpec.from_written(self.written(), params, scheduled=scheduled)
 
     def written(self) -> Written:
-        """The values of the spec, as they were said; the place of a group is the line that added it.
+        """The values of the spec, as they were said; the place of a group is the line that added
+        it.
 
-        Raises: SpecError: the name of a step leads a worker to another function than the decorated one.
+        Raises: SpecError: the name of a step leads a worker to another function than the decorated
+        one.
         """
         self._check_names()
         folder = Path(self._places[0].source).parent if self._places else None
@@ -233,7 +242,9 @@ class Job:
         by: str | None = None,
         client: Client | None = None,
     ) -> JobHandle:
-        """Submit it, as `Client.submit` does. ``client``: by default one with the settings of the environment."""
+        """Submit it, as `Client.submit` does. ``client``: by default one with the settings of the
+        environment.
+        """
         from unstuck.client.client import Client
 
         spec = self.spec(params or {})
@@ -250,7 +261,8 @@ class Job:
         take_over: bool = False,
         keep: bool = False,
     ) -> Ended:
-        """Run it in this process, as ``unstuck run`` does: without Redis and without a fleet. Returns how it ended.
+        """Run it in this process, as ``unstuck run`` does: without Redis and without a fleet.
+        Returns how it ended.
 
         Args:
             warehouse: where it publishes; by default that of the settings of the environment.
@@ -259,7 +271,8 @@ class Job:
             keep: leave its staging, with the logs of its attempts.
 
         Raises:
-            KeyboardInterrupt: by Ctrl-C, once the job is canceled; or BdbQuit, by leaving the debugger.
+            KeyboardInterrupt: by Ctrl-C, once the job is canceled; or BdbQuit, by leaving the
+                debugger.
             SpecError, BadRequest, HostUnfit, DatasetOwned: as ``unstuck run`` refuses it.
         """
         # Upwards, for this call alone: a convenience for callers that have a job in hand.
@@ -302,7 +315,9 @@ class Job:
         return checked.name
 
     def _check_names(self) -> None:
-        """Check the names of steps, which may be bound to other functions since. Raises: SpecError."""
+        """Check the names of steps, which may be bound to other functions since. Raises:
+        SpecError.
+        """
         problems = []
         names = list(self._groups)
         for function, groups in self._functions.items():
@@ -329,7 +344,10 @@ class Job:
                 _refuse(f"needs {name}: this function is no group of job {self.name!r}", place)
             if len(groups := self._functions[need]) > 1:
                 _refuse(
-                    f"needs {need.__name__}: it is the function of {listed(groups)}; name one of them",
+                    (
+                        f"needs {need.__name__}: it is the function of {listed(groups)}; name one "
+                        "of them"
+                    ),
                     place,
                 )
             return groups[0]
@@ -394,7 +412,9 @@ def _caller() -> Place:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as a spec says it: parts as what was written of them, dates as text, ranges as lists."""
+    """``value`` as a spec says it: parts as what was written of them, dates as text, ranges as
+    lists.
+    """
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Mapping):
@@ -405,7 +425,9 @@ def _plain(value: Any) -> Any:
 
 
 def _param(value: Any) -> Any:
-    """A default as it is, or the declaration of a parameter that must be given. Raises: SpecError."""
+    """A default as it is, or the declaration of a parameter that must be given. Raises:
+    SpecError.
+    """
     if isinstance(value, type):
         if value not in _TYPES:
             known = ", ".join(one.__name__ for one in _TYPES)

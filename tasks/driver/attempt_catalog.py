@@ -1,6 +1,7 @@
 """The catalog of an attempt: tables, databases and functions that its steps create end with it.
 
-A metastore that the user names (``spark.sql.catalogImplementation``) and catalogs with names are the user's.
+A metastore that the user names (``spark.sql.catalogImplementation``) and catalogs with names are
+the user's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _FOLDER = "spark.sql.warehouse.dir"
 class Catalog:
     """The place in Spark's shared state at which the catalog of the running attempt stands.
 
-    Each attempt gets an empty one. Nothing is dropped there: to drop a database removes the folder that a user gave it.
+    Each attempt gets an empty one. Nothing is dropped there: to drop a database removes the folder
+    that a user gave it.
     """
 
     def __init__(self, session: Any) -> None:
@@ -58,7 +60,8 @@ class Catalog:
         """Give ``session`` an empty catalog.
 
         Args:
-            shared: a folder of the attempt, for tables that executors on other hosts write; empty: there are none.
+            shared: a folder of the attempt, for tables that executors on other hosts write; empty:
+                there are none.
         """
         catalog = self._make(
             self._context._jsc.sc().conf(), self._context._jsc.hadoopConfiguration()

@@ -1,4 +1,5 @@
-"""The context snapshot: what the steps of an attempt change on the Spark context is put back after them.
+"""The context snapshot: what the steps of an attempt change on the Spark context is put back after
+them.
 
 What a new context alone is without replaces the runner (docs/decisions/0055).
 """
@@ -15,7 +16,8 @@ LOG_LEVEL = "WARN"
 class ContextSnapshot:
     """The Spark context of a runner before its first attempt.
 
-    Each call of the JVM takes some 0.03 ms, and the name of a class ten times as much: so the classes are kept here.
+    Each call of the JVM takes some 0.03 ms, and the name of a class ten times as much: so the
+    classes are kept here.
     """
 
     def __init__(self, context: Any, zone: str) -> None:
@@ -28,7 +30,8 @@ class ContextSnapshot:
         self._map = jvm.java.util.HashMap
         self._hadoop = context._jsc.hadoopConfiguration()
         self._hadoop_before = jvm.org.apache.hadoop.conf.Configuration(self._hadoop)
-        # All that was ever set and not unset. A look at all values takes half a millisecond (measured).
+        # All that was ever set and not unset. A look at all values takes half a millisecond
+        # (measured).
         overlay = self._hadoop.getClass().getDeclaredField("overlay")
         overlay.setAccessible(True)
         self._overlay = overlay.get(self._hadoop)
@@ -41,8 +44,8 @@ class ContextSnapshot:
     def use_zone(self, zone: str) -> None:
         """Make ``zone`` that of the JVM, and of Python in tasks, until `put_back`.
 
-        Spark keeps Python workers apart by their environment. The JVM of an executor on another host keeps its zone:
-        SQL there goes by the session's.
+        Spark keeps Python workers apart by their environment. The JVM of an executor on another
+        host keeps its zone: SQL there goes by the session's.
         """
         self._zones.setDefault(self._zones.getTimeZone(zone))
         self._context.environment["TZ"] = zone
@@ -90,7 +93,8 @@ class ContextSnapshot:
             else:
                 self._hadoop.set(name, value)
         self._hadoop_seen = self._see_hadoop()
-        # Hadoop keeps a client for each place, here and in executors, with the keys that it was made with.
+        # Hadoop keeps a client for each place, here and in executors, with the keys that it was
+        # made with.
         kept = [name for name in names if name.startswith("fs.")]
         return [f"clients of file systems that know {', '.join(kept)}"] if kept else []
 

@@ -1,7 +1,7 @@
 """The Spark driver of a runner: the session that lasts, and one session for each attempt.
 
-The driver starts in the child, when a group first needs it, and stays for later attempts. Importing this module does
-not import pyspark.
+The driver starts in the child, when a group first needs it, and stays for later attempts. Importing
+this module does not import pyspark.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Driver:
 
         Args:
             slots: how many runners share this machine's cores.
-            temporary: a folder for temporary files of the JVM, which is made for it; None: where Java has them.
+            temporary: a folder for temporary files of the JVM, which is made for it; None: where
+                Java has them.
         """
         self._settings = settings
         self._master = local_master(settings.spark_master, slots, os.cpu_count() or 1)
@@ -105,9 +106,11 @@ class Driver:
 
     @property
     def broken(self) -> tuple[str, str]:
-        """A code, and why the JVM of this driver may run nothing more; empty while it may. Asks no JVM.
+        """A code, and why the JVM of this driver may run nothing more; empty while it may. Asks no
+        JVM.
 
-        A JVM that ran out of memory in one thread goes on with the others, in whatever state these are.
+        A JVM that ran out of memory in one thread goes on with the others, in whatever state these
+        are.
         """
         jvm = self._jvm
         ended = None if jvm is None else jvm.poll()
@@ -118,9 +121,9 @@ class Driver:
                 "spark.driver.memory", "by default 1g"
             )
             return "JVM_OUT_OF_MEMORY", (
-                f"the JVM of the Spark driver on {whoami()} ran out of memory: its Java heap space is "
-                f"spark.driver.memory ({memory}). Give it more in UNSTUCK_SPARK_CONF, or in the conf: of a group with "
-                "fresh: true, or let the group hold less at once"
+                f"the JVM of the Spark driver on {whoami()} ran out of memory: its Java heap space "
+                f"is spark.driver.memory ({memory}). Give it more in UNSTUCK_SPARK_CONF, or in the "
+                "conf: of a group with fresh: true, or let the group hold less at once"
             )
         if ended is not None:
             why = "; its host may have run out of memory" if ended == -signal.SIGKILL else ""
@@ -131,7 +134,9 @@ class Driver:
         return "", ""
 
     def blamed(self, failure: Failure) -> Failure:
-        """``failure`` of a step, which names the JVM if that is broken: Spark may only tell of a lost connection."""
+        """``failure`` of a step, which names the JVM if that is broken: Spark may only tell of a
+        lost connection.
+        """
         if (jvm := self._jvm) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 jvm.wait(0.2)  # its sockets are closed before it has ended
@@ -161,7 +166,8 @@ class Driver:
         """Start the session, unless one is running.
 
         Args:
-            own: static conf of a group that alone uses this process. A Spark Connect server has its own.
+            own: static conf of a group that alone uses this process. A Spark Connect server has its
+                own.
 
         Raises:
             HostUnfit: no driver can start on this host, so no group is to blame.
@@ -173,7 +179,8 @@ class Driver:
                 return
             if self._master == NO_SPARK:
                 raise HostUnfit(
-                    f"{whoami()} was given a group that wants Spark, and runs none (UNSTUCK_SPARK_MASTER={NO_SPARK})"
+                    f"{whoami()} was given a group that wants Spark, and runs none "
+                    f"(UNSTUCK_SPARK_MASTER={NO_SPARK})"
                 )
             if own and not self.remote:
                 self._own, self._master = own, own.get("spark.master", self._master)
@@ -185,17 +192,24 @@ class Driver:
             except Exception as error:
                 started = self.remote or self.pids or (self._own and not lacking_java())
                 if started and not isinstance(error, ImportError):
-                    raise  # the cluster or the conf may be at fault, also where Java refuses the group's own
+                    # The cluster or the conf may be at fault, also where Java refuses the group's
+                    # own.
+                    raise
                 why = lacking_java() or f"{type(error).__name__}: {error}"
                 raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
 
     def new_session(self) -> Any:
-        """A session on the context of this driver, with views and conf of its own. Starts it; raises: as `start`."""
+        """A session on the context of this driver, with views and conf of its own. Starts it;
+        raises: as `start`.
+        """
         self.start()
         return self._base.newSession()
 
     def try_arrow(self) -> None:
-        """Run a function over Arrow in an executor, where executors are on this host. Raises what Spark raises."""
+        """Run a function over Arrow in an executor, where executors are on this host.
+
+        Raises what Spark raises.
+        """
         if self._base is not None and self._master.startswith("local"):
             self._base.newSession().range(1).mapInArrow(
                 lambda batches: batches, "id long"
@@ -212,7 +226,9 @@ class Driver:
             self._base = None
 
     def end_jvm(self) -> None:
-        """End the JVM of this process with all that PySpark keeps of it, so that another driver starts a new one."""
+        """End the JVM of this process with all that PySpark keeps of it, so that another driver
+        starts a new one.
+        """
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
@@ -238,10 +254,12 @@ class Driver:
     def attempt(
         self, tag: str, conf: Mapping[str, str], tables: str = "", zone: str = ""
     ) -> Iterator[Any]:
-        """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is cleaned up at the end.
+        """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is
+        cleaned up at the end.
 
         Args:
-            tables: a folder of the attempt that executors on other hosts can write, for the tables of its catalog.
+            tables: a folder of the attempt that executors on other hosts can write, for the tables
+                of its catalog.
             zone: its time zone, which this process has already; empty: that of the fleet.
 
         Raises:
@@ -286,7 +304,8 @@ class Driver:
     def cancel(self, tag: str) -> None:
         """Cancel every running Spark job of ``tag``, and each that its thread starts from now on.
 
-        Repeat it: a job of another thread, or of a group that the step named itself, is reached only once it runs.
+        Repeat it: a job of another thread, or of a group that the step named itself, is reached
+        only once it runs.
         """
         base = self._base
         if base is None:
@@ -295,16 +314,20 @@ class Driver:
             if self.remote:
                 base.interruptTag(tag)
             else:
-                # interruptTag cancels nothing from another thread on a classic session (measured); this does.
+                # interruptTag cancels nothing from another thread on a classic session (measured);
+                # this does.
                 base.sparkContext.cancelJobsWithTag(tag)
-                # So a step between two actions is canceled at its next action; in Spark 3.5 by the next call of this.
+                # So a step between two actions is canceled at its next action; in Spark 3.5 by the
+                # next call of this.
                 if not base.version.startswith("3."):
                     base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
         except Exception as error:  # noqa: BLE001 - the session may be stopping; the caller repeats
             log.info("jobs of %s were not canceled this time: %s", tag, error)
 
     def stages(self, clean: Callable[[str], str]) -> list[SparkStage]:
-        """The stages that run just now, with names without secrets; none of Spark Connect, whose client is not told."""
+        """The stages that run just now, with names without secrets; none of Spark Connect, whose
+        client is not told.
+        """
         base = self._base
         try:
             return [] if base is None or self.remote else running_stages(base.sparkContext, clean)
@@ -312,7 +335,7 @@ class Driver:
             log.info("the stages that run are not known: %s", error)
             return []
 
-    # -- making and cleaning -----------------------------------------------------------------------------------
+    # -- making and cleaning -----------------------------------------------------------------------
 
     def _make(self) -> Any:
         from pyspark.sql import SparkSession
@@ -330,23 +353,27 @@ class Driver:
         conf = {
             "spark.ui.port": "0",  # any free one: runners share a host
             "spark.ui.showConsoleProgress": "false",
-            # How long a canceled task waits before it ends its Python worker; Spark's own 2s is most of a cancel.
+            # How long a canceled task waits before it ends its Python worker; Spark's own 2s is
+            # most of a cancel.
             "spark.python.task.killTimeout": "200ms",
-            # Compiled stages that are kept. This session runs many groups, for which the 100 of Spark are few.
+            # Compiled stages that are kept. This session runs many groups, for which the 100 of
+            # Spark are few.
             "spark.sql.codegen.cache.maxEntries": "1000",
             **conf_of_zone(self._settings.time_zone),
             "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-            # Inputs are lists of files. Spark would look at 5,000 in as many tasks, and read 32 small ones in a task.
+            # Inputs are lists of files. Spark would look at 5,000 in as many tasks, and read 32
+            # small ones in a task.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
             "spark.sql.files.openCostInBytes": "65536",
-            # CREATE TABLE without USING makes a table of Spark, as from Spark 4 on. Spark 3.5 would ask for Hive.
+            # CREATE TABLE without USING makes a table of Spark, as from Spark 4 on. Spark 3.5 would
+            # ask for Hive.
             "spark.sql.legacy.createHiveTableByDefault": "false",
         }
         if self._master.startswith("local"):
             # Nobody else needs to reach a local driver. The UI listens where this variable says.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            # Spark's own default is the first python3 on the PATH: another one, without our packages, unless somebody
-            # activated the virtual environment.
+            # Spark's own default is the first python3 on the PATH: another one, without our
+            # packages, unless somebody activated the virtual environment.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         if self._temporary is not None:
@@ -386,12 +413,15 @@ class Driver:
         java.setActiveSession(java)
 
     def _clean(self, session: Any, zone: str) -> None:
-        """Remove what outlives a session: the cache, global views, queries, and properties of this thread."""
+        """Remove what outlives a session: the cache, global views, queries, and properties of this
+        thread.
+        """
         if self.remote:
             session.clearTags()
             return
         if self._base is not None and session.sparkContext is not self._base.sparkContext:
-            self._context.put_back()  # the host was tried in another context, in the JVM that has the zone of the job
+            # The host was tried in another context, in the JVM that has the zone of the job.
+            self._context.put_back()
             return
         if not self.running:
             self.left = "no context: it was stopped, or its JVM has died"
@@ -401,8 +431,8 @@ class Driver:
             return
         if (left := session.conf.get(SESSION_ZONE)) != zone:
             log.warning(
-                "the steps set %s to %s, and Python went on with %s: a time without a zone that went from one to the "
-                "other has changed by the difference",
+                "the steps set %s to %s, and Python went on with %s: a time without a zone that "
+                "went from one to the other has changed by the difference",
                 SESSION_ZONE,
                 left,
                 zone,
@@ -419,7 +449,11 @@ class Driver:
         session._jsparkSession.sharedState().globalTempViewManager().clear()
         if left := ", ".join(self._context.put_back()):
             log.warning(
-                "the steps left on the Spark context: %s. It is replaced before another group runs on it",
+                (
+                    "the steps left on the Spark context: %s. It is replaced before another group "
+                    "runs "
+                    "on it"
+                ),
                 left,
             )
             self.left = left
@@ -429,7 +463,9 @@ class Driver:
 
 
 def _silence_repeats() -> None:
-    """Let PySpark 4 not log an error that it raises as well: the log of an attempt has each error once."""
+    """Let PySpark 4 not log an error that it raises as well: the log of an attempt has each error
+    once.
+    """
     with contextlib.suppress(ImportError):  # PySpark 3.5 logs none
         from pyspark.logger import PySparkLogger
 
@@ -444,8 +480,9 @@ def _set_conf(session: Any, key: str, value: str) -> None:
         session.conf.set(key, value)
     except PySparkException as error:
         raise Unrecoverable(
-            f"conf: {key} cannot be set for one group ({spark_condition(error) or 'refused by Spark'}); a running "
-            "session takes run-time settings only: give the group fresh: true, or all in UNSTUCK_SPARK_CONF; on Spark "
+            f"conf: {key} cannot be set for one group "
+            f"({spark_condition(error) or 'refused by Spark'}); a running session takes run-time "
+            "settings only: give the group fresh: true, or all in UNSTUCK_SPARK_CONF; on Spark "
             "Connect, the server"
         ) from error
 
@@ -474,15 +511,19 @@ def check_reaches(session: Any, uri: str) -> None:
             hadoop = session._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
             jars = f"org.apache.hadoop:hadoop-aws:{hadoop}"
         raise SparkLacksStore(
-            f"Spark on {whoami()} cannot use the warehouse {uri}: there is no {jars} among its jars. Give it to the "
-            'workers: UNSTUCK_SPARK_CONF=\'{"spark.jars.packages": "…"}\'. Groups with spark: false need none'
+            f"Spark on {whoami()} cannot use the warehouse {uri}: there is no {jars} among its "
+            "jars. Give it to the "
+            'workers: UNSTUCK_SPARK_CONF=\'{"spark.jars.packages": "…"}\'. Groups with spark: '
+            "false need none"
         ) from error
 
 
 def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Spark conf for a driver that has its temporary files in ``folder``: shuffle, spill, libraries, uploads to S3.
+    """Spark conf for a driver that has its temporary files in ``folder``: shuffle, spill,
+    libraries, uploads to S3.
 
-    What a user says by other means (``SPARK_LOCAL_DIRS``, ``spark.local.dir``, options of Java) counts more.
+    What a user says by other means (``SPARK_LOCAL_DIRS``, ``spark.local.dir``, options of Java)
+    counts more.
     """
     conf: dict[str, str] = {}
     if master.startswith("local"):  # executors on other hosts would get it, too
@@ -498,7 +539,9 @@ def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dic
 
 
 def store_conf(environ: Mapping[str, str]) -> dict[str, str]:
-    """Spark conf for the S3 that the variables of AWS name. S3A reads keys and roles by itself; none stands here."""
+    """Spark conf for the S3 that the variables of AWS name. S3A reads keys and roles by itself;
+    none stands here.
+    """
     conf: dict[str, str] = {}
     if endpoint := environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"):
         conf |= {

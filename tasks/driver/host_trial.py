@@ -1,6 +1,8 @@
-"""The trial of a host, before work is taken and after a failure: whether Spark and its executors can work here.
+"""The trial of a host, before work is taken and after a failure: whether Spark and its executors
+can work here.
 
-All runners of a worker know what one finds, and none of them takes Spark work until a whole trial passes.
+All runners of a worker know what one finds, and none of them takes Spark work until a whole trial
+passes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from unstuck.tasks.settings import Settings, whoami
 log = logging.getLogger(__name__)
 
 _AGAIN = 30.0  # seconds from a whole trial that failed to the next
-# When it was found, in monotonic seconds of this host; the length of the text; whether a function over Arrow has run.
+# When it was found, in monotonic seconds of this host; the length of the text; whether a function
+# over Arrow has run.
 _HEAD = struct.Struct("dH?")
 _SIZE = 2048
 _shared: mmap.mmap | None = None
@@ -64,10 +67,12 @@ class HostTrial:
         return found
 
     def first_session(self) -> None:
-        """Run a function over Arrow in the first session of the runners of this worker, before any step.
+        """Run a function over Arrow in the first session of the runners of this worker, before any
+        step.
 
         Raises:
-            HostUnfit: an executor of this host cannot. Nothing was begun, so the group is handed back.
+            HostUnfit: an executor of this host cannot. Nothing was begun, so the group is handed
+                back.
         """
         if _shared is None or not self._spark or self._read()[2]:
             return
@@ -81,9 +86,9 @@ class HostTrial:
     ) -> tuple[OutcomeKind, Failure]:
         """Decide who is charged with a failure: no group is for the fault of this host.
 
-        A group for which no session could start is handed back, and costs no budget. One whose step has failed on an
-        unfit host counts as a lost worker, since its step may be what made the host so. ``ordered``: was the attempt
-        told to end? That ends what is tried here as well.
+        A group for which no session could start is handed back, and costs no budget. One whose step
+        has failed on an unfit host counts as a lost worker, since its step may be what made the
+        host so. ``ordered``: was the attempt told to end? That ends what is tried here as well.
         """
         if not self._spark:
             return kind, failure
@@ -94,7 +99,10 @@ class HostTrial:
             return kind, failure
         if (found := self._after_failure(failure)) and not ordered():
             self._write(found)
-            text = f"the host of {whoami()} is unfit for Spark: {found}. The step had failed with {failure.text}"
+            text = (
+                f"the host of {whoami()} is unfit for Spark: {found}. The step had failed with "
+                f"{failure.text}"
+            )
             return OutcomeKind.LOST, replace(
                 failure, code="HOST_UNFIT", text=shorten(text, MAX_TEXT)
             )
@@ -109,7 +117,9 @@ class HostTrial:
         return self._arrow() and self._in_another_context()
 
     def _in_another_context(self) -> str:
-        """Try the host again without what the steps have left on their context, such as a file that is gone."""
+        """Try the host again without what the steps have left on their context, such as a file that
+        is gone.
+        """
         self._driver.stop()
         return self._whole()
 

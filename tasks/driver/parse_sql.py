@@ -1,4 +1,5 @@
-"""Parses SQL as Spark would, in a JVM without a session: the parser alone starts in a third of the time.
+"""Parses SQL as Spark would, in a JVM without a session: the parser alone starts in a third of the
+time.
 
 As a program it reads ``[[sql, conf], …]`` from standard input, and answers in JSON.
 """
@@ -91,7 +92,9 @@ def _found(error: Any) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Answer with ``{"by": "Spark 4.3.0", "found": [null | {message, line, column}]}``; ``by`` is "" without Spark."""
+    """Answer with ``{"by": "Spark 4.3.0", "found": [null | {message, line, column}]}``; ``by`` is
+    "" without Spark.
+    """
     out = os.dup(1)
     os.dup2(2, 1)  # whatever a JVM may print
     asked = json.load(sys.stdin)

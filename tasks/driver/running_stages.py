@@ -1,4 +1,6 @@
-"""The stages that Spark runs just now, as its driver knows them; asked of the JVM, also where its UI is off."""
+"""The stages that Spark runs just now, as its driver knows them; asked of the JVM, also where its
+UI is off.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ MAX_NAME = 200  # characters
 
 
 def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage]:
-    """The stages of a Spark context, the first of those that run. Raises: Exception: whatever py4j raises.
+    """The stages of a Spark context, the first of those that run. Raises: Exception: whatever py4j
+    raises.
 
     ``clean`` takes the secrets out of a text.
     """

@@ -25,8 +25,10 @@ class ArrivedFile:
     """One file; its path and its content together are its identity.
 
     Attributes:
-        path: absolute, or a URI such as ``s3://bucket/in/a.json``. Each letter is itself, also ``*``, ``[`` and ``%``.
-        content: its size in bytes and its version in one text, as of `content_of`: a position holds thousands.
+        path: absolute, or a URI such as ``s3://bucket/in/a.json``. Each letter is itself, also
+            ``*``, ``[`` and ``%``.
+        content: its size in bytes and its version in one text, as of `content_of`: a position holds
+            thousands.
         stored: when an object was written, in seconds since the epoch, as its store says.
     """
 

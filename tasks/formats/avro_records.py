@@ -1,4 +1,6 @@
-"""Avro records, each alone as in a message: each becomes one row of the columns of its schema, or is told why not."""
+"""Avro records, each alone as in a message: each becomes one row of the columns of its schema, or
+is told why not.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _HEADER = (
 
 
 def avro_rows(schema: str, values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
-    """The rows of Avro ``values`` as an Arrow table, and why others have none: the number of the value → its reason.
+    """The rows of Avro ``values`` as an Arrow table, and why others have none: the number of the
+    value → its reason.
 
     Args:
         schema: of Avro, by which the values were written.
@@ -96,4 +99,7 @@ def _hint(read: Any, value: bytes | None) -> str:
     except Exception:  # noqa: BLE001 - as above
         return ""
     number = int.from_bytes(value[1:_HEADER])
-    return f". Before the record stands the header of a schema registry (schema {number}), which is not read yet"
+    return (
+        f". Before the record stands the header of a schema registry (schema {number}), which "
+        "is not read yet"
+    )

@@ -1,4 +1,6 @@
-"""Bounds of the bytes that a file may have once it is unpacked and decoded: a few bytes may stand for gigabytes."""
+"""Bounds of the bytes that a file may have once it is unpacked and decoded: a few bytes may stand
+for gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class Bound:
         """Raises: Unreadable: ``count`` bytes of the file are too many."""
         if count > self.max_bytes:
             raise Unreadable(
-                f"the file has {self.file.size:,} bytes, and unpacked it has {count:,} or more, beyond the bound of "
-                f"{self.max_bytes:,}. If that is right, say max_file_bytes:"
+                f"the file has {self.file.size:,} bytes, and unpacked it has {count:,} or more, "
+                f"beyond the bound of {self.max_bytes:,}. If that is right, say max_file_bytes:"
             )
 
     def check_rows(self, rows: int, schema: Any) -> None:
@@ -68,7 +70,9 @@ def _least_bytes(kind: Any) -> int:
 
 
 def _first_row_beyond(table: Any, bound: int) -> int | None:
-    """The first row with more than ``bound`` bytes, found by halves, of which most have fewer bytes."""
+    """The first row with more than ``bound`` bytes, found by halves, of which most have fewer
+    bytes.
+    """
     parts = [(0, len(table))]
     while parts:
         begin, end = parts.pop()

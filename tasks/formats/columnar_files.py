@@ -23,12 +23,15 @@ Choose = Callable[[list[str]], list[str]]
 
 
 def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Placed]:
-    """The columns that ``choose`` takes out of the names in the file. Raises: Unreadable; what ``choose`` raises."""
+    """The columns that ``choose`` takes out of the names in the file. Raises: Unreadable; what
+    ``choose`` raises.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # Without a unit, Arrow has nanoseconds for the timestamps that Spark writes by default, and few centuries.
+        # Without a unit, Arrow has nanoseconds for the timestamps that Spark writes by default, and
+        # few centuries.
         file = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
         schema = file.schema_arrow
         names = choose(list(schema.names))
@@ -57,8 +60,8 @@ def read_orc(
     """As `read_parquet_file`, of ORC.
 
     Args:
-        instants: the columns, in small letters, that are to be instants: a file of ORC says for them what a clock in
-            the ``zone`` shows.
+        instants: the columns, in small letters, that are to be instants: a file of ORC says for
+            them what a clock in the ``zone`` shows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -108,7 +111,9 @@ def _joined(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _calendar_of(about: Mapping[bytes, bytes], int96: bool) -> str:
-    """Why the old days of a Parquet file are of another calendar; empty if they are not. ``about``: in its footer."""
+    """Why the old days of a Parquet file are of another calendar; empty if they are not. ``about``:
+    in its footer.
+    """
     version = about.get(
         b"org.apache.spark.version",
         b"2" if b"org.apache.spark.sql.parquet.row.metadata" in about else b"3",
@@ -120,13 +125,17 @@ def _calendar_of(about: Mapping[bytes, bytes], int96: bool) -> str:
         by = f"the file says {key}"
     else:
         return ""
-    return f"{by}, so it is of the Julian calendar. Write it with datetimeRebaseModeInWrite: CORRECTED, or as text"
+    return (
+        f"{by}, so it is of the Julian calendar. Write it with datetimeRebaseModeInWrite: "
+        "CORRECTED, or as text"
+    )
 
 
 def _check_calendar(table: Any, before: int, why: str, times: bool = False) -> None:
     """``times``: timestamps are of the calendar, too.
 
-    Raises: Unreadable: a day may be of the Julian calendar, as files of Java have it, or of the Gregorian.
+    Raises: Unreadable: a day may be of the Julian calendar, as files of Java have it, or of the
+    Gregorian.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -149,8 +158,9 @@ def _check_calendar(table: Any, before: int, why: str, times: bool = False) -> N
     for name, column in zip(table.column_names, table.columns, strict=True):
         if any(map(old, column.chunks)):
             raise Unreadable(
-                f"the column {name} has a day before {_GREGORIAN}{', or a time before 1900,' * times} in one of the "
-                f"rows from {before + 1:,} on, and {why}"
+                f"the column {name} has a day before "
+                f"{_GREGORIAN}{', or a time before 1900,' * times} in one of the rows from "
+                f"{before + 1:,} on, and {why}"
             )
 
 

@@ -1,4 +1,6 @@
-"""CSV as RFC 4180 has it, as tables of text: each record in its place, or the line that breaks the form."""
+"""CSV as RFC 4180 has it, as tables of text: each record in its place, or the line that breaks the
+form.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,9 @@ class _Form:
         return data.rfind(b"\n") + 1 or data.rfind(b"\r", 0, -1) + 1
 
     def _well_placed(self, data: bytes) -> bool:
-        """Whether each quote opens or closes a whole field, or is doubled in one: the plain case, found fast."""
+        """Whether each quote opens or closes a whole field, or is doubled in one: the plain case,
+        found fast.
+        """
         import numpy as np
 
         if self._options.escape:
@@ -145,8 +149,9 @@ class _Form:
                 if not whole and (found is not None or self._may_go_on(data, at)):
                     return
                 raise Unreadable(
-                    "a field begins with a quote, and text follows after the closing one, or there is none. A quote "
-                    "within quotes is doubled, unless options: says another way, such as {escape: \\}",
+                    "a field begins with a quote, and text follows after the closing one, or there "
+                    "is none. A quote within quotes is doubled, unless options: says another way, "
+                    "such as {escape: \\}",
                     line + data.count(b"\n", 0, at),
                     data[data.rfind(b"\n", 0, at) + 1 : at + 300],
                 )
@@ -178,7 +183,9 @@ class _Form:
         return names, end
 
     def check_no_header(self, block: bytes, columns: Fields, line: int) -> None:
-        """Raises: Unreadable: the first record is a header: it has all names, or one where no text can stand."""
+        """Raises: Unreadable: the first record is a header: it has all names, or one where no text
+        can stand.
+        """
         end, fields = next(self._records(block, line))
         found = [self._name(one.decode()).lower() for one in fields]
         names = {str(one["name"]).lower() for one in columns}
@@ -188,7 +195,8 @@ class _Form:
         )
         if misplaced or (len(names) > 1 and names <= {*found}):
             raise Unreadable(
-                "the file begins with names of columns, and the option header is not given: say options: "
+                "the file begins with names of columns, and the option header is not given: say "
+                "options: "
                 '{header: "true"}, or header: "false" if they are values',
                 line + block.count(b"\n", 0, len(block) - len(block.lstrip(b"\r\n"))),
                 block[:end].strip(b"\r\n"),
@@ -200,7 +208,10 @@ class _Form:
             (one for one in ",;\t|" if one in field and one != self._options.separator), ""
         )
         return (
-            f". If {json.dumps(found)} separates the fields, say options: {{sep: {json.dumps(found)}}}"
+            (
+                f". If {json.dumps(found)} separates the fields, say options: {{sep: "
+                f"{json.dumps(found)}}}"
+            )
             if found
             else ""
         )
@@ -252,7 +263,10 @@ class _Form:
                     many = f"{len(fields)} field{'s' if len(fields) != 1 else ''}"
                     cure = self.other_separator(fields[0].decode()) if len(fields) == 1 else ""
                     raise Unreadable(
-                        f"a record has {many}, where there are {len(names)} columns: {', '.join(names)}{cure}",
+                        (
+                            f"a record has {many}, where there are {len(names)} columns: "
+                            f"{', '.join(names)}{cure}"
+                        ),
                         line_of(row),
                         self._options.separator.encode().join(fields),
                     ) from error

@@ -1,4 +1,6 @@
-"""One file that has arrived, decoded: columns by name, values without loss, and the place of what does not fit."""
+"""One file that has arrived, decoded: columns by name, values without loss, and the place of what
+does not fit.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,8 @@ def _lines(text: Any, options: FileOptions, name: str, max_line: int) -> Iterato
 def _chooser(
     wanted: Fields, allow: bool, optional: Collection[str]
 ) -> Callable[[list[str]], list[str]]:
-    """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are others.
+    """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are
+    others.
 
     Args:
         optional: columns that the file need not have.
@@ -116,7 +119,8 @@ def _chooser(
         there = {same_name(name): name for name in have}
         if twice := [name for name in have if there[same_name(name)] != name]:
             raise Unreadable(
-                f"the file has the columns {_listed([*twice, there[same_name(twice[0])]])}, which are one name"
+                f"the file has the columns {_listed([*twice, there[same_name(twice[0])]])}, which "
+                "are one name"
             )
         missing = [name for name in names if same_name(name) not in there and name not in optional]
         more = [name for name in have if same_name(name) not in known]
@@ -124,12 +128,15 @@ def _chooser(
         if (missing or more) and (none or not allow):
             parts = [f"lacks {_listed(missing)}"] if missing else []
             parts += [f"has {_listed(more)} as well"] if more else []
-            hint = ". With on_other_columns: allow, what is missing is null, and what is more is left out"
+            hint = (
+                ". With on_other_columns: allow, what is missing is null, and what is more is "
+                "left out"
+            )
             if allow:
                 parts, hint = ["has none of them"], ""
             raise Unreadable(
-                f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: it "
-                f"{' and '.join(parts)}. Mend the file or the schema{hint}"
+                f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: "
+                f"it {' and '.join(parts)}. Mend the file or the schema{hint}"
             )
         return [name for name in have if same_name(name) in known]
 

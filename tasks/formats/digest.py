@@ -15,7 +15,8 @@ def digest_of(file: ArrivedFile, *, exact: bool) -> str:
     """Return the digest of the bytes of ``file``; copies have the same.
 
     Args:
-        exact: read the bytes of an object, too. If False, its etag is its digest, and some copies have another etag.
+        exact: read the bytes of an object, too. If False, its etag is its digest, and some copies
+            have another etag.
 
     Raises: Gone, SourceUnavailable.
     """

@@ -25,7 +25,9 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BEGINS = {
     b"\x1f\x8b": "is packed by gzip. Give it a name that ends with .gz, and it is unpacked",
     b"BZh91AY": "is packed by bz2. Give it a name that ends with .bz2, and it is unpacked",
-    b"\x28\xb5\x2f\xfd": "is packed by zstd. Give it a name that ends with .zst, and it is unpacked",
+    b"\x28\xb5\x2f\xfd": (
+        "is packed by zstd. Give it a name that ends with .zst, and it is unpacked"
+    ),
     b"\x04\x22\x4d\x18": "is packed by lz4. Give it a name that ends with .lz4, and it is unpacked",
     b"PK\x03\x04": "is a zip archive. Unpack it before; an .xlsx file is one, too",
     b"PAR1\x15": "is Parquet. Say format: parquet",
@@ -50,11 +52,16 @@ class Unreadable(Exception):
 
 
 class Gone(Exception):
-    """The file is not there any more, or is no longer what the listing found. A retry reads what stands then."""
+    """The file is not there any more, or is no longer what the listing found.
+
+    A retry reads what stands then.
+    """
 
 
 class _Raw(io.RawIOBase):
-    """A file of a store, which remembers the error of the store: an unpacker raises the same types for its own."""
+    """A file of a store, which remembers the error of the store: an unpacker raises the same types
+    for its own.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -98,7 +105,8 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
     """The bytes of ``file`` as they lie there.
 
     Raises:
-        Gone: it is not there, or has changed since it was listed, also if what was read of it made an error.
+        Gone: it is not there, or has changed since it was listed, also if what was read of it made
+            an error.
         Unreadable: in place of the errors that unpacking and decoding raise.
         SourceUnavailable: this process may not read the file, or its store failed.
         OutOfMemory: this process has too little memory for it.
@@ -121,8 +129,9 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
         except (EOFError, zlib.error, OSError, MemoryError, Unreadable) as error:
             if lacks_memory(error):
                 raise OutOfMemory(
-                    f"{shown_path(file.path)} takes more memory than this worker has. Nothing was read. Give the "
-                    "worker more memory, or bound the files with max_file_bytes or max_row_bytes"
+                    f"{shown_path(file.path)} takes more memory than this worker has. Nothing was "
+                    "read. Give the worker more memory, or bound the files with max_file_bytes or "
+                    "max_row_bytes"
                 ) from error
             if isinstance(raw.failed, FileNotFoundError):
                 raise Gone("the file was removed while it was read") from error
@@ -136,10 +145,12 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
 
 
 def _unavailable(file: ArrivedFile, error: OSError) -> SourceUnavailable:
-    """A file that cannot be fetched says nothing of its content, and another worker may be able to fetch it."""
+    """A file that cannot be fetched says nothing of its content, and another worker may be able to
+    fetch it.
+    """
     return SourceUnavailable(
-        f"{shown_path(file.path)} cannot be read by this worker: {error.strerror or error}. Nothing was read. Look at "
-        "the rights of the file and of its folders, and at its store"
+        f"{shown_path(file.path)} cannot be read by this worker: {error.strerror or error}. "
+        "Nothing was read. Look at the rights of the file and of its folders, and at its store"
     )
 
 
@@ -156,7 +167,8 @@ def _check_same(file: ArrivedFile, found: Any) -> None:
         size, version = about.st_size, str(about.st_mtime_ns)
     if (size, version) != (file.size, file.version):
         raise Gone(
-            f"the file has changed since it was listed: it had {file.size:,} bytes, and has {size:,}"
+            f"the file has changed since it was listed: it had {file.size:,} bytes, and has "
+            f"{size:,}"
         )
 
 
@@ -172,7 +184,8 @@ def unpacked(reader: Any, file: ArrivedFile) -> Any:
     name = file.path.lower()
     if name.endswith(NOT_UNPACKED):
         raise Unreadable(
-            f"a file {os.path.splitext(name)[1]} cannot be unpacked; known are {', '.join(PACKED)}, and plain files"
+            f"a file {os.path.splitext(name)[1]} cannot be unpacked; known are "
+            f"{', '.join(PACKED)}, and plain files"
         )
     kind = PACKED.get(os.path.splitext(name)[1])
     if kind is None:
@@ -198,7 +211,8 @@ def beyond_row(what: str, bound: int, line: int, text: bytes = b"") -> Unreadabl
 
 
 def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
-    """The blocks of a text file, without the mark at its beginning; not checked whether they are UTF-8.
+    """The blocks of a text file, without the mark at its beginning; not checked whether they are
+    UTF-8.
 
     Raises: Unreadable: the file is in another encoding than the spec says.
     """
@@ -242,8 +256,8 @@ def check_utf8(block: bytes, line: int) -> None:
         why = f"the byte 0x{block[at]:02X} is no UTF-8"
     begin = block.rfind(b"\n", 0, at) + 1
     raise Unreadable(
-        f"{why}: character {len(block[begin:at].decode(errors='replace')) + 1} of its line. If the file is in another "
-        "encoding, say which, such as options: {encoding: ISO-8859-1}",
+        f"{why}: character {len(block[begin:at].decode(errors='replace')) + 1} of its line. If the "
+        "file is in another encoding, say which, such as options: {encoding: ISO-8859-1}",
         line + block.count(b"\n", 0, at),
         block[begin : block.find(b"\n", at) if b"\n" in block[at:] else None],
     )
@@ -253,7 +267,9 @@ Placed = tuple[Any, Callable[[int], int]]  # a table, and the line of each of it
 
 
 def lines_of(stream: Any, encoding: str, max_line: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Blocks of whole lines, without their ends, and the number of the first. Raises: Unreadable."""
+    """Blocks of whole lines, without their ends, and the number of the first. Raises:
+    Unreadable.
+    """
     rest, line = b"", 1
     for block in in_utf8(stream, encoding, _OF_LINES):
         rest += block

@@ -1,4 +1,6 @@
-"""Values in the names of folders, such as ``day=2026-03-01/hour=01``, for the columns of a stream."""
+"""Values in the names of folders, such as ``day=2026-03-01/hour=01``, for the columns of a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,15 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def folder_values(path: str, columns: Fields, parse: Parse) -> dict[str, Any]:
-    """Return the values that the folders of a file give to its columns: the name of the column → an Arrow scalar.
+    """Return the values that the folders of a file give to its columns: the name of the column → an
+    Arrow scalar.
 
     Args:
         path: of the file. Its folders may spell a character as Hive does, such as ``%3A``.
         columns: of the stream.
 
-    Raises: Unreadable: a text is no value of its column, or two folders give a column different values.
+    Raises: Unreadable: a text is no value of its column, or two folders give a column different
+    values.
     """
     targets = empty_table(schema_of(columns)).schema
     named = {same_name(column["name"]): column for column in columns}
@@ -77,8 +81,8 @@ def with_folder_values(table: Any, values: Mapping[str, Any], place: Any) -> Any
         if pc.any(differs).as_py():
             row = pc.index(differs, True).as_py()
             raise OutputInvalid(
-                f"{place(row)}: the column {shown(name)} holds {column[row].as_py()!r}, and its folder says "
-                f"{value.as_py()!r}. Mend the file, or move it to its folder"
+                f"{place(row)}: the column {shown(name)} holds {column[row].as_py()!r}, and its "
+                f"folder says {value.as_py()!r}. Mend the file, or move it to its folder"
             )
         table = table.set_column(number, pa.field(name, value.type), pa.repeat(value, len(table)))
     return table

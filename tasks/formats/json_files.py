@@ -1,4 +1,6 @@
-"""JSON files, an object a line or a whole document, as tables; the first that does not fit is told with its line."""
+"""JSON files, an object a line or a whole document, as tables; the first that does not fit is told
+with its line.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""JSON records: each becomes one row of the declared columns without loss, or is told with its reason.
+"""JSON records: each becomes one row of the declared columns without loss, or is told with its
+reason.
 
-Not by Arrow's own reader of JSON: it takes two objects on a line for two rows, and dies of a line ``null``.
+Not by Arrow's own reader of JSON: it takes two objects on a line for two rows, and dies of a line
+``null``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _JSON |= {"str": "text", "list": "a list", "dict": "an object"}
 def json_columns(
     fields: Fields, values: Iterable[bytes | None], other: Literal["fail", "allow"] = "fail"
 ) -> tuple[Any, dict[int, str]]:
-    """The rows of JSON ``values`` as an Arrow table, and why others have none: the number of the value → its reason.
+    """The rows of JSON ``values`` as an Arrow table, and why others have none: the number of the
+    value → its reason.
 
     Args:
         values: each one JSON object in UTF-8; one that is None is a row of nulls.
@@ -52,15 +55,20 @@ def json_columns(
 
 
 def json_decoder() -> json.JSONDecoder:
-    """Reads JSON, and its numbers with a point or an exponent digit by digit. Raises ValueError and RecursionError."""
+    """Reads JSON, and its numbers with a point or an exponent digit by digit.
+
+    Raises ValueError and RecursionError.
+    """
     return _Decoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_each_once)
 
 
 def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
-    """The rows of plain values that are all well, as one document, in half the time; None: each is to be looked at.
+    """The rows of plain values that are all well, as one document, in half the time; None: each is
+    to be looked at.
 
-    A value is one object: none has a line end, each begins and ends with a brace, and there is no other brace. It has
-    the names of the columns once, and no other: all quotes are those around these names and around its texts.
+    A value is one object: none has a line end, each begins and ends with a brace, and there is no
+    other brace. It has the names of the columns once, and no other: all quotes are those around
+    these names and around its texts.
     """
     if None in values or not all(isinstance(one["type"], str) for one in fields):
         return None
@@ -84,7 +92,9 @@ def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
 
 
 class _Decoder(json.JSONDecoder):
-    """Looks for white space around a value only where there is some: of a small one that is a quarter of the time."""
+    """Looks for white space around a value only where there is some: of a small one that is a
+    quarter of the time.
+    """
 
     def decode(self, s: str, *given: Any) -> Any:
         try:
@@ -164,7 +174,9 @@ _REFUSALS = (ValueError, TypeError, ArithmeticError)  # Arrow's errors of values
 
 
 def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
-    """Values of JSON as an Arrow array. Raises: one of ``_REFUSALS``: at least one of them does not fit."""
+    """Values of JSON as an Arrow array. Raises: one of ``_REFUSALS``: at least one of them does not
+    fit.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import types
@@ -188,7 +200,9 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
 
 
 def _whole(number: Decimal) -> int:
-    """A number with a point or an exponent as a whole number, by the rule of `columns:` for floats."""
+    """A number with a point or an exponent as a whole number, by the rule of `columns:` for
+    floats.
+    """
     if number.copy_abs() >= _INEXACT_FROM:
         raise ValueError(
             f"from {_INEXACT_FROM} on, write a whole number without a point and an exponent"
@@ -294,7 +308,9 @@ def _other_names(
 
 
 def _near(row: Mapping[str, Any], names: Set[str]) -> str:
-    """Why a name that ``row`` lacks is not null: another one is the same for people, as CSV and Parquet may have it."""
+    """Why a name that ``row`` lacks is not null: another one is the same for people, as CSV and
+    Parquet may have it.
+    """
     if names <= row.keys():
         return ""
     lacks = {same_name(name): name for name in names - row.keys()}

@@ -1,4 +1,7 @@
-"""Rows out of files: as one Arrow table, or as Parquet in the warehouse. No row of a file counts before all do."""
+"""Rows out of files: as one Arrow table, or as Parquet in the warehouse.
+
+No row of a file counts before all do.
+"""
 
 from __future__ import annotations
 

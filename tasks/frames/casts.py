@@ -1,8 +1,10 @@
-"""Casts without loss: bring a frame to the columns that are declared or published, or refuse it with row and value.
+"""Casts without loss: bring a frame to the columns that are declared or published, or refuse it
+with row and value.
 
-A value fits a type if it is the same value after a cast to that type and back; text is parsed only where a file holds
-nothing else. A float fits a whole number or a decimal only below 2^53 (2^24 for a 32-bit float): above, several whole
-numbers become the same float, so the value may have been changed before. In Spark the check is part of the write.
+A value fits a type if it is the same value after a cast to that type and back; text is parsed only
+where a file holds nothing else. A float fits a whole number or a decimal only below 2^53 (2^24 for
+a 32-bit float): above, several whole numbers become the same float, so the value may have been
+changed before. In Spark the check is part of the write.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _INEXACT_FROM = {
     "float": 2.0**24,
     "double": 2.0**53,
 }  # the first float that several whole numbers are rounded to
-# Text, its type and the one in Arrow to that one; raises pa.ArrowException where a value is none of that type.
+# Text, its type and the one in Arrow to that one; raises pa.ArrowException where a value is none of
+# that type.
 Parse = Callable[[Any, str, Any], Any]
 _SHOWN = 8  # columns of a row, in an error
 _LONG = 300  # characters of a row or a value, in an error
@@ -69,8 +72,9 @@ def cast_frame(frame: Any, wanted: Fields, *, fill: bool = False) -> Any:
         fill: a column that the frame lacks is null, and no error.
 
     Raises:
-        OutputInvalid: the frame has other columns; or, of a table, a value does not fit. Where a value of a Spark frame
-            does not fit, its write fails, and `refused_value` finds the reason in the error.
+        OutputInvalid: the frame has other columns; or, of a table, a value does not fit. Where a
+            value of a Spark frame does not fit, its write fails, and `refused_value` finds the
+            reason in the error.
     """
     if is_frame(frame):
         check_spark_schema(json.loads(schema := schema_of_frame(frame)))
@@ -91,8 +95,8 @@ def cast_frame(frame: Any, wanted: Fields, *, fill: bool = False) -> Any:
 def cast_of_file(
     table: Any, wanted: Fields, place: Callable[[int], str], parse: Parse | None = None
 ) -> Any:
-    """An Arrow table out of a file, of plain types, with the ``wanted`` columns, of which it has one without a type
-    for each that the file lacks.
+    """An Arrow table out of a file, of plain types, with the ``wanted`` columns, of which it has
+    one without a type for each that the file lacks.
 
     Args:
         place: of a row, as in "line 7".
@@ -108,7 +112,8 @@ _Matched = list[tuple[dict[str, Any] | None, dict[str, Any]]]
 
 
 def _matched(have: Fields, wanted: Fields, fill: bool, what: str) -> _Matched:
-    """Each of the ``wanted`` columns with the one that a frame has for it; Spark compares names without case.
+    """Each of the ``wanted`` columns with the one that a frame has for it; Spark compares names
+    without case.
 
     Raises: OutputInvalid.
     """
@@ -129,7 +134,8 @@ def _matched(have: Fields, wanted: Fields, fill: bool, what: str) -> _Matched:
             advice += ", or say on_schema_change: evolve, with which a missing column is null"
         raise OutputInvalid(
             f"{what} has the columns {_listed(one['name'] for one in have)}, and columns: declares "
-            f"{_listed(one['name'] for one in wanted)}: it {' and '.join(differences)}. For each of these, {advice}"
+            f"{_listed(one['name'] for one in wanted)}: it {' and '.join(differences)}. For each "
+            f"of these, {advice}"
         )
     return found
 
@@ -141,13 +147,17 @@ def _listed(names: Iterable[str]) -> str:
 def _why(path: str, kind: Any, wanted: Any) -> tuple[str, str]:
     """The text before and after a value that does not fit."""
     if "timestamp" in (kind, wanted) and {str(kind), str(wanted)} <= _TIMES:
-        advice = "An instant and a time without a zone are not mixed; convert it in the step, and say the zone there"
+        advice = (
+            "An instant and a time without a zone are not mixed; convert it in the step, and "
+            "say the zone there"
+        )
     elif isinstance(kind, str) and _TEXT.fullmatch(kind):
         advice = "Text is not parsed; convert it in the step"
     elif (limit := _inexact_from(kind, wanted)) is not None:
         advice = (
-            f"From {limit:.0f} on, several whole numbers are the same {kind}. Keep whole numbers out of floats: pandas "
-            "makes floats of integers with a null, except with the dtype Int64. Or declare another type"
+            f"From {limit:.0f} on, several whole numbers are the same {kind}. Keep whole numbers "
+            "out of floats: pandas makes floats of integers with a null, except with the dtype "
+            "Int64. Or declare another type"
         )
     else:
         advice = "Mend the value, or declare another type"
@@ -162,7 +172,9 @@ def _why_no_text(path: str, wanted: Any) -> tuple[str, str]:
 
 
 def _inexact_from(kind: Any, wanted: Any) -> float | None:
-    """The magnitude from which a float of the type ``kind`` does not fit ``wanted``; None for other types."""
+    """The magnitude from which a float of the type ``kind`` does not fit ``wanted``; None for other
+    types.
+    """
     if not _castable(kind, wanted) or wanted in _INEXACT_FROM:
         return None
     return _INEXACT_FROM.get(kind)
@@ -178,7 +190,7 @@ def _castable(kind: Any, wanted: Any) -> bool:
     }
 
 
-# -- Spark -----------------------------------------------------------------------------------------------------
+# -- Spark -----------------------------------------------------------------------------------------
 
 
 def _cast_spark(frame: Any, matched: _Matched, have: Fields) -> Any:
@@ -198,9 +210,11 @@ def _cast_spark(frame: Any, matched: _Matched, have: Fields) -> Any:
 
 
 def _sql(value: str, kind: Any, wanted: Any, path: str, row: str, depth: int) -> str:
-    """SQL for ``value`` as ``wanted``, which ends the query with an error where the value does not fit.
+    """SQL for ``value`` as ``wanted``, which ends the query with an error where the value does not
+    fit.
 
-    No conf of the session counts: ``try_cast`` follows ANSI in all of them, and no literal has quotes of its own.
+    No conf of the session counts: ``try_cast`` follows ANSI in all of them, and no literal has
+    quotes of its own.
     """
     if kind == wanted:
         return value
@@ -236,7 +250,10 @@ def _sql_inside(value: str, kind: Any, wanted: Any, path: str, row: str, depth: 
             inner(f"{each}.key", "keyType", "key"),
             inner(f"{each}.value", "valueType", "value"),
         )
-        return f"map_from_entries(transform(map_entries({value}), {each} -> struct({key} as key, {item} as value)))"
+        return (
+            f"map_from_entries(transform(map_entries({value}), {each} -> struct({key} as key, "
+            f"{item} as value)))"
+        )
     parts = []
     for its, one in _matched(kind["fields"], wanted["fields"], False, f"the column {path}"):
         assert its is not None
@@ -257,7 +274,7 @@ def _sql_type(kind: Any) -> str:
     return type_in_sql(kind, timestamp="timestamp_ltz")
 
 
-# -- Arrow -----------------------------------------------------------------------------------------------------
+# -- Arrow -----------------------------------------------------------------------------------------
 
 
 class _Unfit(Exception):
@@ -294,7 +311,8 @@ def _cast_table(
                 row = start + _first_unfit(chunk, cast)
                 raise _refused_in(table, column, row, cast, place) from None
             start += len(chunk)
-        # A chunk of nulls has the small type of a list or a text, and others may have the large one.
+        # A chunk of nulls has the small type of a list or a text, and others may have the large
+        # one.
         kind = next((chunk.type for chunk in chunks if chunk.null_count < len(chunk)), target.type)
         columns.append(pa.chunked_array([chunk.cast(kind) for chunk in chunks], kind))
     return pa.table(columns, names=[one["name"] for one in wanted])
@@ -341,7 +359,9 @@ def _first_unfit(array: Any, cast: Callable[[Any], Any]) -> int:
 def _array(
     array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None = None
 ) -> Any:
-    """``array``, of the type ``kind``, as ``target``, which is ``wanted`` in Arrow. Raises: _Unfit, OutputInvalid."""
+    """``array``, of the type ``kind``, as ``target``, which is ``wanted`` in Arrow. Raises: _Unfit,
+    OutputInvalid.
+    """
     import pyarrow as pa
 
     if kind == wanted:

@@ -1,7 +1,8 @@
-"""Columns: the types in which an output is stored, so that every reader of its files finds the same values.
+"""Columns: the types in which an output is stored, so that every reader of its files finds the same
+values.
 
-Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. A column of another type is stored as a plain
-type with the same values, or the output is refused before anything is written.
+Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. A column of another type
+is stored as a plain type with the same values, or the output is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -22,33 +23,44 @@ Values = Callable[
 ]  # each with its row, counted from 1; iterated over if need be
 
 _PLAIN_IN_SPARK = re.compile(
-    r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)"
+    r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate "
+    r"\w+)?|char\(\d+\)"
     r"|varchar\(\d+\)|binary|date|timestamp|timestamp_ntz)"
 )
 # What to do instead, by the beginning of the type's name in Spark, Arrow or pandas.
 _ADVICE = {
-    "duration": "Parquet has no durations, so most readers would find a bare number. Store a number and say its unit "
-    "in the name, such as integer microseconds",
-    "interval": "Parquet has no intervals, so most readers would find a bare number. Store a number and say its unit "
-    "in the name, such as integer microseconds or months",
+    "duration": "Parquet has no durations, so most readers would find a bare number. Store a "
+    "number and say its unit in the name, such as integer microseconds",
+    "interval": "Parquet has no intervals, so most readers would find a bare number. Store a "
+    "number and say its unit in the name, such as integer microseconds or months",
     "month_day_nano": "Spark reads no intervals. Store numbers and say their units in the names",
     "timestamp": "Timestamps have whole microseconds. Round the values",
-    "time": "Spark reads no time of day. Store text, or the microseconds since midnight as an integer",
+    "time": (
+        "Spark reads no time of day. Store text, or the microseconds since midnight as an integer"
+    ),
     "date64": "Dates have no hours. Store a timestamp",
-    "uint64": f"Integers have 64 bits, one of them for the sign. Store text, or a decimal of {MAX_DIGITS} digits",
+    "uint64": (
+        "Integers have 64 bits, one of them for the sign. Store text, or a decimal of "
+        f"{MAX_DIGITS} digits"
+    ),
     "object": "Integers have 64 bits, and all values of a column one type. Store text, or decimals",
-    "decimal": f"Decimals have up to {MAX_DIGITS} digits, some or all of them after the point. Store text, a smaller "
-    "decimal, or a double",
+    "decimal": f"Decimals have up to {MAX_DIGITS} digits, some or all of them after the point. "
+    "Store text, a smaller decimal, or a double",
     "struct<>": "Parquet has no struct without fields. Drop it, or add a field",
     "variant": "Only Spark reads it. Store JSON text, as with to_json",
 }
-_CAST = "Store text, numbers, booleans, dates, timestamps, binary data, or lists, maps and structs of these"
+_CAST = (
+    "Store text, numbers, booleans, dates, timestamps, binary data, or lists, maps and "
+    "structs "
+    "of these"
+)
 
 
 def check_spark_schema(schema: dict[str, Any]) -> None:
     """Check the JSON of a Spark struct before Spark writes it.
 
-    Raises: OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know.
+    Raises: OutputInvalid: there are no columns, two have the same name, or one has a type that not
+    all readers know.
     """
     fields = schema["fields"]
     _check_names([field["name"] for field in fields])
@@ -76,8 +88,8 @@ def _check_spark_type(kind: Any, column: str) -> None:
 def arrow_table(frame: Any) -> Any:
     """A pandas frame as an Arrow table, without the numbers of its rows.
 
-    Raises: OutputInvalid: there are no columns, two have the same name, the values of one have no common Arrow type,
-        or the index holds more than numbers.
+    Raises: OutputInvalid: there are no columns, two have the same name, the values of one have no
+        common Arrow type, or the index holds more than numbers.
     """
     import pyarrow as pa
 
@@ -97,12 +109,15 @@ def arrow_table(frame: Any) -> Any:
 
 
 def _array_of(column: Any) -> Any:
-    """The values of a pandas column. Raises: pa.ArrowException, TypeError, ValueError, OverflowError."""
+    """The values of a pandas column. Raises: pa.ArrowException, TypeError, ValueError,
+    OverflowError.
+    """
     import pyarrow as pa
 
     if column.dtype != "category":
         return pa.array(column, from_pandas=True)
-    # Arrow before 25 loses the zone of categories that are instants if it makes the whole (apache/arrow#49875).
+    # Arrow before 25 loses the zone of categories that are instants if it makes the whole
+    # (apache/arrow#49875).
     codes = column.cat.codes.to_numpy()
     return pa.DictionaryArray.from_arrays(
         pa.array(codes, mask=codes < 0), pa.array(column.cat.categories)
@@ -110,7 +125,9 @@ def _array_of(column: Any) -> Any:
 
 
 def _first_unfit(column: Any) -> str:
-    """The first value of a pandas column that no Arrow type holds together with those before it, with its row."""
+    """The first value of a pandas column that no Arrow type holds together with those before it,
+    with its row.
+    """
     import pyarrow as pa
 
     def fails(rows: int) -> bool:
@@ -130,20 +147,24 @@ def _first_unfit(column: Any) -> str:
 
 
 def _check_index(frame: Any) -> None:
-    """Raises: OutputInvalid: the index of a pandas frame holds data, as after ``groupby``, that no column holds too."""
+    """Raises: OutputInvalid: the index of a pandas frame holds data, as after ``groupby``, that no
+    column holds too.
+    """
     index = frame.index
     levels = [index.get_level_values(level) for level in range(index.nlevels)] if len(index) else []
     data = [one for one in levels if one.name is not None or one.dtype.kind not in "iu"]
     if lost := [one for one in data if one.name is None or one.name not in frame.columns]:
         names = ", ".join(str(one[0] if one.name is None else one.name) for one in lost)
         raise OutputInvalid(
-            f"the index of the pandas frame holds data ({'it begins with ' if lost[0].name is None else ''}{names}), "
-            "and an index is not stored: reset_index() makes columns of it, reset_index(drop=True) numbers"
+            "the index of the pandas frame holds data "
+            f"({'it begins with ' if lost[0].name is None else ''}{names}), and an index is not "
+            "stored: reset_index() makes columns of it, reset_index(drop=True) numbers"
         )
 
 
 def _check_times(column: str, kind: Any, values: Values) -> None:
-    """Raises: OutputInvalid: Arrow took the hours or the zones of some values for nothing; also inside lists, structs.
+    """Raises: OutputInvalid: Arrow took the hours or the zones of some values for nothing; also
+    inside lists, structs.
 
     Args:
         kind: the type that Arrow gave to ``values``.
@@ -174,8 +195,8 @@ def _check_times(column: str, kind: Any, values: Values) -> None:
         if True in odd:
             row, value = found[odd.index(True)]
             raise OutputInvalid(
-                f"the column {column} mixes {kinds}, as in row {row:,}: {value}. Make them one kind, "
-                "such as by pandas.to_datetime, with utc=True for instants"
+                f"the column {column} mixes {kinds}, as in row {row:,}: {value}. Make them one "
+                "kind, such as by pandas.to_datetime, with utc=True for instants"
             )
 
 
@@ -191,8 +212,8 @@ def plain_table(table: Any) -> Any:
     """An Arrow table with the same values in plain types.
 
     Raises:
-        OutputInvalid: there are no columns, two have the same name, or one has a type that not all readers know or
-            a value that its plain type cannot hold.
+        OutputInvalid: there are no columns, two have the same name, or one has a type that not all
+            readers know or a value that its plain type cannot hold.
     """
     import pyarrow as pa
 
@@ -201,25 +222,29 @@ def plain_table(table: Any) -> Any:
     for field, column in zip(table.schema, table.columns, strict=True):
         plain = _plain_field(field, field.name)
         try:
-            # The cast and the writer trust what Arrow has not checked: text that is no UTF-8, decimals of more digits.
+            # The cast and the writer trust what Arrow has not checked: text that is no UTF-8,
+            # decimals of more digits.
             column.validate(full=True)
             columns.append(column.cast(plain.type))
             unique = all(map(_keys_are_unique, columns[-1].chunks))
         except pa.ArrowException as error:
             raise OutputInvalid(
-                f"the column {field.name} ({field.type}) cannot be stored as {plain.type}: {error}. "
-                f"{_advice(field.type)}"
+                f"the column {field.name} ({field.type}) cannot be stored as {plain.type}: "
+                f"{error}. {_advice(field.type)}"
             ) from error
         if not unique:
             raise OutputInvalid(
-                f"the column {field.name} ({field.type}) has a map with a key twice. Keep one of the two"
+                f"the column {field.name} ({field.type}) has a map with a key twice. Keep one of "
+                "the two"
             )
         fields.append(plain)
     return pa.table(columns, schema=pa.schema(fields))
 
 
 def in_zone_of(table: Any, zone: str) -> Any:
-    """An Arrow table of plain types, whose columns of instants show them in ``zone``: their days are days there."""
+    """An Arrow table of plain types, whose columns of instants show them in ``zone``: their days
+    are days there.
+    """
     import pyarrow as pa
 
     if zone == UTC:
@@ -240,7 +265,9 @@ def _plain_field(field: Any, column: str) -> Any:
 
 
 def _plain_type(kind: Any, column: str) -> Any:
-    """The plain Arrow type that holds all values of ``kind``, or those that the cast lets through."""
+    """The plain Arrow type that holds all values of ``kind``, or those that the cast lets
+    through.
+    """
     import pyarrow as pa
     from pyarrow import types
 
@@ -297,7 +324,9 @@ def _plain_type(kind: Any, column: str) -> Any:
 
 
 def _keys_are_unique(array: Any) -> bool:
-    """True if no map in a plain array has a key twice, of which readers would keep one or the other."""
+    """True if no map in a plain array has a key twice, of which readers would keep one or the
+    other.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import types
@@ -324,7 +353,9 @@ def _keys_are_unique(array: Any) -> bool:
 
 
 def _check_names(names: Iterable[Any], struct: str = "") -> None:
-    """Refuse names that Spark and DuckDB, which compare names without regard to case, take for one."""
+    """Refuse names that Spark and DuckDB, which compare names without regard to case, take for
+    one.
+    """
     place = f"the struct {struct}" if struct else "the frame"
     known: dict[str, str] = {}
     for name in map(str, names):
@@ -340,7 +371,8 @@ def _check_names(names: Iterable[Any], struct: str = "") -> None:
         known[name.lower()] = name
     if not known:
         raise OutputInvalid(
-            f"{place} has no columns, and no reader can tell its rows. Give it a column, or write no output"
+            f"{place} has no columns, and no reader can tell its rows. Give it a column, or write "
+            "no output"
         )
 
 

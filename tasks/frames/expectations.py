@@ -1,4 +1,6 @@
-"""Measures of an output as it is written: whether keys are unique, and the newest value of a column."""
+"""Measures of an output as it is written: whether keys are unique, and the newest value of a
+column.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def check_unique(files: Files, staged: StagedOutput, columns: Sequence[str], ses
         )
         raise ExpectationFailed(
             f"expect.unique: {number:,} {'keys' if number > 1 else 'key'} of {', '.join(columns)} "
-            f"{'stand' if number > 1 else 'stands'} in more than one row: {keys}{'; …' if number > len(some) else ''}"
+            f"{'stand' if number > 1 else 'stands'} in more than one row: "
+            f"{keys}{'; …' if number > len(some) else ''}"
         )
 
 
@@ -69,10 +72,11 @@ def _repeated(
 
 
 def newest_of(files: Files, staged: StagedOutput, column: str) -> float | None:
-    """The newest date or timestamp of ``column``, in seconds since the epoch; None if there is none.
+    """The newest date or timestamp of ``column``, in seconds since the epoch; None if there is
+    none.
 
-    A date counts as its midnight in UTC, a timestamp without a zone as one in UTC. What the files say of their columns
-    is read; rows only where a file says nothing.
+    A date counts as its midnight in UTC, a timestamp without a zone as one in UTC. What the files
+    say of their columns is read; rows only where a file says nothing.
 
     Raises: OutputInvalid: there is no such column, or it has no dates or timestamps.
     """

@@ -1,7 +1,7 @@
 """Outputs: write a frame as Parquet files into the attempt's own staging folder.
 
-Rows and schema are read from the footers of the files, without another Spark job. Nobody sees the files before the
-marker and the package are written.
+Rows and schema are read from the footers of the files, without another Spark job. Nobody sees the
+files before the marker and the package are written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
     ``partition_by``: columns; each file gets the rows of one combination of their values.
 
     Raises:
-        OutputInvalid: it is no frame, or one that cannot be stored as Parquet that all readers read alike.
+        OutputInvalid: it is no frame, or one that cannot be stored as Parquet that all readers read
+            alike.
         StagingLost: it was written, and is not there, or not all of it.
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         OSError: the store failed.
@@ -86,16 +87,18 @@ def stage_plain(
 
 
 def typed_columns(schema: dict[str, Any]) -> list[str]:
-    """The columns of a Spark frame that have a type; what is written holds no other, unless there is none.
+    """The columns of a Spark frame that have a type; what is written holds no other, unless there
+    is none.
 
-    A file must give a column some type, which readers would find beside the one that later files give it. A column
-    that a file lacks is null for readers that join files by the names of columns.
+    A file must give a column some type, which readers would find beside the one that later files
+    give it. A column that a file lacks is null for readers that join files by the names of columns.
     """
     return [one["name"] for one in schema["fields"] if one["type"] != VOID]
 
 
 def with_untyped_evaluated(frame: Any, schema: dict[str, Any]) -> Any:
-    """A Spark ``frame`` of the same rows, for which Spark evaluates the columns without a type, too.
+    """A Spark ``frame`` of the same rows, for which Spark evaluates the columns without a type,
+    too.
 
     Nothing of them is written, and `assert_true` and `raise_error` are such columns.
     """
@@ -113,14 +116,19 @@ def table_of(frame: Any) -> Any:
     kind = _kind(frame)
     if not kind:
         raise OutputInvalid(
-            f"an output wants a Spark, Arrow or pandas frame, not {type(frame).__module__}.{type(frame).__qualname__}"
+            (
+                "an output wants a Spark, Arrow or pandas frame, not "
+                f"{type(frame).__module__}.{type(frame).__qualname__}"
+            )
             + _how_to_make_one(frame)
         )
     return plain_table(arrow_table(frame) if kind == "pandas" else frame)
 
 
 def _how_to_make_one(value: Any) -> str:
-    """By what a ``value`` that is no frame becomes one, if Arrow takes it: results of DuckDB, Polars frames, rows."""
+    """By what a ``value`` that is no frame becomes one, if Arrow takes it: results of DuckDB,
+    Polars frames, rows.
+    """
     by = "pyarrow.table" if hasattr(type(value), "__arrow_c_stream__") else ""
     by = by or ("pyarrow.Table.from_pylist" if isinstance(value, list) else "")
     if hasattr(value, "reset_index"):  # a series, as groupby(…).size() answers it
@@ -144,7 +152,8 @@ def stage_table(
     for number, rows in enumerate(parts):
         data = io.BytesIO()
         try:
-            # The schema of Arrow would be known to some readers alone, and they would find other types than the rest.
+            # The schema of Arrow would be known to some readers alone, and they would find other
+            # types than the rest.
             pq.write_table(rows.select(typed or table.column_names), data, store_schema=False)
         except pa.ArrowException as error:
             raise OutputInvalid(f"the frame cannot be stored: {error}") from error
@@ -153,7 +162,9 @@ def stage_table(
 
 
 def with_open(staged: StagedOutput, columns: Sequence[str], typed: Collection[str]) -> StagedOutput:
-    """``staged`` with all ``columns``, in their order; those that are not ``typed`` have no type."""
+    """``staged`` with all ``columns``, in their order; those that are not ``typed`` have no
+    type.
+    """
     if len(typed) == len(columns):
         return staged
     stored = json.loads(staged.schema)
@@ -168,15 +179,17 @@ def with_open(staged: StagedOutput, columns: Sequence[str], typed: Collection[st
 def check_written(files: Files, folder: str, wrote: int | None, stand: int) -> None:
     """Compare the rows that Spark says it wrote with those that stand. Raises: StagingLost."""
     if wrote is not None and wrote != stand:
-        # While the warehouse is away, tasks write into whatever stands at its path. If it is back before the end,
-        # Spark commits what it finds there, without an error.
+        # While the warehouse is away, tasks write into whatever stands at its path. If it is back
+        # before the end, Spark commits what it finds there, without an error.
         raise _lost(files, folder, wrote, stand)
 
 
 def _write_spark(
     files: Files, folder: str, frame: Any, partition_by: Sequence[str]
 ) -> tuple[int | None, StagedOutput]:
-    """Write a Spark frame. Returns the rows that Spark says it wrote, and what stands. Raises: as `stage`."""
+    """Write a Spark frame. Returns the rows that Spark says it wrote, and what stands. Raises: as
+    `stage`.
+    """
     by = [column for column in partition_by if column in frame.columns]  # not one without a type
     if not by:
         wrote = write_parquet(frame, files.uri(folder))
@@ -196,13 +209,15 @@ def _write_spark(
 
 def _lost(files: Files, folder: str, wrote: int | str, stand: int) -> StagingLost:
     return StagingLost(
-        f"Spark wrote {wrote} rows to {files.uri(folder)}, and {stand} stand there. The warehouse was "
-        "away for a while, or somebody removed files; the group runs again, as its retry: allows"
+        f"Spark wrote {wrote} rows to {files.uri(folder)}, and {stand} stand there. The warehouse "
+        "was away for a while, or somebody removed files; the group runs again, as its retry: "
+        "allows"
     )
 
 
 def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> StagedOutput:
-    """Rows, schema and partition of the Parquet files in ``folder``, each of which has the rows of one partition.
+    """Rows, schema and partition of the Parquet files in ``folder``, each of which has the rows of
+    one partition.
 
     Raises: StagingLost: there is no data file.
     """
@@ -216,8 +231,9 @@ def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> Sta
     if not staged.files:
         # Spark writes a file for an empty frame too.
         raise StagingLost(
-            f"no data file stands in {files.uri(folder)} after it was written. The warehouse was away for a while, or "
-            "somebody removed the files; the group runs again, as its retry: allows"
+            f"no data file stands in {files.uri(folder)} after it was written. The warehouse was "
+            "away for a while, or somebody removed the files; the group runs again, as its retry: "
+            "allows"
         )
     return staged
 
@@ -244,7 +260,8 @@ def describe_files(
 
 
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
-    """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or gives it no type.
+    """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or
+    gives it no type.
 
     Raises: OSError: a file is gone or damaged, or the store failed.
     """
@@ -280,7 +297,8 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
 def collect(
     files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES
 ) -> list[Any]:
-    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, of ``room`` bytes at most.
+    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, of
+    ``room`` bytes at most.
 
     Raises: ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
     """
@@ -299,7 +317,8 @@ def collect(
             isinstance(value, float) and not math.isfinite(value)
         ):
             raise ForkValuesInvalid(
-                f"{wanted.key} has the value {value!r}; a fork's values are text, numbers or booleans (cast the column)"
+                f"{wanted.key} has the value {value!r}; a fork's values are text, numbers or "
+                "booleans (cast the column)"
             )
         if value in seen and not wanted.distinct:
             raise ForkValuesInvalid(
@@ -310,12 +329,13 @@ def collect(
         seen[value] = None
         if room < 0:
             raise ForkValuesInvalid(
-                f"the values of {wanted.key}, and of what else this group's forks go over, take more than "
-                f"{MAX_JOB_BYTES // 2**20} MB; fork over a short name of each value"
+                f"the values of {wanted.key}, and of what else this group's forks go over, take "
+                f"more than {MAX_JOB_BYTES // 2**20} MB; fork over a short name of each value"
             )
         if len(seen) > MAX_FORK:
             raise ForkValuesInvalid(
-                f"{wanted.key} has more than {MAX_FORK} values; a fork has at most that many members"
+                f"{wanted.key} has more than {MAX_FORK} values; a fork has at most that many "
+                "members"
             )
     return list(seen)
 
@@ -332,7 +352,8 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
                     continue
                 for batch in parquet.iter_batches(columns=[column]):
                     files.answered()
-                    # A name with a dot in it also names a field of a struct, which is read as well then.
+                    # A name with a dot in it also names a field of a struct, which is read as well
+                    # then.
                     yield from batch.column(batch.schema.names.index(column)).to_pylist()
             except (
                 ValueError,

@@ -1,7 +1,7 @@
 """Partitions: the rows of an output, written so that each file holds the rows of one partition.
 
-The columns stay in the files, and no folder is named after a value, so every reader of a list of files finds the same
-columns. The value of each file stands in the marker and in the warehouse log.
+The columns stay in the files, and no folder is named after a value, so every reader of a list of
+files finds the same columns. The value of each file stands in the marker and in the warehouse log.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def check_columns(columns: Sequence[str], schema: str) -> None:
             )
         if not isinstance(types[column], str) or _PLAIN.fullmatch(types[column]) is None:
             raise OutputInvalid(
-                f"partition_by: the column {column} is of type {json.dumps(types[column])}, whose values are not the "
-                "same text in every system. Part by text, whole numbers, dates or booleans"
+                f"partition_by: the column {column} is of type {json.dumps(types[column])}, whose "
+                "values are not the same text in every system. Part by text, whole numbers, dates "
+                "or booleans"
             )
 
 
@@ -52,8 +53,9 @@ def spark_writer(frame: Any, columns: Sequence[str], above: Sequence[str] = ()) 
 
     ``above``: columns whose values part the rows before. Spark takes them out of the files, too.
 
-    Spark takes the column that it parts by out of the files, so a hash of the values is parted by. A folder that is
-    named after the values would also depend on how each host encodes names, and on how long a name may be.
+    Spark takes the column that it parts by out of the files, so a hash of the values is parted by.
+    A folder that is named after the values would also depend on how each host encodes names, and on
+    how long a name may be.
     """
     from pyspark.sql.functions import coalesce, col, concat, lit, sha2
 
@@ -63,7 +65,10 @@ def spark_writer(frame: Any, columns: Sequence[str], above: Sequence[str] = ()) 
 
 
 def collect_parts(files: Files, source: str, folder: str) -> bool:
-    """Move what Spark has written below ``source`` into ``folder``. False: there was nothing. Raises: OSError."""
+    """Move what Spark has written below ``source`` into ``folder``. False: there was nothing.
+
+    Raises: OSError.
+    """
     found = data_files_below(files, source)
     for number, path in enumerate(found):
         files.move(path, f"{folder}/part-{number:05d}.parquet")
@@ -72,7 +77,10 @@ def collect_parts(files: Files, source: str, folder: str) -> bool:
 
 
 def data_files_below(files: Files, folder: str) -> list[str]:
-    """The Parquet files in ``folder``, and in the folders into which Spark has parted the rows. Raises: OSError."""
+    """The Parquet files in ``folder``, and in the folders into which Spark has parted the rows.
+
+    Raises: OSError.
+    """
     found = []
     for name in files.names(folder):
         if name.startswith(OURS):
@@ -100,7 +108,8 @@ def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
 
 
 def partition_of(file: Any, columns: Sequence[str]) -> Partition:
-    """The partition of the rows in a Parquet ``file`` (``pyarrow.parquet.ParquetFile``), by its first row.
+    """The partition of the rows in a Parquet ``file`` (``pyarrow.parquet.ParquetFile``), by its
+    first row.
 
     A column that the file lacks has no type, and so no value.
     """
@@ -118,7 +127,7 @@ def partition_of(file: Any, columns: Sequence[str]) -> Partition:
     }
 
 
-# -- partitions: -----------------------------------------------------------------------------------------------
+# -- partitions: -----------------------------------------------------------------------------------
 
 _MOST_NAMED = 10  # partitions outside, in the text of an error
 
@@ -163,7 +172,9 @@ def _text(value: PartitionValue, column: str, kind: str) -> str | None:
 
 
 def check_named(files: Files, name: str, output: StagedOutput, named: NamedPartitions) -> None:
-    """Check that all rows of the output ``name`` are of the partitions ``named``. Raises: RowsOutside; OSError."""
+    """Check that all rows of the output ``name`` are of the partitions ``named``. Raises:
+    RowsOutside; OSError.
+    """
     import pyarrow.parquet as pq
 
     is_named = are_named([named])
@@ -188,9 +199,10 @@ def check_named(files: Files, name: str, output: StagedOutput, named: NamedParti
         (example,) = next(pq.ParquetFile(source).iter_batches(batch_size=1)).to_pylist()
     shown = ", ".join(f"{column}={value}" for column, value in example.items())
     raise RowsOutside(
-        f"{sum(counts.values()):,} of {output.rows:,} rows of {name} are of partitions that partitions: does not name: "
-        f"{', '.join(most)}. The first one: {shown[:200]}. Nothing is replaced. Leave these rows out in the step, name "
-        "their partitions, or say outside: append (they are added to what is published there) or outside: reject"
+        f"{sum(counts.values()):,} of {output.rows:,} rows of {name} are of partitions that "
+        f"partitions: does not name: {', '.join(most)}. The first one: {shown[:200]}. Nothing is "
+        "replaced. Leave these rows out in the step, name their partitions, or say outside: append "
+        "(they are added to what is published there) or outside: reject"
     )
 
 

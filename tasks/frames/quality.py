@@ -1,7 +1,8 @@
-"""Rules of an output, and rows of other partitions than it names: what is rejected is written apart, in one evaluation.
+"""Rules of an output, and rows of other partitions than it names: what is rejected is written
+apart, in one evaluation.
 
-A Spark frame is written in parts by a column that says which rules a row breaks, so one write completes the good rows.
-Only the rejected rows are written again, with the names of the rules.
+A Spark frame is written in parts by a column that says which rules a row breaks, so one write
+completes the good rows. Only the rejected rows are written again, with the names of the rules.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def stage_checked(
     arriving: Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None = None,
     published: Fields | None = None,
 ) -> dict[str, StagedOutput]:
-    """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows where there are rules.
+    """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows
+    where there are rules.
 
     Both are by their folders; that of the rejected rows is ``folder`` with ``REJECTED`` added.
 
@@ -83,7 +85,8 @@ def stage_checked(
 
     Raises:
         RuleInvalid: a rule is no condition, or cannot be evaluated.
-        TooManyRejectedRows, RowsOutside, ExpectationFailed: the rows are not what the spec asks for.
+        TooManyRejectedRows, RowsOutside, ExpectationFailed: the rows are not what the spec asks
+            for.
         OutputInvalid, StagingLost, WarehouseMismatch, OSError: as `stage`.
     """
     declared = declared_fields(checks.columns)
@@ -109,7 +112,8 @@ def stage_checked(
         elif session is not None and not is_frame(
             frame
         ):  # one dialect of SQL for all frames of a group
-            # Not by createDataFrame: it makes instants of timestamps without a zone, and knows fewer types.
+            # Not by createDataFrame: it makes instants of timestamps without a zone, and knows
+            # fewer types.
             stored = stage_plain(files, whole, frame)
         if stored is not None:
             frame = read_parquet(session, [(stored.schema, bytes_by_uri(files, stored.files))])
@@ -143,7 +147,8 @@ def _both(
 def _check_names(names: Sequence[str]) -> None:
     if taken := next((name for name in names if name.lower() == REJECTED_BY), None):
         raise OutputInvalid(
-            f"the frame has a column {taken}, which names the broken rules among the rejected rows. Rename the column"
+            f"the frame has a column {taken}, which names the broken rules among the rejected "
+            "rows. Rename the column"
         )
 
 
@@ -154,7 +159,9 @@ def _rules(checks: Checks) -> Mapping[str, str]:
 def _check_ratio(
     folder: str, rows: int, rejected: int, checks: Checks, by_rule: Mapping[str, int]
 ) -> None:
-    """``rejected``: rows that break rules. Raises: TooManyRejectedRows, unless those of several runs count."""
+    """``rejected``: rows that break rules. Raises: TooManyRejectedRows, unless those of several
+    runs count.
+    """
     quality = checks.quality
     if (
         quality is not None
@@ -165,8 +172,8 @@ def _check_ratio(
         counts = ", ".join(f"{name} {count:,}" for name, count in by_rule.items() if count)
         raise TooManyRejectedRows(
             f"{rejected:,} of {rows:,} rows of {folder.rpartition('/')[2]} were rejected "
-            f"({rejected / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}), by rule: {counts}. "
-            "Mend what makes the rows, or the rules"
+            f"({rejected / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}), by "
+            f"rule: {counts}. Mend what makes the rows, or the rules"
         )
 
 
@@ -177,7 +184,7 @@ def _refused(name: str, rule: str, why: str) -> RuleInvalid:
     )
 
 
-# -- Spark -----------------------------------------------------------------------------------------------------
+# -- Spark -----------------------------------------------------------------------------------------
 
 # The line of SQL that failed on a row, as Spark quotes it (3.5 without the blank).
 _QUOTED = re.compile(r"^== SQL ?\(line \d+, position \d+\) ==\n(.*)$", re.MULTILINE)
@@ -266,7 +273,8 @@ def _broken(frame: Any, rules: Mapping[str, str], checks: Checks) -> Any:
     marks = []
     for number, (name, rule) in enumerate(rules.items()):
         try:
-            # A filter refuses what is no condition, and what counts more than one row; a column some subqueries.
+            # A filter refuses what is no condition, and what counts more than one row; a column
+            # some subqueries.
             _ = frame.filter(rule).select(expr(rule)).schema
         except Exception as error:
             if (what := sql_error(error)) is None:
@@ -293,7 +301,9 @@ def _stage_rejected(
     names: Mapping[str, Sequence[str]],
     partition_by: Sequence[str],
 ) -> StagedOutput:
-    """Write the rejected rows again, from the files in which they stand, with the names of the rules."""
+    """Write the rejected rows again, from the files in which they stand, with the names of the
+    rules.
+    """
     from pyspark.sql.functions import array, lit
 
     frames = []
@@ -314,7 +324,7 @@ def _stage_empty(files: Files, folder: str, schema: dict[str, Any]) -> StagedOut
     return replace(stage_table(files, folder, plain_table(empty_table(text))), schema=text)
 
 
-# -- Arrow -----------------------------------------------------------------------------------------------------
+# -- Arrow -----------------------------------------------------------------------------------------
 
 
 def _split_table(
@@ -349,8 +359,8 @@ def _met(table: Any, name: str, rule: str) -> Any:
         import duckdb
     except ImportError as error:
         raise RuleInvalid(
-            "rules in a group with spark: false are evaluated by DuckDB, which this worker does not have. Install "
-            "unstuck[quality] on the workers, or let the group use Spark"
+            "rules in a group with spark: false are evaluated by DuckDB, which this worker does "
+            "not have. Install unstuck[quality] on the workers, or let the group use Spark"
         ) from error
 
     with duckdb.connect() as connection:

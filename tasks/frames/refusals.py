@@ -1,4 +1,6 @@
-"""Values that Spark refuses while it writes: the error is raised in SQL, and its text is found again in the driver."""
+"""Values that Spark refuses while it writes: the error is raised in SQL, and its text is found
+again in the driver.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ _REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
 
 def refusal(*message: str) -> str:
     """SQL that ends the query with an error. ``message``: expressions of SQL, of text."""
-    return f"raise_error(concat({literal('[unstuck: ')}, {', '.join(message)}, {literal(' :unstuck]')}))"
+    return (
+        f"raise_error(concat({literal('[unstuck: ')}, {', '.join(message)}, "
+        f"{literal(' :unstuck]')}))"
+    )
 
 
 def refused_value(error: BaseException) -> str:
@@ -24,7 +29,9 @@ def literal(text: str) -> str:
 
 
 def java_message(error: BaseException) -> str:
-    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost cause in Java."""
+    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost
+    cause in Java.
+    """
     if type(error).__module__.startswith("pyspark."):
         return str(error)
     cause = getattr(error, "java_exception", None)

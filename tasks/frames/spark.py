@@ -22,8 +22,8 @@ from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
 
 log = logging.getLogger(__name__)
-# By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries
-# in other readers. Dates of before 1582 would move by days.
+# By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their
+# microseconds or whole centuries in other readers. Dates of before 1582 would move by days.
 _WRITE_CONF = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -55,7 +55,8 @@ def hadoop_uri(uri: str) -> str:
 
 
 def remove_folder(session: Any, uri: str) -> None:
-    """Remove a folder of an object store as its connector does, which knows its empty objects for folders.
+    """Remove a folder of an object store as its connector does, which knows its empty objects for
+    folders.
 
     Raises nothing: what is left is of no use, and in nobody's way.
     """
@@ -71,14 +72,15 @@ def remove_folder(session: Any, uri: str) -> None:
 def write_parquet(
     frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write
 ) -> int | None:
-    """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left there.
+    """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left
+    there.
 
     Args:
         writer: makes the ``DataFrameWriter`` of a frame.
 
     Returns:
-        The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver commits whatever
-        it then finds in the folder, and reports no error where that is less.
+        The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver
+        commits whatever it then finds in the folder, and reports no error where that is less.
     """
     for key, value in _WRITE_CONF.items():
         # Not put back, since another thread of the step may be writing an output too.
@@ -99,7 +101,9 @@ def write_parquet(
 
 
 def _typed(frame: Any) -> Any:
-    """``frame`` with its columns without a type as text: Polars cannot read what Spark writes for them."""
+    """``frame`` with its columns without a type as text: Polars cannot read what Spark writes for
+    them.
+    """
     from pyspark.sql.types import StructType
 
     schema = frame.schema.json()
@@ -127,9 +131,11 @@ def _observed_rows(frame: Any, counted: Any) -> int | None:
 
 
 def read_parquet(session: Any, groups: Sequence[tuple[str, Mapping[str, int]]]) -> Any:
-    """One frame of all files: each of ``groups`` is a schema and its files with their bytes; what one lacks is null.
+    """One frame of all files: each of ``groups`` is a schema and its files with their bytes; what
+    one lacks is null.
 
-    Spark is told the schema. What it would infer depends on its conf, and is an integer for a column of nulls.
+    Spark is told the schema. What it would infer depends on its conf, and is an integer for a
+    column of nulls.
     """
     frames = [_read(session, schema, files) for schema, files in groups]
     whole = frames[0]
@@ -145,7 +151,8 @@ def _read(session: Any, schema: str, files: Mapping[str, int]) -> Any:
     fields = StructType.fromJson(json.loads(schema))
     if not files:
         return session.createDataFrame([], fields)
-    # A column without a type stands as another one in the file. It goes with a column of any type of other members.
+    # A column without a type stands as another one in the file. It goes with a column of any type
+    # of other members.
     known = StructType([field for field in fields if field.dataType != NullType()])
     # In a list, map or struct Arrow stores integers for it, and Spark 4.0 reads nothing else.
     stored = StructType.fromJson(json.loads(_VOID.sub(r'"\1":"integer"', known.json())))
@@ -173,7 +180,8 @@ def _as_written(reader: Any) -> Any:
 
 
 def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
-    """A frame of many files that Spark gets as a list, in the form that its own streams write; None if it cannot.
+    """A frame of many files that Spark gets as a list, in the form that its own streams write; None
+    if it cannot.
 
     It would look at each file before the first row is asked for, which takes seconds for thousands.
     """
@@ -219,9 +227,11 @@ def _as_list(files: Mapping[str, int]) -> bytes:
 def stream_parquet(
     session: Any, schema: str, found: Mapping[str, int], files: Files, folder: str
 ) -> Any:
-    """A streaming frame of the Parquet files ``found`` below ``folder`` of the warehouse, all of which are new to it.
+    """A streaming frame of the Parquet files ``found`` below ``folder`` of the warehouse, all of
+    which are new to it.
 
-    Spark gets them as a list: what a task wrote that Spark ran twice lies in the folder as well. Raises: OSError.
+    Spark gets them as a list: what a task wrote that Spark ran twice lies in the folder as well.
+    Raises: OSError.
     """
     from pyspark.sql.types import StructType
 
@@ -237,7 +247,8 @@ def listed_for_stream(files: Files, folder: str) -> int:
 
 
 def read_in_batch(query: Any, folder: str) -> list[int]:
-    """How many files below ``folder`` the batch that a streaming ``query`` runs just now reads, each time it does.
+    """How many files below ``folder`` the batch that a streaming ``query`` runs just now reads,
+    each time it does.
 
     Spark passes over a file that is not there when it plans a batch, and counts it as read.
     """
@@ -284,7 +295,8 @@ def _emptied(column: Any, kind: Any) -> Any:
         return column
     if isinstance(kind, ArrayType):
         if isinstance(kind.elementType, NullType):
-            # Not by transform: in Spark 4.3 it reads the integers, and fails where all of a file are null.
+            # Not by transform: in Spark 4.3 it reads the integers, and fails where all of a file
+            # are null.
             return when(column.isNotNull(), array_repeat(lit(None), size(column)))
         return transform(column, lambda one: _emptied(one, kind.elementType))
     if isinstance(kind, MapType):
@@ -325,7 +337,8 @@ def empty_table(schema: str) -> Any:
 def repeated_keys(
     session: Any, schema: str, files: Mapping[str, int], columns: Sequence[str], some: int
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """How many values of ``columns`` several rows share, and ``some`` of them with the number of their rows.
+    """How many values of ``columns`` several rows share, and ``some`` of them with the number of
+    their rows.
 
     Raises: OutputInvalid: the values of a column cannot be compared.
     """

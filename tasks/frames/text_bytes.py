@@ -1,7 +1,8 @@
 """Text that Spark reads from text files: refused where its bytes are not UTF-8.
 
-A text column of Spark holds bytes, and its source of text files puts there what the file has. The check is part of the
-write, and only of frames that read such files, since it costs a tenth of a write (docs/decisions/0125).
+A text column of Spark holds bytes, and its source of text files puts there what the file has. The
+check is part of the write, and only of frames that read such files, since it costs a tenth of a
+write (docs/decisions/0125).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _SHOWN = 40  # characters of a value, in an error
 
 
 def with_checked_text(frame: Any, plan: str) -> Any:
-    """``frame`` whose write fails if its ``plan`` reads text files and one of its text columns is not UTF-8.
+    """``frame`` whose write fails if its ``plan`` reads text files and one of its text columns is
+    not UTF-8.
 
     `refused_value` finds the reason in the error of the write.
     """
@@ -44,7 +46,8 @@ def _checked(name: str) -> str:
         as_latin,
         f"if(input_file_name() = '', '', concat({literal(', in the file ')}, input_file_name()))",
         literal(
-            f". Decode it by the encoding of the file: decode(cast({column} AS BINARY), 'ISO-8859-1')"
+            f". Decode it by the encoding of the file: decode(cast({column} AS BINARY), "
+            "'ISO-8859-1')"
         ),
     )
     return f"if({column} IS NULL OR {_is_utf8(column)}, {column}, {error})"

@@ -1,4 +1,6 @@
-"""Text as values: what a CSV field, or a text in JSON, must look like to be a number, a date or an instant."""
+"""Text as values: what a CSV field, or a text in JSON, must look like to be a number, a date or an
+instant.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,17 @@ _NOT_FINITE = "(?i:nan|inf|infinity)"
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """The form of numbers in text: the mark before a fraction, and the one between groups of three digits, if any."""
+    """The form of numbers in text: the mark before a fraction, and the one between groups of three
+    digits, if any.
+    """
 
     decimal: str = "."
     thousands: str = ""
 
     def plain(self, text: Any) -> Any:
-        """Return numbers in the form of programs. Raises: pa.ArrowInvalid: a text is no number of this form."""
+        """Return numbers in the form of programs. Raises: pa.ArrowInvalid: a text is no number of
+        this form.
+        """
         import pyarrow.compute as pc
 
         if self == NumberForm():
@@ -48,8 +54,9 @@ def parser(zone: str = "", numbers: NumberForm = NumberForm()) -> Parse:
 
     Args:
         numbers: the form of numbers.
-        zone: of a time without a zone that is to be an instant; empty: that of this process. A time that a change of
-            clocks repeats is the first of the two, as in Spark. One that it leaves out is no time.
+        zone: of a time without a zone that is to be an instant; empty: that of this process. A time
+            that a change of clocks repeats is the first of the two, as in Spark. One that it leaves
+            out is no time.
     """
     zone = zone or zone_here()
 

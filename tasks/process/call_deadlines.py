@@ -1,4 +1,5 @@
-"""Calls that may hang for ever: each runs in a daemon thread, and is left behind when its time is over.
+"""Calls that may hang for ever: each runs in a daemon thread, and is left behind when its time is
+over.
 
 A log may hang as well: the log of an attempt lies in the warehouse, whose server may be gone.
 """
@@ -42,9 +43,11 @@ def call_in_thread(call: Callable[[], T], name: str) -> Future[T]:
 def run_with_deadline(
     call: Callable[..., object], *arguments: object, seconds: float = LOG_TIMEOUT
 ) -> bool:
-    """Call ``call(*arguments)`` for what it does; False if it has not ended after ``seconds``, and was left behind.
+    """Call ``call(*arguments)`` for what it does; False if it has not ended after ``seconds``, and
+    was left behind.
 
-    What it raises is printed. Where no thread can be started, it is called here, without a deadline.
+    What it raises is printed. Where no thread can be started, it is called here, without a
+    deadline.
     """
 
     def run() -> None:
@@ -63,7 +66,8 @@ def run_with_deadline(
 
 
 class NonBlockingHandler(logging.Handler):
-    """Writes log lines to a descriptor, in order, in a thread of its own; for a process that must never wait for a log.
+    """Writes log lines to a descriptor, in order, in a thread of its own; for a process that must
+    never wait for a log.
 
     While ``MAX_WAITING`` lines wait, further lines are dropped.
     """
@@ -83,7 +87,10 @@ class NonBlockingHandler(logging.Handler):
         try:
             line = self.format(record)
         except Exception as error:  # noqa: BLE001 - a line that cannot be formatted stops nobody
-            line = f"{record.pathname}:{record.lineno}: {record.msg!r} cannot be written: {type(error).__name__}"
+            line = (
+                f"{record.pathname}:{record.lineno}: {record.msg!r} cannot be written: "
+                f"{type(error).__name__}"
+            )
         with suppress(queue.Full):
             self._lines.put_nowait(line)
 

@@ -1,7 +1,7 @@
 """The hang alarm: the kernel kills a prefork child that hangs while it holds no attempt.
 
-The alarm runs between the wait for a job and the attempt: at the start and end of the child, in a claim, in the clean
-up after an attempt. During an attempt the watchdog counts the time.
+The alarm runs between the wait for a job and the attempt: at the start and end of the child, in a
+claim, in the clean up after an attempt. During an attempt the watchdog counts the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def install(seconds: float) -> None:
 
 
 def start(seconds: float | None = None) -> None:
-    """Kill this process in ``seconds``, unless the alarm is canceled or started again. For the main thread.
+    """Kill this process in ``seconds``, unless the alarm is canceled or started again. For the main
+    thread.
 
     Args:
         seconds: None: those of ``install``.

@@ -1,7 +1,7 @@
 """The shutdown flag: a pipe that tells the watchdogs of a worker that the worker was told to stop.
 
-The main process creates the pipe before it forks runners. The level is the number of bytes in the pipe, which nobody
-ever reads, so that every watchdog sees them.
+The main process creates the pipe before it forks runners. The level is the number of bytes in the
+pipe, which nobody ever reads, so that every watchdog sees them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class ShutdownLevel(IntEnum):
 
 
 class ShutdownFlag:
-    """One end of the pipe. The worker's own can be raised; that of a watchdog can only be looked at."""
+    """One end of the pipe. The worker's own can be raised; that of a watchdog can only be looked
+    at.
+    """
 
     def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
         self.read_fd = read_fd
@@ -36,7 +38,9 @@ class ShutdownFlag:
         return cls(read_fd, write_fd)
 
     def fileno(self) -> int:
-        """Readable once the flag is raised, or when every process that could raise it is dead: check ``level``."""
+        """Readable once the flag is raised, or when every process that could raise it is dead:
+        check ``level``.
+        """
         return self.read_fd
 
     @property
@@ -49,7 +53,8 @@ class ShutdownFlag:
     def raise_to(self, level: ShutdownLevel) -> None:
         """Raise the flag to ``level``; it never goes down.
 
-        A signal handler may call this, because a write to a pipe needs no lock, no thread and no Redis.
+        A signal handler may call this, because a write to a pipe needs no lock, no thread and no
+        Redis.
         """
         assert self._write_fd is not None, "only the worker itself raises its flag"
         while self.level < level:

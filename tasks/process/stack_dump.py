@@ -1,7 +1,9 @@
-"""The stack of another process's main thread, which its interpreter writes in C when a signal comes (faulthandler).
+"""The stack of another process's main thread, which its interpreter writes in C when a signal comes
+(faulthandler).
 
-It is written although a C call holds the GIL, and no lock, memory or Python code of the process is used. Only the main
-thread is told of, which the signal has interrupted: other threads may run meanwhile, and change what would be read.
+It is written although a C call holds the GIL, and no lock, memory or Python code of the process is
+used. Only the main thread is told of, which the signal has interrupted: other threads may run
+meanwhile, and change what would be read.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ class RawFrame(NamedTuple):
 
 
 class StackDump:
-    """Memory into which a process writes its stack when it is asked. Any process that has the descriptor may ask."""
+    """Memory into which a process writes its stack when it is asked.
+
+    Any process that has the descriptor may ask.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -43,7 +48,9 @@ class StackDump:
 
     @classmethod
     def install(cls) -> StackDump | None:
-        """Let this process answer. None where it cannot: there are no such signals, or no descriptor is left."""
+        """Let this process answer. None where it cannot: there are no such signals, or no
+        descriptor is left.
+        """
         if sys.platform != "linux":
             return None
         with suppress(OSError, RuntimeError):
@@ -54,7 +61,8 @@ class StackDump:
         return None
 
     def ask(self, process: psutil.Process) -> None:
-        """Ask ``process`` for its stack, unless an answer lies there, or it has not noticed the last question yet.
+        """Ask ``process`` for its stack, unless an answer lies there, or it has not noticed the
+        last question yet.
 
         It is not asked if it could not answer.
         """
@@ -68,7 +76,9 @@ class StackDump:
                 self._asked = True
 
     def answer(self) -> list[RawFrame] | None:
-        """The frames, the innermost first; None: none has come yet. Empty: they are those of another thread."""
+        """The frames, the innermost first; None: none has come yet. Empty: they are those of
+        another thread.
+        """
         text = os.pread(self.descriptor, _READ, 0) if self._asked else b""
         if not text.endswith(b"\n"):
             return None
@@ -76,7 +86,9 @@ class StackDump:
         return frames_in(text)
 
     def _would_answer(self, pid: int) -> bool:
-        """False where a step has changed what is needed: the signal would kill it, or go into a file of the step's."""
+        """False where a step has changed what is needed: the signal would kill it, or go into a
+        file of the step's.
+        """
         sets = dict(
             re.findall(r"(\w+Cgt|\w+Blk|\w+Pnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
         )

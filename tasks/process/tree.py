@@ -1,7 +1,8 @@
 """Process trees: find, remember and kill a process with all its descendants.
 
-A daemon leaves its parent and its process group. Runners and the main process of a worker therefore adopt orphans
-(Linux: *child subreaper*), and a watchdog remembers each descendant by pid and start time.
+A daemon leaves its parent and its process group. Runners and the main process of a worker therefore
+adopt orphans (Linux: *child subreaper*), and a watchdog remembers each descendant by pid and start
+time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class ProcessState(StrEnum):
 
 
 def process_state(process: psutil.Process) -> ProcessState:
-    """The state of ``process``. A zombie is gone, and so is a process whose pid another process has now."""
+    """The state of ``process``.
+
+    A zombie is gone, and so is a process whose pid another process has now.
+    """
     try:
         if not process.is_running():
             return ProcessState.GONE
@@ -44,7 +48,9 @@ def process_state(process: psutil.Process) -> ProcessState:
 
 
 class Tree:
-    """``root`` and its descendants, without this process (a child of the root) and pids that ``spare`` accepts."""
+    """``root`` and its descendants, without this process (a child of the root) and pids that
+    ``spare`` accepts.
+    """
 
     def __init__(
         self, root: psutil.Process, spare: Callable[[int], bool] = lambda _: False
@@ -68,10 +74,11 @@ class Tree:
         return [p for p in (self.root, *self._known) if process_state(p) is not ProcessState.GONE]
 
     def kill(self, wait: float = 5.0) -> list[psutil.Process]:
-        """SIGKILL the tree and the process groups it made, until nothing is left or ``wait`` seconds are over.
+        """SIGKILL the tree and the process groups it made, until nothing is left or ``wait``
+        seconds are over.
 
-        All descendants are collected before the first signal, because a parent that dies hides its children.
-        Returns the processes that are left.
+        All descendants are collected before the first signal, because a parent that dies hides its
+        children. Returns the processes that are left.
         """
         end = time.monotonic() + wait
         while True:
@@ -89,19 +96,23 @@ class Tree:
                 _kill_group(process.pid)
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     process.kill()  # psutil refuses when the pid has been given to somebody else
-            # Not psutil.wait_procs(): where a process was just reaped, older kernels make it fail (psutil issue 2715).
+            # Not psutil.wait_procs(): where a process was just reaped, older kernels make it fail
+            # (psutil issue 2715).
             time.sleep(0.02)
 
 
 def _kill_group(leader: int) -> None:
-    """SIGKILL the process group that ``leader`` made, if it made one; never the group of this process."""
+    """SIGKILL the process group that ``leader`` made, if it made one; never the group of this
+    process.
+    """
     if leader != os.getpgrp():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Make each descendant a child of this process when its own parent dies (Linux). Children do not inherit this.
+    """Make each descendant a child of this process when its own parent dies (Linux). Children do
+    not inherit this.
 
     Raises:
         OSError: the kernel refuses.
@@ -126,10 +137,12 @@ def is_watchdog(pid: int) -> bool:
 
 
 def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
-    """SIGKILL the children of this process that are not its own, until none is left or ``wait`` seconds are over.
+    """SIGKILL the children of this process that are not its own, until none is left or ``wait``
+    seconds are over.
 
-    For a process that adopts orphans: what a killed child leaves becomes a child too, and is killed next. Dead children
-    are reaped. ``own`` is called after the children were listed, so it knows a child that was just started.
+    For a process that adopts orphans: what a killed child leaves becomes a child too, and is killed
+    next. Dead children are reaped. ``own`` is called after the children were listed, so it knows a
+    child that was just started.
 
     Returns:
         The pids of the children that lived, without those that were about to end by themselves.
@@ -153,7 +166,9 @@ def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
 
 
 def children() -> set[int]:
-    """The pids of this process's children, from the kernel's own list: psutil would read every process of the host."""
+    """The pids of this process's children, from the kernel's own list: psutil would read every
+    process of the host.
+    """
     lists = []
     with contextlib.suppress(FileNotFoundError):  # a system without /proc
         for thread in os.listdir("/proc/self/task"):
@@ -178,13 +193,17 @@ def _reaped(pid: int) -> bool:
 
 
 def _ends(pid: int) -> bool:
-    """True for a process that the kernel is ending: it runs no code of its own, and has no command line any more."""
+    """True for a process that the kernel is ending: it runs no code of its own, and has no command
+    line any more.
+    """
     fields = _stat(pid)
     return bool(fields) and bool(int(fields[6]) & _PF_EXITING)
 
 
 def exit_status(pid: int) -> int | None:
-    """The wait status of a zombie (``/proc/PID/stat``, last field); None where the system does not tell."""
+    """The wait status of a zombie (``/proc/PID/stat``, last field); None where the system does not
+    tell.
+    """
     fields = _stat(pid)
     return int(fields[-1]) if fields and fields[0] == "Z" else None
 
@@ -216,7 +235,9 @@ def describe_exit(code: int) -> str:
 
 
 def working_folder() -> str | None:
-    """The working directory of this process; None if it is gone, as after a deploy that replaced it."""
+    """The working directory of this process; None if it is gone, as after a deploy that replaced
+    it.
+    """
     try:
         return os.getcwd()
     except OSError:  # removed; or on a mount whose server has replaced it (ESTALE) or is away

@@ -1,7 +1,8 @@
-"""Turns an exception of a step into a failure: its code, its sentence and the user's part of the traceback.
+"""Turns an exception of a step into a failure: its code, its sentence and the user's part of the
+traceback.
 
-Whatever asks the error for something runs code of the step, which may raise or never return (a ``Py4JJavaError`` asks
-the JVM). So `describe_in_time` asks in a thread with a deadline.
+Whatever asks the error for something runs code of the step, which may raise or never return (a
+``Py4JJavaError`` asks the JVM). So `describe_in_time` asks in a thread with a deadline.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ _CAUSE: Callable[[BaseException], BaseException | None] = BaseException.__dict__
 
 @dataclass(frozen=True, slots=True)
 class DescribedError:
-    """An error as text. ``whole``: its traceback, for the log. ``hangs``: its text was not to be had."""
+    """An error as text. ``whole``: its traceback, for the log. ``hangs``: its text was not to be
+    had.
+    """
 
     failure: Failure
     whole: str
@@ -61,7 +64,10 @@ class DescribedError:
 
 
 def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) -> DescribedError:
-    """Describe ``error`` within ``TEXT_WITHIN`` seconds; ``clean`` takes the secrets out. Raises nothing of its own."""
+    """Describe ``error`` within ``TEXT_WITHIN`` seconds; ``clean`` takes the secrets out.
+
+    Raises nothing of its own.
+    """
     described: list[DescribedError] = []
 
     def ask() -> None:
@@ -86,7 +92,9 @@ def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) ->
 
 
 def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failure:
-    """The failure that ``error`` is. ``clean`` comes before a text is cut: a secret that is cut is found no more."""
+    """The failure that ``error`` is. ``clean`` comes before a text is cut: a secret that is cut is
+    found no more.
+    """
     kind = type(error)  # not isinstance, which asks the error for its __class__
     ours = issubclass(kind, UnstuckError)
     code, text = "STEP_FAILED", describe(error)
@@ -126,7 +134,9 @@ def _fails_at_once(kind: type) -> bool:
 
 
 def _is_wrong_call(error: BaseException) -> bool:
-    """Whether Python refused a call for the number or the names of its arguments; data seldom causes that."""
+    """Whether Python refused a call for the number or the names of its arguments; data seldom
+    causes that.
+    """
     arguments = (
         error.args if type(error) is TypeError else ()
     )  # a subclass may define its args as it likes
@@ -138,7 +148,9 @@ def _is_wrong_call(error: BaseException) -> bool:
 
 
 def _classes(error: BaseException) -> list[str]:
-    """The class and its bases; of an error that fails at once without the bases that do not, such as ``Exception``."""
+    """The class and its bases; of an error that fails at once without the bases that do not, such
+    as ``Exception``.
+    """
     kind, every = type(error), _is_recoverable(error)
     return [
         _qualified(one) for one in _BASES(kind)[:-1] if every or one is kind or _fails_at_once(one)
@@ -152,7 +164,9 @@ def _qualified(kind: type) -> str:
 
 
 def _conditions(error: BaseException) -> list[str]:
-    """The condition of an error of Spark (``UNRESOLVED_COLUMN.WITH_SUGGESTION``) and what it is a part of."""
+    """The condition of an error of Spark (``UNRESOLVED_COLUMN.WITH_SUGGESTION``) and what it is a
+    part of.
+    """
     if not _is_sparks(type(error)):
         return []
     try:
@@ -163,12 +177,16 @@ def _conditions(error: BaseException) -> list[str]:
 
 
 def spark_condition(error: Any) -> Any:
-    """Spark's name of the condition of one of its errors; Spark 3.5 calls it the class of the error."""
+    """Spark's name of the condition of one of its errors; Spark 3.5 calls it the class of the
+    error.
+    """
     return (getattr(error, "getCondition", None) or error.getErrorClass)()
 
 
 def _says_it_all(kind: type) -> bool:
-    """Whether the sentence of such an error says it all: our frames, and those of Spark, add nothing."""
+    """Whether the sentence of such an error says it all: our frames, and those of Spark, add
+    nothing.
+    """
     return issubclass(kind, UnstuckError) or _is_sparks(kind)
 
 
@@ -181,7 +199,9 @@ def _names(found: list[str]) -> tuple[str, ...]:
 
 
 def outside_of_the_steps(found: Failure, runner: str, changed: str) -> Failure:
-    """A failure that no step raised, and that Unstuck does not know. ``changed``: what the steps did to the process."""
+    """A failure that no step raised, and that Unstuck does not know. ``changed``: what the steps
+    did to the process.
+    """
     did = f" The steps had changed {changed}." if changed else ""
     return _of_the_runner(found, f"{runner} failed outside of the steps: {found.text}.{did}")
 
@@ -221,7 +241,10 @@ def _ask(ask: Callable[[], object], otherwise: str = "") -> str:
 
 
 def _trimmed(frames: list[traceback.FrameSummary], text: str, clean: Callable[[str], str]) -> str:
-    """The frames of the user's own code; the last three of any, where there is none of theirs. "" without frames."""
+    """The frames of the user's own code; the last three of any, where there is none of theirs.
+
+    "" without frames.
+    """
     if not (shown := _users_frames(frames) or frames[-3:]):
         return ""
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown), text]
@@ -263,7 +286,9 @@ def _told(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> traceback.TracebackException:
-    """The traceback from the first frame of the user's code on; where the sentence says it all, their frames alone."""
+    """The traceback from the first frame of the user's code on; where the sentence says it all,
+    their frames alone.
+    """
     told = traceback.TracebackException(type(error), error, _FRAMES(error))
     theirs = _users_frames(told.stack)
     if _says_it_all(type(error)):
@@ -274,7 +299,9 @@ def _traceback(error: BaseException) -> traceback.TracebackException:
 
 
 def _told_cause(cause: BaseException, error: BaseException) -> traceback.TracebackException | None:
-    """The cause of an error of ours: with frames if code of the user was imported; None if ``error`` says it all."""
+    """The cause of an error of ours: with frames if code of the user was imported; None if
+    ``error`` says it all.
+    """
     told = _traceback(cause)
     if any(frame.name == "<module>" for frame in _users_frames(told.stack)):
         return told
@@ -294,7 +321,9 @@ def _within(cause: BaseException, error: BaseException) -> bool:
 
 
 def shorten(text: str, limit: int) -> str:
-    """``text`` with its middle left out if it is longer than ``limit``: the beginning and the end say most."""
+    """``text`` with its middle left out if it is longer than ``limit``: the beginning and the end
+    say most.
+    """
     if len(text) <= limit:
         return text
     half = (limit - 20) // 2

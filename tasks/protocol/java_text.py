@@ -1,4 +1,6 @@
-"""The text of an error of the JVM in one line: its message and those of its causes, without frames of Java (pure)."""
+"""The text of an error of the JVM in one line: its message and those of its causes, without frames
+of Java (pure).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _STATE = re.compile(r"\s*\bSQLSTATE: \w+")
 
 
 def told_by_java(text: str) -> str:
-    """The text of a ``Py4JJavaError`` in one line: what the call raised, and each cause that says more."""
+    """The text of a ``Py4JJavaError`` in one line: what the call raised, and each cause that says
+    more.
+    """
     told: list[list[str]] = [[]]
     for line in text.splitlines():
         if _FRAME.match(line) or not line.strip():

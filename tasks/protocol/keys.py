@@ -1,7 +1,7 @@
 """The catalogue of Redis keys, each with its type and what it holds. No other module spells a key.
 
-All keys of a job share the hash tag ``{JOB}``, but the scripts also touch keys of no job: Unstuck does not run on Redis
-Cluster (nor does Celery's broker).
+All keys of a job share the hash tag ``{JOB}``, but the scripts also touch keys of no job: Unstuck
+does not run on Redis Cluster (nor does Celery's broker).
 """
 
 from __future__ import annotations
@@ -16,20 +16,25 @@ class JobKeys:
 
     def __init__(self, prefix: str, job: str) -> None:
         base = f"{prefix}:{{{job}}}"
-        self.job = f"{base}:job"  # hash: the record: spec, long texts, intent, commit, …; ``fields``: which it has
+        # Hash: the record: spec, long texts, intent, commit, …; ``fields``: which it has.
+        self.job = f"{base}:job"
         self.plans = f"{base}:plans"  # hash: group → GroupPlan; written at submit, read by runners
         self.forks = f"{base}:forks"  # hash: dynamic fork → its values, once known
         self.groups = f"{base}:groups"  # hash: group id → GroupRecord; absent means WAITING
-        self.inputs = f"{base}:inputs"  # hash: group, and member of a fork → FrozenInputs, from the first QUEUED on
-        self.attempts = f"{base}:attempts"  # hash: group id → the live attempt; dropped when its outcome is applied
-        self.stacks = f"{base}:stacks"  # hash: group id → JSON: where its step stands; lives for a minute or so
+        # Hash: group, and member of a fork → FrozenInputs, from the first QUEUED on.
+        self.inputs = f"{base}:inputs"
+        # Hash: group id → the live attempt; dropped when its outcome is applied.
+        self.attempts = f"{base}:attempts"
+        # Hash: group id → JSON: where its step stands; lives for a minute or so.
+        self.stacks = f"{base}:stacks"
         self.versions = (
             f"{base}:versions"  # hash: python, spark → the minor version of its first claim
         )
         self.turns = f"{base}:turns"  # hash: lane → the turn of the offer that was added last
         self.events = f"{base}:events"  # stream: what happened, bounded
         self.lock = f"{base}:lock"  # string: owner of the job's lock; lives LOCK_TTL at most
-        self.dirty = f"{base}:dirty"  # string: somebody met the lock busy: decide once more before letting go
+        # String: somebody met the lock busy: decide once more before letting go.
+        self.dirty = f"{base}:dirty"
 
 
 class ScheduleKeys:
@@ -37,7 +42,8 @@ class ScheduleKeys:
 
     def __init__(self, prefix: str, schedule: str) -> None:
         base = f"{prefix}:schedule:{schedule}"
-        self.schedule = base  # hash: its record, the spec that it repeats, the ids of its last commit and command
+        # Hash: its record, the spec that it repeats, the ids of its last commit and command.
+        self.schedule = base
         self.schedule_events = f"{base}:events"  # stream: what happened, bounded
         self.schedule_runs = f"{base}:runs"  # zset: job of a run → when it was submitted
         self.schedule_ticks = (
@@ -56,13 +62,17 @@ class Keys:
         self.schedules_due = (
             f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
         )
-        self.backlogs = f"{prefix}:backlogs"  # hash: schedule → JSON: what its streams have unread, by the last look
-        self.expected = f"{prefix}:expected"  # hash: name of jobs → JSON: the rules ``late`` by which one is expected
+        # Hash: schedule → JSON: what its streams have unread, by the last look.
+        self.backlogs = f"{prefix}:backlogs"
+        # Hash: name of jobs → JSON: the rules ``late`` by which one is expected.
+        self.expected = f"{prefix}:expected"
         self.expected_state = (
             f"{prefix}:expected:state"  # hash: such a name → JSON: what was judged and told of it
         )
-        self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, when, all rows
-        self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
+        # Hash: ``dataset@warehouse`` → newest version of a job, when, all rows.
+        self.published = f"{prefix}:published"
+        # Zset: job → when it must be decided again; every non-terminal job is here.
+        self.due = f"{prefix}:due"
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
         self.staging_index = (
@@ -82,29 +92,36 @@ class Keys:
         self.dead = (
             f"{prefix}:dead"  # stream: reports nobody can apply, with the reason and the raw fields
         )
-        self.alive = f"{prefix}:alive"  # hash: ``at``: last tick of the sweep; ``grace_until``: no takeover before
+        # Hash: ``at``: last tick of the sweep; ``grace_until``: no takeover before.
+        self.alive = f"{prefix}:alive"
         self.durable = (
             f"{prefix}:durable"  # string: written after what must be durable, and waited for
         )
         self.counters = (
             f"{prefix}:counters"  # hash: reports by what they came to; attempts that ended, by how
         )
-        self.totals = f"{prefix}:totals"  # hash: ``job NAME``, ``publishing`` → JSON: how many ended, and their times
+        # Hash: ``job NAME``, ``publishing`` → JSON: how many ended, and their times.
+        self.totals = f"{prefix}:totals"
         self.totals_names = (
             f"{prefix}:totals:names"  # zset: name of a job that is counted by itself → its last end
         )
         self.processes = (
             f"{prefix}:processes"  # hash: runner or coordinator → JSON: its ProcessStatus
         )
-        self.stalled = f"{prefix}:stalled"  # zset: host:pid → when that worker or coordinator found that it had stalled
-        self.vacuums = f"{prefix}:vacuums"  # zset: warehouse id → the oldest version that a vacuum wished to keep
-        self.holds = f"{prefix}:holds"  # hash: what reads an old version and is no job → warehouse id, version, until
+        # Zset: host:pid → when that worker or coordinator found that it had stalled.
+        self.stalled = f"{prefix}:stalled"
+        # Zset: warehouse id → the oldest version that a vacuum wished to keep.
+        self.vacuums = f"{prefix}:vacuums"
+        # Hash: what reads an old version and is no job → warehouse id, version, until.
+        self.holds = f"{prefix}:holds"
         self.outbox = f"{prefix}:outbox"  # stream: notices to send, written with what they tell
-        self.notices = f"{prefix}:notices"  # hash: target → JSON: who sends to it, how often that failed, and why
+        # Hash: target → JSON: who sends to it, how often that failed, and why.
+        self.notices = f"{prefix}:notices"
         self.notices_due = (
             f"{prefix}:notices:due"  # zset: target for which notices wait → when it is tried next
         )
-        self.notices_sent = f"{prefix}:notices:sent"  # stream: what was sent, to whom and when; the newest 1,000 or so
+        # Stream: what was sent, to whom and when; the newest 1,000 or so.
+        self.notices_sent = f"{prefix}:notices:sent"
         self.traced = (
             f"{prefix}:traced"  # zset: ended job → when its trace was sent; of the last two hours
         )
@@ -112,15 +129,18 @@ class Keys:
         self.nothing = (
             f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
         )
-        # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
+        # What kombu puts before every key and channel of its own, so that no fleet takes the
+        # messages of another.
         self.broker = f"{prefix}:celery:"
         self.turn = f"{prefix}:turn"  # hash: queue → the turn of the offer that was taken last
         self.polled = (
             f"{prefix}:polled"  # hash: runner → when it last polled; below 0: since when it sleeps
         )
-        self.lanes = f"{prefix}:ready"  # zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0
+        # Zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0.
+        self.lanes = f"{prefix}:ready"
         self.pools = f"{prefix}:pools"  # hash: pool → its slots, where a person has set them
-        self.pool_slots = f"{prefix}:slots"  # zset: ``pool/offer`` of each attempt that holds one; all have the score 0
+        # Zset: ``pool/offer`` of each attempt that holds one; all have the score 0.
+        self.pool_slots = f"{prefix}:slots"
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own
 
     def of(self, job: str) -> JobKeys:
@@ -139,28 +159,35 @@ class Keys:
         return f"{self.prefix}:key:{key}"  # hash: job, its last retry, fingerprints of their specs
 
     def notices_for(self, target: str) -> str:
-        return f"{self.prefix}:notices:for:{target}"  # zset: problem → when the first of its notices is tried next
+        # Zset: problem → when the first of its notices is tried next.
+        return f"{self.prefix}:notices:for:{target}"
 
     def notices_of(self, target: str, problem: str) -> str:
-        return f"{self.prefix}:notices:for:{target}:{problem}"  # list: notices that wait, in their order
+        # List: notices that wait, in their order.
+        return f"{self.prefix}:notices:for:{target}:{problem}"
 
     def dead_letter(self, entry: str) -> str:
-        return f"{self.prefix}:dead:{entry}"  # string: what became of a dead letter that was replayed or dropped
+        # String: what became of a dead letter that was replayed or dropped.
+        return f"{self.prefix}:dead:{entry}"
 
     def ready(self, lane: str) -> str:
         return f"{self.prefix}:ready:{lane}"  # zset: offer → its turn; the lowest is taken first
 
     def notify(self, queue: str) -> str:
-        return f"{self.prefix}:notify:{queue}"  # list: one entry for each polling runner that is to look once more
+        # List: one entry for each polling runner that is to look once more.
+        return f"{self.prefix}:notify:{queue}"
 
     def answer(self, caller: str) -> str:
-        return f"{self.prefix}:answer:{caller}"  # hash: the last answer to a finish or a take, for its repeats
+        # Hash: the last answer to a finish or a take, for its repeats.
+        return f"{self.prefix}:answer:{caller}"
 
     def queue(self, queue: str) -> str:
-        return f"{self.broker}{queue}"  # list: messages of a Celery queue: pushed on the left, taken on the right
+        # List: messages of a Celery queue: pushed on the left, taken on the right.
+        return f"{self.broker}{queue}"
 
     def cancel(self, job: str) -> str:
-        return f"{self.prefix}:cancel:{job}"  # pub/sub: tells watchdogs at once to renew, which brings the instruction
+        # Pub/sub: tells watchdogs at once to renew, which brings the instruction.
+        return f"{self.prefix}:cancel:{job}"
 
 
 def at_warehouse(dataset: str, warehouse: str) -> str:
@@ -168,8 +195,8 @@ def at_warehouse(dataset: str, warehouse: str) -> str:
     return f"{dataset}@{warehouse}"
 
 
-# Lanes: the ready sets of one queue. Attempts that take a slot of a pool stand in a lane of their own. So an offer
-# whose pool is full does not stand before offers that may go.
+# Lanes: the ready sets of one queue. Attempts that take a slot of a pool stand in a lane of their
+# own. So an offer whose pool is full does not stand before offers that may go.
 
 
 def lane_of(queue: str, pool: str | None) -> str:
@@ -187,7 +214,8 @@ def pool_of(lane: str) -> str:
 
 
 def versions_of(lane: str) -> dict[str, str]:
-    """The versions that runners of a lane must have, such as ``queue@pool#python3.11,spark4.3``; see take.lua.
+    """The versions that runners of a lane must have, such as ``queue@pool#python3.11,spark4.3``;
+    see take.lua.
 
     Empty is the version of a Spark that may be any.
     """

@@ -1,7 +1,9 @@
-"""Loads Lua scripts, each with what it uses of the shared prelude, and with names for its keys and arguments.
+"""Loads Lua scripts, each with what it uses of the shared prelude, and with names for its keys and
+arguments.
 
-A script declares these in its header, in lines that begin with ``-- keys:`` and ``-- args:``, and reads them as
-``keys.due`` and ``args.owner``. The scripts beside it that a line ``-- calls:`` names are functions in it.
+A script declares these in its header, in lines that begin with ``-- keys:`` and ``-- args:``, and
+reads them as ``keys.due`` and ``args.owner``. The scripts beside it that a line ``-- calls:`` names
+are functions in it.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ Command = tuple[Any, ...]
 class Script:
     """One script on one Redis (EVALSHA, loaded when missing).
 
-    The keys that it declares are passed as keys. Keys of jobs and lanes that a script finds by itself are not.
+    The keys that it declares are passed as keys. Keys of jobs and lanes that a script finds by
+    itself are not.
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, package: str, name: str) -> None:
-        """``package``: the package beside whose modules ``lua/<name>.lua`` lies. A name may begin with a folder."""
+        """``package``: the package beside whose modules ``lua/<name>.lua`` lies.
+
+        A name may begin with a folder.
+        """
         text, self._key_names, self._arg_names = load(package, name)
         self._known = {"job", *self._key_names, *self._arg_names}
         self._keys = keys
@@ -73,7 +79,8 @@ class Script:
         of_all, of_job = vars(self._keys), vars(self._keys.of(job))
         args = {**values, "job": job}
         try:
-            # Each is looked up where it stands: to put all keys that there are into one place takes longer than to ask.
+            # Each is looked up where it stands: to put all keys that there are into one place takes
+            # longer than to ask.
             keys = [
                 of_job[name] if name in of_job else of_all[name] if name in of_all else values[name]
                 for name in self._key_names
@@ -84,7 +91,8 @@ class Script:
 
 
 def ask(client: redis.Redis, *commands: Command) -> list[Any]:
-    """Send commands in one go, and repeat them as ``client`` does, but without its telemetry: a third of a call.
+    """Send commands in one go, and repeat them as ``client`` does, but without its telemetry: a
+    third of a call.
 
     Returns: the answers, as the server gave them.
     """
@@ -99,7 +107,8 @@ def ask(client: redis.Redis, *commands: Command) -> list[Any]:
             once, lambda error: connection.disconnect()
         )
     except BaseException:
-        connection.disconnect()  # a signal may have left an answer unread, which would be taken for the next one
+        # A signal may have left an answer unread, which would be taken for the next one.
+        connection.disconnect()
         raise
     finally:
         client.connection_pool.release(connection)
@@ -120,8 +129,9 @@ def _answer(connection: Any) -> Any:
 def load(package: str, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """A script as Redis gets it, and the names of its keys and of its arguments.
 
-    Only the functions of the prelude that the script uses come with it, and each name is replaced by its number: a
-    function that is made, or a table that is filled, would cost time in every call.
+    Only the functions of the prelude that the script uses come with it, and each name is replaced
+    by its number: a function that is made, or a table that is filled, would cost time in every
+    call.
     """
     folder = files(package) / "lua"
     text = (folder / f"{name}.lua").read_text()

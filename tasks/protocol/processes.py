@@ -1,4 +1,5 @@
-"""The registry of processes: runners and coordinators say here what they are and what they do, for people to read.
+"""The registry of processes: runners and coordinators say here what they are and what they do, for
+people to read.
 
 A runner's watchdog writes for its runner, a coordinator writes for itself.
 """
@@ -24,11 +25,13 @@ COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once 
 
 @dataclass(frozen=True, slots=True)
 class WarehouseSeen:
-    """The warehouse that a process was set to, as the process saw it last (``tasks.warehouse.probe``).
+    """The warehouse that a process was set to, as the process saw it last
+    (``tasks.warehouse.probe``).
 
     Attributes:
         uri: its address; None if the process was set to none.
-        id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if anything does.
+        id: empty if there is no warehouse; None if that is not known, and ``trouble`` says why, if
+            anything does.
         looked_at: when the process looked, by the clock of Redis; None if it did not.
     """
 
@@ -64,13 +67,15 @@ class RunnerStatus(_Status):
 
     Attributes:
         worker_pid: of the Celery worker above it.
-        code: packages whose steps it has run, each with a digest of its source; without one, it has not said.
+        code: packages whose steps it has run, each with a digest of its source; without one, it has
+            not said.
         unfit: why it takes no Spark work, since its host cannot run it; empty if it does.
-        taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never did.
+        taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never
+            did.
         claimed_at: its last claim; None if it never claimed anything.
         job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
-        idle_since: when it last had nothing to do and was free to take more; None if it runs something, or if its
-            worker was told to stop.
+        idle_since: when it last had nothing to do and was free to take more; None if it runs
+            something, or if its worker was told to stop.
     """
 
     kind: Literal["runner"] = "runner"
@@ -103,7 +108,8 @@ class CoordinatorStatus(_Status):
     Attributes:
         read_at: when it last read a worker's report; None: it never did.
         swept_at: when its last sweep ended; None: it never swept.
-        oldest_since: queue → since when its oldest message has lain there, as far as this coordinator has seen.
+        oldest_since: queue → since when its oldest message has lain there, as far as this
+            coordinator has seen.
         targets: the targets of notices that it knows.
     """
 
@@ -121,7 +127,10 @@ _STATUS: TypeAdapter[ProcessStatus] = TypeAdapter(
 
 
 class ProcessRegistry:
-    """The registry on one Redis. ``client`` must decode responses. Only ``read`` raises errors of Redis."""
+    """The registry on one Redis. ``client`` must decode responses.
+
+    Only ``read`` raises errors of Redis.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
@@ -130,7 +139,9 @@ class ProcessRegistry:
         self._failed = False
 
     def note(self, describe: Callable[[float], ProcessStatus]) -> None:
-        """Write what ``describe`` makes of the present time of Redis; it may raise what Redis raises."""
+        """Write what ``describe`` makes of the present time of Redis; it may raise what Redis
+        raises.
+        """
         try:
             status = describe(self._now())
             # By json, because pydantic refuses a path whose bytes are no text.
@@ -163,7 +174,9 @@ class ProcessRegistry:
         return [one for one in self.read() if isinstance(one, RunnerStatus)]
 
     def targets(self) -> set[str] | None:
-        """The targets of notices that coordinators know which are heard of; None: none is. Raises: redis.RedisError."""
+        """The targets of notices that coordinators know which are heard of; None: none is. Raises:
+        redis.RedisError.
+        """
         now = self._now()
         coordinators = [one for one in self.read() if isinstance(one, CoordinatorStatus)]
         heard_of = [one for one in coordinators if now - one.seen <= COORDINATOR_SILENCE]

@@ -1,4 +1,6 @@
-"""The partitions that a package has replaced, with their rows before and after, for people (pure)."""
+"""The partitions that a package has replaced, with their rows before and after, for people
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class Replaced:
     """The partitions of a dataset that one package has replaced.
 
     Attributes:
-        most: at most `MOST`: those that have lost more than half of their rows, and those that changed most.
+        most: at most `MOST`: those that have lost more than half of their rows, and those that
+            changed most.
         count: all that were replaced.
         shrunk: of these, how many have lost more than half of their rows.
     """
@@ -53,7 +56,9 @@ class Replaced:
     shrunk: int
 
     def text(self, *, shrunk: bool = False, most: int = MOST) -> str:
-        """The partitions in words; ``shrunk``: only those that have lost more than half of their rows."""
+        """The partitions in words; ``shrunk``: only those that have lost more than half of their
+        rows.
+        """
         named = [str(one) for one in self.most if one.shrank or not shrunk][:most]
         more = (self.shrunk if shrunk else self.count) - len(named)
         return ", ".join([*named, *([f"and {more:,} more"] if more else [])])
@@ -62,7 +67,9 @@ class Replaced:
 def replaced(
     stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Part]
 ) -> Replaced | None:
-    """The partitions of which rows were ``removed``, of those that ``stood``; None if no partition has lost any."""
+    """The partitions of which rows were ``removed``, of those that ``stood``; None if no partition
+    has lost any.
+    """
     before, change = (
         Counter[tuple[tuple[str, str | None], ...]](),
         Counter[tuple[tuple[str, str | None], ...]](),

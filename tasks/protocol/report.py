@@ -1,4 +1,5 @@
-"""Outcome and report: what a worker says of an attempt, and the message that tells coordinators to look.
+"""Outcome and report: what a worker says of an attempt, and the message that tells coordinators to
+look.
 
 The outcome on the attempt record is the truth.
 """
@@ -25,7 +26,9 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"  # the user's code, or its timeout
     CANCELED = "canceled"
     RELEASED = "released"  # handed back by a worker that was told to stop
-    LOST = "lost"  # the runner died under the attempt, as its watchdog says; or could not begin it, as it says itself
+    # The runner died under the attempt, as its watchdog says; or could not begin it, as it says
+    # itself.
+    LOST = "lost"
 
 
 class ReportKind(StrEnum):
@@ -39,11 +42,13 @@ class ReportKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as people see it: a code to compare, a sentence, and the traceback trimmed to the user's code.
+    """An error as people see it: a code to compare, a sentence, and the traceback trimmed to the
+    user's code.
 
     Attributes:
         recoverable: what holds unless ``retry_on:`` or ``never_retry_on:`` names the failure.
-        names: names beside the code by which they may do so: its Spark condition, its class and the bases of this.
+        names: names beside the code by which they may do so: its Spark condition, its class and the
+            bases of this.
     """
 
     code: str
@@ -55,7 +60,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The work of an attempt that made nothing, on the record of its group: it has no marker (docs/decisions/0075).
+    """The work of an attempt that made nothing, on the record of its group: it has no marker
+    (docs/decisions/0075).
 
     Attributes:
         fingerprint: of the work, as in a marker.
@@ -75,8 +81,8 @@ class Outcome:
     """How an attempt ended.
 
     Attributes:
-        staging: the folder that holds the marker, relative to the warehouse; for an adopted marker that of the
-            earlier attempt. Empty unless ``kind`` is SUCCEEDED.
+        staging: the folder that holds the marker, relative to the warehouse; for an adopted marker
+            that of the earlier attempt. Empty unless ``kind`` is SUCCEEDED.
         done: what was done, if nothing was made; then ``staging`` names a folder that is not there.
         adopted: a standing marker with the same fingerprint was found, and nothing was run.
         ran_again: why the work of a job that this one retries was not taken over, in words.
@@ -117,7 +123,10 @@ class Outcome:
 
 
 def _values(record: Failure | Done) -> dict[str, Any]:
-    """The fields by name. `dataclasses.asdict` also copies the values, which takes ten times as long."""
+    """The fields by name.
+
+    `dataclasses.asdict` also copies the values, which takes ten times as long.
+    """
     return {name: getattr(record, name) for name in record.__slots__}
 
 
@@ -135,12 +144,13 @@ def in_short(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One message from a worker. ``event`` is made before the first try to send and reused in every retry.
+    """One message from a worker. ``event`` is made before the first try to send and reused in every
+    retry.
 
     Attributes:
         at: seconds since the epoch, by the clock of Redis.
-        refused: empty, or why ``finish`` did not take the outcome: STALE (the attempt was no longer live) or TERMINAL
-            (the job had ended).
+        refused: empty, or why ``finish`` did not take the outcome: STALE (the attempt was no longer
+            live) or TERMINAL (the job had ended).
     """
 
     event: str
@@ -163,8 +173,9 @@ class Report:
             )
         if given != str(SCHEMA_VERSION):
             raise Malformed(
-                f"its schema version is {given[:60]!r}, and this release reads {SCHEMA_VERSION}; once all coordinators "
-                "have the release that sent it, `unstuck dead replay --all` applies it"
+                f"its schema version is {given[:60]!r}, and this release reads {SCHEMA_VERSION}; "
+                "once all coordinators have the release that sent it, `unstuck dead replay --all` "
+                "applies it"
             )
         try:
             return cls(

@@ -1,7 +1,9 @@
-"""Resolves ``${env:NAME}`` (configuration) and ``${secret:NAME}`` in parameters and conf, in the worker alone.
+"""Resolves ``${env:NAME}`` (configuration) and ``${secret:NAME}`` in parameters and conf, in the
+worker alone.
 
-Only what the spec itself wrote is resolved: a person who writes data must not read a worker's environment. No secret
-ever stands in a spec, a record, a marker, a report or a log: it is taken out of text, and refused in data.
+Only what the spec itself wrote is resolved: a person who writes data must not read a worker's
+environment. No secret ever stands in a spec, a record, a marker, a report or a log: it is taken out
+of text, and refused in data.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ _SHORTEST = 6  # characters
 _SHORTEST_LINE = 4  # characters, of a secret of several lines
 _COMMON = re.compile(
     "true|false|null|none|name|type|text|user|test|prod"
-    "|date|long|byte|char|short|array|bigint|binary|boolean|decimal|double|integer|interval|string|timestamp|variant"
-    "|disabled|enabled|default|unknown|nothing|debugging|verbose|warning|localhost"
-    "|development|preview|product(ion|ive)?|release|sandbox|stable|staging|testing|primary|replica|private|public"
-    "|admin(istrator)?|changeme|client|database|master|minioadmin|passwd|password|postgres|secret|server|service|system"
-    "|unstuck|warehouse|worker",
+    "|date|long|byte|char|short|array|bigint|binary|boolean|decimal|double|integer|interval|string|timestamp|variant|disabled|enabled|default|unknown|nothing|debugging|verbose|warning|localhost|development|preview|product(ion|ive)?|release|sandbox|stable|staging|testing|primary|replica|private|public|admin(istrator)?|changeme|client|database|master|minioadmin|passwd|password|postgres|secret|server|service|system|unstuck|warehouse|worker",
     re.IGNORECASE,
 )
 _IN_NAMES = 8  # characters; a shorter secret is looked for as a whole name alone
-_PIECE = 256  # characters; a longer line of a secret is looked for in pieces, so that a stream is held back little
+# Characters; a longer line of a secret is looked for in pieces, so that a stream is held back
+# little.
+_PIECE = 256
 _WHOLE = 1024  # characters; a longer secret is looked for by its lines and pieces alone
-_FILE = "_FILE"  # after the name of a variable: another variable, which names the file that holds the secret
+# After the name of a variable: another variable, which names the file that holds the secret.
+_FILE = "_FILE"
 _FILE_BYTES = 64 * 1024
 
-# How programs write a text into another one. What is written twice, such as JSON in a repr, is found as well.
+# How programs write a text into another one. What is written twice, such as JSON in a repr, is
+# found as well.
 _ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: repr(text)[1:-1],
     lambda text: repr("\"'" + text)[4:-1],  # a text with both kinds of quotes in it
@@ -49,12 +51,15 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 )
-# What libraries leave as it is in a URL: all of Python, Java's encoder, a browser, user:password@, and requests.
+# What libraries leave as it is in a URL: all of Python, Java's encoder, a browser, user:password@,
+# and requests.
 _URL_SAFE = ("", "/", "*", "!'()*", "!$&'()*+,;=", "!#$%&'()*+,/:;=?@[]~")
 
 
 def reference_in(text: str, *, wrong: bool = False) -> str | None:
-    """The first reference in ``text``; if ``wrong``, the first that was meant as one and is none."""
+    """The first reference in ``text``; if ``wrong``, the first that was meant as one and is
+    none.
+    """
     return next(
         (found[0] for found in _REFERENCE.finditer(text) if found["wrong" if wrong else "name"]),
         None,
@@ -82,7 +87,8 @@ class Secrets:
     def resolve(self, value: Any) -> Any:
         """``value`` with each reference in its strings replaced, at any depth of lists and objects.
 
-        Raises: Unrecoverable: the worker has no such variable, or what it holds can be no secret. Names the variable.
+        Raises: Unrecoverable: the worker has no such variable, or what it holds can be no secret.
+        Names the variable.
         """
         return map_texts(value, lambda text: _REFERENCE.sub(self._replace, text))
 
@@ -107,7 +113,9 @@ class Secrets:
         )
 
     def in_data(self, value: Any) -> str | None:
-        """The reference to the first secret in a text or key of ``value``, at any depth of lists and objects."""
+        """The reference to the first secret in a text or key of ``value``, at any depth of lists
+        and objects.
+        """
         if self._found is None:
             return None
         return next(
@@ -120,14 +128,18 @@ class Secrets:
         )
 
     def in_name(self, name: str) -> str | None:
-        """The reference to the secret that ``name`` is, or has in it: a short one may be part of it by chance."""
+        """The reference to the secret that ``name`` is, or has in it: a short one may be part of it
+        by chance.
+        """
         for found in self._found.finditer(name) if self._found is not None else ():
             if found[0] == name or len(found[0]) >= _IN_NAMES:
                 return self._reference(found[0])
         return None
 
     def unchangeable(self, text: str) -> int:
-        """How much of ``text`` no text to come can change: all but the end of an unfinished line."""
+        """How much of ``text`` no text to come can change: all but the end of an unfinished
+        line.
+        """
         if self._found is None:
             return len(text)
         line = max(text.rfind("\n"), text.rfind("\r")) + 1  # no piece goes beyond the end of a line
@@ -152,19 +164,22 @@ class Secrets:
             return self.given[name]
         if (value := self._environ.get(name)) is None:
             raise Unrecoverable(
-                f"the environment variable {name} is not set on this worker, and {found[0]} asks for it; "
-                "set it where the worker starts"
+                f"the environment variable {name} is not set on this worker, and {found[0]} asks "
+                "for it; set it where the worker starts"
             )
         return value
 
     def _secret(self, name: str) -> str:
-        """The value of the variable, or the text of the file that ``NAME_FILE`` names. Raises: Unrecoverable."""
+        """The value of the variable, or the text of the file that ``NAME_FILE`` names. Raises:
+        Unrecoverable.
+        """
         value, path = self._environ.get(name), self._environ.get(name + _FILE)
         if (value is None) == (path is None):
             which = "neither" if value is None else "both"
             raise Unrecoverable(
-                f"${{secret:{name}}} asks for the environment variable {name}, or for {name}{_FILE} with the name of a "
-                f"file, and this worker has {which}; set one where the worker starts"
+                f"${{secret:{name}}} asks for the environment variable {name}, or for "
+                f"{name}{_FILE} with the name of a file, and this worker has {which}; set one "
+                "where the worker starts"
             )
         if path is not None:
             try:
@@ -180,14 +195,16 @@ class Secrets:
                     else getattr(error, "strerror", error)
                 )
                 raise Unrecoverable(
-                    f"${{secret:{name}}}: the file {path}, which {name}{_FILE} names, cannot be read: {why}"
+                    f"${{secret:{name}}}: the file {path}, which {name}{_FILE} names, cannot be "
+                    f"read: {why}"
                 ) from None
         assert value is not None
         value = plain_text(value)
         if not _is_secret(value):
             raise Unrecoverable(
-                f"what {name} holds on this worker can be no secret: it is shorter than {_SHORTEST} characters, or a "
-                f"common word, and would be taken out of ordinary text. Configuration is written as ${{env:{name}}}"
+                f"what {name} holds on this worker can be no secret: it is shorter than "
+                f"{_SHORTEST} characters, or a common word, and would be taken out of ordinary "
+                f"text. Configuration is written as ${{env:{name}}}"
             )
         return value
 
@@ -197,13 +214,16 @@ class Secrets:
         self.given[name] = value
         self._longest = max([self._longest, *map(len, pieces)])
         self._names = {**dict.fromkeys(pieces | whole, name), **self._names}
-        # The longest first: one that holds another must not be taken for that, or its tail would stay.
+        # The longest first: one that holds another must not be taken for that, or its tail would
+        # stay.
         every = sorted(self._names, key=len, reverse=True)
         self._found = re.compile("|".join(map(re.escape, every)))
 
 
 class Stream:
-    """Text that comes in parts, cleaned: the end of an unfinished line waits for the part that follows."""
+    """Text that comes in parts, cleaned: the end of an unfinished line waits for the part that
+    follows.
+    """
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets

@@ -1,4 +1,6 @@
-"""Which staging folders jobs still need, and how a folder that belongs to no job is given to the staging collector."""
+"""Which staging folders jobs still need, and how a folder that belongs to no job is given to the
+staging collector.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Staged:
     """Staging of a job that has ended.
 
     Attributes:
-        base: head of the warehouse log when the job began; no entry up to it names the job's folders.
+        base: head of the warehouse log when the job began; no entry up to it names the job's
+            folders.
         forget_at: when the job's retention is over, seconds by the clock of Redis.
     """
 
@@ -39,7 +42,8 @@ class Retries:
     """The staging of other jobs that retries hold.
 
     Attributes:
-        of: jobs with a retry, or a retry of a retry, that has not ended: it may adopt any of their folders.
+        of: jobs with a retry, or a retry of a retry, that has not ended: it may adopt any of their
+            folders.
         folders: staging folders that count in some retry, ended or not.
     """
 
@@ -48,7 +52,10 @@ class Retries:
 
 
 class Staging:
-    """The staging of all jobs of one Redis. ``client`` must decode responses. Every call may raise redis.RedisError."""
+    """The staging of all jobs of one Redis. ``client`` must decode responses.
+
+    Every call may raise redis.RedisError.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
@@ -72,14 +79,17 @@ class Staging:
                 _staging_of(text)
                 for text in cast(list[str], self._redis.hvals(self._keys.of(retry).groups))
             ]
-            # A damaged record does not say what it holds, so everything that it could have adopted stays.
+            # A damaged record does not say what it holds, so everything that it could have adopted
+            # stays.
             if open_still or None in counting:
                 going.update(_line(retry, known))
             folders.update(filter(None, counting))
         return Retries(frozenset(going), frozenset(folders))
 
     def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
-        """The staging and the work of a group that succeeded in ``job`` and made nothing; None for any other."""
+        """The staging and the work of a group that succeeded in ``job`` and made nothing; None for
+        any other.
+        """
         text = cast(str | None, self._redis.hget(self._keys.of(job).groups, group))
         try:
             record = json.loads(text or "{}")
@@ -92,7 +102,8 @@ class Staging:
             return None  # it made something, it did not succeed, or the record is damaged
 
     def needed(self) -> Callable[[str], bool]:
-        """Whether a job may need the attempt folder of a file: one that is open, is retried, or may be retried.
+        """Whether a job may need the attempt folder of a file: one that is open, is retried, or may
+        be retried.
 
         What retries hold is read now, and the status of each job when its first file is asked for.
         """
@@ -111,7 +122,9 @@ class Staging:
 
 
 def _staging_of(record: str) -> str | None:
-    """The folder that counts in the record of a group; empty if none does, None if the record is damaged."""
+    """The folder that counts in the record of a group; empty if none does, None if the record is
+    damaged.
+    """
     try:
         return str(json.loads(record).get("staging") or "")
     except (ValueError, AttributeError, RecursionError):
@@ -119,7 +132,9 @@ def _staging_of(record: str) -> str | None:
 
 
 def _line(retry: str, known: dict[str, str]) -> Iterator[str]:
-    """The job that is retried, the one that it was a retry of, and so on: a retry adopts from all of them."""
+    """The job that is retried, the one that it was a retry of, and so on: a retry adopts from all
+    of them.
+    """
     while (job := known.get(retry, "")) and job != retry:
         yield job
         retry = job

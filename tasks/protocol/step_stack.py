@@ -1,4 +1,6 @@
-"""Where the step of a running attempt stands, as its watchdog has seen: for people; nothing is decided from it."""
+"""Where the step of a running attempt stands, as its watchdog has seen: for people; nothing is
+decided from it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ class Frame:
     Attributes:
         own: it is of the user's code.
         source: the line itself; empty if it is not known, or the file has changed since.
-        skipped: so many frames of libraries before this one are left out; ``skipped_in``: which libraries.
+        skipped: so many frames of libraries before this one are left out; ``skipped_in``: which
+            libraries.
     """
 
     file: str
@@ -40,7 +43,8 @@ class SparkStage:
     Attributes:
         name: the call that it belongs to, such as ``count at /srv/etl.py:12``.
         tasks: of which so many are ``done``, ``running`` and, tried again or not, ``failed``.
-        longest: seconds for which the longest of those that run has run, on ``host``; 0 if that is not known.
+        longest: seconds for which the longest of those that run has run, on ``host``; 0 if that is
+            not known.
     """
 
     id: int
@@ -58,7 +62,8 @@ class StepStack:
     """The stack of the thread that runs the step. Times are seconds by the clock of Redis.
 
     Attributes:
-        at: when it was seen; ``since``: since when each look has found it at the same lines of the user's code.
+        at: when it was seen; ``since``: since when each look has found it at the same lines of the
+            user's code.
         frames: those of the user's code, and where the innermost call stands; the innermost last.
     """
 

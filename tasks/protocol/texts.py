@@ -1,7 +1,7 @@
 """Stores a long text that stands in many places of a job once, with a reference in each place.
 
-A reference is NUL and the digest of the text. A user's text that begins with NUL is stored apart as well, so nobody can
-write a reference; ``take.lua`` finds references by the same form.
+A reference is NUL and the digest of the text. A user's text that begins with NUL is stored apart as
+well, so nobody can write a reference; ``take.lua`` finds references by the same form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class Packer:
         return {digest: text for text, digest in self._digests.items()}
 
     def pack(self, value: Any) -> Any:
-        """``value``, made of what JSON can say, with references in place of long texts. Keys stay as they are."""
+        """``value``, made of what JSON can say, with references in place of long texts.
+
+        Keys stay as they are.
+        """
         return map_texts(value, self._reference)
 
     def _reference(self, text: str) -> str:

@@ -1,7 +1,8 @@
 """Offer and token: the names by which an attempt is offered, claimed, fenced and found on disk.
 
-An *offer* says that an attempt can be claimed. A *token* is an offer with the claimant that holds it; it is the
-key of the lease, the staging folder, the marker and every report, and the fence at every write.
+An *offer* says that an attempt can be claimed. A *token* is an offer with the claimant that holds
+it; it is the key of the lease, the staging folder, the marker and every report, and the fence at
+every write.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def split_member(group_id: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """``job/group/epoch/nonce``: an attempt that can be claimed, as it stands in the ready set of its queue."""
+    """``job/group/epoch/nonce``: an attempt that can be claimed, as it stands in the ready set of
+    its queue.
+    """
 
     job: str
     group: str

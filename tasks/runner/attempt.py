@@ -1,7 +1,8 @@
 """One attempt, from a claim to the finish.
 
-An attempt that made something writes its marker, then records its outcome, and then closes the Spark session, so a
-failing close cannot change the outcome. Whatever user code raises ends the attempt and never the runner.
+An attempt that made something writes its marker, then records its outcome, and then closes the
+Spark session, so a failing close cannot change the outcome. Whatever user code raises ends the
+attempt and never the runner.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot des
 
 
 class Attempt:
-    """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a lost worker."""
+    """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a
+    lost worker.
+    """
 
     def __init__(
         self, runner: AttemptHost, token: Token, claim: Claim | UnstuckError, finish: Finish
@@ -141,7 +144,10 @@ class Attempt:
             return answer
 
     def _or_give_up(self, end: Callable[[Any], Any], argument: Any) -> Any:
-        """Call ``end``. If that fails, end this runner, so that its watchdog reports the attempt with the reason."""
+        """Call ``end``.
+
+        If that fails, end this runner, so that its watchdog reports the attempt with the reason.
+        """
         try:
             return end(argument)
         except BaseException as error:
@@ -158,13 +164,15 @@ class Attempt:
         """True while the runner holds the attempt, and so its watchdog knows it."""
         return self._runner.held is self._held
 
-    # -- what the attempt does ---------------------------------------------------------------------------------
+    # -- what the attempt does ---------------------------------------------------------------------
 
     def _warehouse_clock(self, what: str, asked: object = True) -> AbstractContextManager[None]:
         return self._runner.warehouse_clock(self._warehouse if asked else "", what)
 
     def _open(self, stack: ExitStack) -> None:
-        """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""
+        """Open the warehouse and the log in it. The id is checked first: nothing may be created in
+        a wrong folder.
+        """
         plan = self._work_order.plan
         self._warehouse = plan.warehouse
         with self._warehouse_clock("opening"):
@@ -220,7 +228,9 @@ class Attempt:
         return success(*standing, adopted=True)
 
     def _resolved(self) -> dict[str, Any]:
-        """The parameters of all steps. References that are resolved later are read too: all secrets get known."""
+        """The parameters of all steps. References that are resolved later are read too: all secrets
+        get known.
+        """
         work_order = self._work_order
         for step in work_order.group.steps:
             self._secrets.resolve(step.params)
@@ -230,7 +240,9 @@ class Attempt:
         return {**written, **work_order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
-        """The Spark session of this attempt, which ``stack`` closes; None for a group without Spark."""
+        """The Spark session of this attempt, which ``stack`` closes; None for a group without
+        Spark.
+        """
         if not self._work_order.group.spark:
             return None
         self._progress({"label": "starting Spark"})
@@ -282,7 +294,8 @@ class Attempt:
             work.forks = work.fork_values(work_order)
         if warning := untaken(work_order, runner.settings.step_modules):
             self._log_line(logging.WARNING, warning)
-        # From here on the work is done and counts, whatever is instructed: giving it up would cost doing it again.
+        # From here on the work is done and counts, whatever is instructed: giving it up would cost
+        # doing it again.
         self._end_if_told()
         return work
 
@@ -376,14 +389,16 @@ class Attempt:
     def _progress(self, value: dict[str, Any]) -> None:
         self._runner.watchdog.progress(json.dumps(self._secrets.clean_all(value)))
 
-    # -- how the attempt ends ----------------------------------------------------------------------------------
+    # -- how the attempt ends ----------------------------------------------------------------------
 
     def _end_if_told(self) -> None:
         if self._held.instruction is not None:
             raise AttemptEnded(f"{self._token} was told to end: {self._held.instruction}")
 
     def _ended_by(self, error: BaseException) -> Outcome | None:
-        """The outcome of an attempt that ``error`` ended; None if another runner has the attempt."""
+        """The outcome of an attempt that ``error`` ended; None if another runner has the
+        attempt.
+        """
         if isinstance(error, NotBegun):
             self._runner.replace()
         instruction = self._held.instruction or (
@@ -439,11 +454,17 @@ class Attempt:
         return Outcome(kind, failure=failure)
 
     def _recoverable_if_away(self, failure: Failure) -> Failure:
-        """``failure``; recoverable if the warehouse is away. If it hangs, the watchdog reports the failure."""
+        """``failure``; recoverable if the warehouse is away.
+
+        If it hangs, the watchdog reports the failure.
+        """
         if not self._retry.why_final(failure):
             return failure
         plan = self._work_order.plan
-        what = f"looking, after it failed with {failure.code} ({shorten(failure.text, MAX_TEXT // 2)}), for"
+        what = (
+            f"looking, after it failed with {failure.code} "
+            f"({shorten(failure.text, MAX_TEXT // 2)}), for"
+        )
         try:
             with self._warehouse_clock(what):
                 Warehouse(plan.warehouse, plan.warehouse_id).storage.check()

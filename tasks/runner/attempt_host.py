@@ -1,4 +1,6 @@
-"""The process that runs attempts, as an attempt sees it: a runner of a worker, or the process of ``unstuck run``."""
+"""The process that runs attempts, as an attempt sees it: a runner of a worker, or the process of
+``unstuck run``.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,10 @@ class AttemptHost(ABC):
 
     @abstractmethod
     def start_helper(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process of ours that may outlive an attempt; ``options`` are those of `Popen`. Raises: OSError."""
+        """Start a process of ours that may outlive an attempt; ``options`` are those of `Popen`.
+
+        Raises: OSError.
+        """
 
     @abstractmethod
     def start_session(self, own: Mapping[str, str] | None = None) -> None:
@@ -107,13 +112,16 @@ class AttemptHost(ABC):
 
     @abstractmethod
     def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
-        """The work of ``group`` on the record of another ``job``, if it made nothing. Raises: redis.RedisError."""
+        """The work of ``group`` on the record of another ``job``, if it made nothing. Raises:
+        redis.RedisError.
+        """
 
     @contextmanager
     def warehouse_clock(self, warehouse: str, what: str) -> Iterator[None]:
         """Limit our own use of the warehouse, which may hang for ever.
 
-        The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
+        The time counts from the last answer of the warehouse, so ten thousand quick answers are no
+        hang.
 
         Args:
             warehouse: its address; empty: nothing is read yet, so no clock runs.
@@ -153,7 +161,9 @@ class AttemptHost(ABC):
             )  # this thread reads the instructions
 
     def _interrupt(self, held: Held) -> None:
-        """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no effect (measured)."""
+        """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no
+        effect (measured).
+        """
         self.driver.cancel(str(held.token))
         while not held.released.wait(0.25):
             self.driver.cancel(str(held.token))

@@ -1,4 +1,6 @@
-"""Work that was done before, by an earlier attempt or in a job that this one retries, and whether it counts."""
+"""Work that was done before, by an earlier attempt or in a job that this one retries, and whether
+it counts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from unstuck.tasks.warehouse.marker import Marker, find_done_marker, newest_mark
 log = logging.getLogger(__name__)
 
 Standing = tuple[str, Marker]
-"""The name of a staging folder, and the marker of its attempt, from that folder or from a record."""
+"""The name of a staging folder, and the marker of its attempt, from that folder or from a
+record.
+"""
 
 
 def on_record(staging: str, done: Done) -> Standing:
@@ -33,7 +37,8 @@ class DoneBefore:
     """A look for work that ``work_order`` need not do again.
 
     Attributes:
-        why_again: why the work of the job that this one retries is done again, in words; empty if this one is no retry.
+        why_again: why the work of the job that this one retries is done again, in words; empty if
+            this one is no retry.
     """
 
     def __init__(
@@ -53,7 +58,8 @@ class DoneBefore:
         """The work that counts; None if there is none.
 
         Args:
-            recorded: by job that this one retries, what its record says of this group, if that made nothing.
+            recorded: by job that this one retries, what its record says of this group, if that made
+                nothing.
 
         Raises: OSError: the warehouse could not be asked.
         """

@@ -1,7 +1,7 @@
 """A fresh runner: a new process that runs one attempt of a group with ``fresh: true``.
 
-The runner that claimed the attempt starts the process, passes the claim, and waits. The process has its own watchdog
-(docs/decisions/0028).
+The runner that claimed the attempt starts the process, passes the claim, and waits. The process has
+its own watchdog (docs/decisions/0028).
 """
 
 from __future__ import annotations
@@ -76,13 +76,15 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
                 begun = ours.recv(1)
             if not begun:
                 raise NotBegun(
-                    f"the fresh runner that {runner.name} started ended with {process.wait()} and did nothing"
+                    f"the fresh runner that {runner.name} started ended with {process.wait()} and "
+                    "did nothing"
                 )
             ours.close()
             hang_alarm.cancel()  # from here on its watchdog counts the time
             _wait(runner, process)
         except BaseException:
-            # This runner is told to end. The fresh runner hands the attempt back when it gets SIGTERM.
+            # This runner is told to end. The fresh runner hands the attempt back when it gets
+            # SIGTERM.
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(runner.settings.stop_within(at_once=True))
@@ -103,7 +105,9 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """The fresh runner, which reads its claim from the standard input, a socket, and says there that it has begun."""
+    """The fresh runner, which reads its claim from the standard input, a socket, and says there
+    that it has begun.
+    """
     wanted: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     reset_signals()  # SIGTERM ends the attempt, as in a child of Celery's pool
     console = logging.StreamHandler(sys.stderr)
@@ -124,7 +128,8 @@ def main() -> None:
         logging.getLogger(__name__).exception("%s has failed", wanted["token"])
     finally:
         runner.end()
-        # The runner above adopts what is left, such as the JVM, and would be replaced with its warm session for it.
+        # The runner above adopts what is left, such as the JVM, and would be replaced with its warm
+        # session for it.
         with suppress(OSError):  # no descriptor is free
             end_strays(is_watchdog)
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """The runner: one prefork child of the worker, with its watchdog and its Spark driver.
 
-It owns what lasts from one attempt to the next, and ends the processes that a step leaves. The pool's parent has none.
+It owns what lasts from one attempt to the next, and ends the processes that a step leaves. The
+pool's parent has none.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Runner(AttemptHost):
         slots: int,
         shutdown_flag: ShutdownFlag | None = None,
     ) -> None:
-        """``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this machine."""
+        """``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this
+        machine.
+        """
         # Made when it is needed. The watchdog removes it after the end of this process.
         temporary = Path(tempfile.gettempdir()) / f"unstuck-runner-{secrets.token_hex(4)}"
         super().__init__(settings, Driver(settings, slots=slots, temporary=temporary), temporary)
@@ -84,7 +87,8 @@ class Runner(AttemptHost):
         worker = {"worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         hello = {"runner": self.id, "temporary": str(self.temporary), **worker}
         self.shutdown_flag, self.slots = shutdown_flag, slots
-        # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
+        # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew
+        # before it lapses.
         stopped = settings.lease_ttl / 2
         self.watchdog = WatchdogClient(
             hello, self._take_instruction, self._show_stages, shutdown_flag, max_stopped=stopped
@@ -101,11 +105,14 @@ class Runner(AttemptHost):
         return self.shutdown_flag is not None and self.shutdown_flag.level is not ShutdownLevel.WORK
 
     def may_still_take(self) -> bool:
-        """As `may_take`, a moment after that was so: only what changes from without is looked at."""
+        """As `may_take`, a moment after that was so: only what changes from without is looked
+        at.
+        """
         if self.replaced:
             return False
         if self.stopping:
-            # A claim would be handed back at once. An offer that is left costs no epoch and goes to another worker.
+            # A claim would be handed back at once. An offer that is left costs no epoch and goes to
+            # another worker.
             log.info(
                 "nothing is taken: this worker was told to stop. What stands ready goes to others"
             )
@@ -113,7 +120,10 @@ class Runner(AttemptHost):
         if old := loaded.changed():
             self.replace()
             log.info(
-                "nothing is taken: %s has changed since this runner loaded it, so the runner is replaced",
+                (
+                    "nothing is taken: %s has changed since this runner loaded it, so the runner "
+                    "is replaced"
+                ),
                 old,
             )
         return not old
@@ -130,7 +140,8 @@ class Runner(AttemptHost):
             )
             return False
         if self._session_is_idle:
-            # It had other work since. Its session would hold memory and executors for as long as that goes on.
+            # It had other work since. Its session would hold memory and executors for as long as
+            # that goes on.
             self.replace()
             log.info("nothing is taken: %s. What stands ready goes to others", self._idle_for)
             return False
@@ -151,7 +162,9 @@ class Runner(AttemptHost):
         return not unfit
 
     def takes_from(self, queues: Sequence[str]) -> list[str]:
-        """Those of ``queues`` from which this process may take now; on a host unfit for Spark ``light`` alone."""
+        """Those of ``queues`` from which this process may take now; on a host unfit for Spark
+        ``light`` alone.
+        """
         unfit = self._trial.before_work(self._trial_clock)
         if unfit and unfit != self._unfit:
             log.warning("no Spark work is taken: %s. What stands ready goes to other hosts", unfit)
@@ -182,7 +195,9 @@ class Runner(AttemptHost):
             )
 
     def start_session(self, own: Mapping[str, str] | None = None) -> None:
-        """Start a Spark session, unless one runs, and try the host with the first one. Raises: as `Driver.start`."""
+        """Start a Spark session, unless one runs, and try the host with the first one. Raises: as
+        `Driver.start`.
+        """
         self.driver.start(own)
         self._trial.first_session()
 
@@ -194,7 +209,8 @@ class Runner(AttemptHost):
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:
-        """Hold the attempt during the block; afterwards this process is clean, or asks to be replaced.
+        """Hold the attempt during the block; afterwards this process is clean, or asks to be
+        replaced.
 
         Raises:
             NotBegun: the attempt cannot be held.
@@ -217,8 +233,9 @@ class Runner(AttemptHost):
             ):  # the pipe may be what is broken; the watchdog watches this process anyway
                 self.watchdog.release()
             raise NotBegun(
-                f"{self.name} had claimed {token} and could not begin it: {type(error).__name__}: {error}. This runner "
-                "is replaced, and the group is tried again; no retry: is used up. If it happens again, look at its host"
+                f"{self.name} had claimed {token} and could not begin it: {type(error).__name__}: "
+                f"{error}. This runner is replaced, and the group is tried again; no retry: is "
+                "used up. If it happens again, look at its host"
             ) from error
         try:
             yield
@@ -297,7 +314,10 @@ class Runner(AttemptHost):
         )
 
     def end_idle_session(self) -> None:
-        """Stop a session that is idle, while this process waits for another one. For the main thread."""
+        """Stop a session that is idle, while this process waits for another one.
+
+        For the main thread.
+        """
         if self._session_is_idle and self.driver.running:
             self.replace()
             log.info("%s", self._idle_for)
@@ -338,7 +358,8 @@ class Runner(AttemptHost):
             return [f"processes that cannot be listed ({error})"]
 
     def _owns(self, pid: int) -> bool:
-        # While a session starts, its JVM cannot be told from other processes; the next check comes soon.
+        # While a session starts, its JVM cannot be told from other processes; the next check comes
+        # soon.
         if (
             self._before is None
             or pid in self._before
@@ -369,7 +390,8 @@ class Runner(AttemptHost):
 
 
 def find_leaks(threads: list[threading.Thread]) -> list[str]:
-    """Find leftovers of an attempt that only a new process is without: threads not among ``threads``, open files.
+    """Find leftovers of an attempt that only a new process is without: threads not among
+    ``threads``, open files.
 
     Daemon threads are ignored, because libraries keep them for good.
     """
@@ -386,7 +408,8 @@ def find_leaks(threads: list[threading.Thread]) -> list[str]:
             limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0
         )  # none is left to count them with
     if limit != resource.RLIM_INFINITY and count > limit / 2:
-        # The next attempt might leave too few descriptors to look for leaks, or to start a watchdog.
+        # The next attempt might leave too few descriptors to look for leaks, or to start a
+        # watchdog.
         left.append(f"{count} open files, of {limit} that it may have")
     return left
 
@@ -404,7 +427,8 @@ def start_runner(
     """Make this process a runner. Call it once.
 
     Args:
-        prewarm: start a session ahead, if the settings say so; False where the group brings conf of its own.
+        prewarm: start a session ahead, if the settings say so; False where the group brings conf of
+            its own.
 
     Raises:
         HostUnfit: this host lacks what a runner of these queues needs.

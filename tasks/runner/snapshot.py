@@ -1,7 +1,7 @@
 """The process snapshot: what the steps of an attempt change in this process is put back after them.
 
-Most changes also replace the runner (docs/decisions/0028). After each step the code is compared that an outcome needs,
-and once a second at most all that ours uses (docs/decisions/0074).
+Most changes also replace the runner (docs/decisions/0028). After each step the code is compared
+that an outcome needs, and once a second at most all that ours uses (docs/decisions/0074).
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class _Compared:
         try:
             same = self._all_values() == self._values
             for where, owner, now, before in self._changing if same else self._owners:
-                # Comparing whole dictionaries is cheap, and calls nothing before the builtins are restored.
+                # Comparing whole dictionaries is cheap, and calls nothing before the builtins are
+                # restored.
                 if now != before:
                     found += [f"{where}.{name}" for name in _restore(owner, now, before)]
             if same:
@@ -140,7 +141,8 @@ class _Compared:
 
 
 class Code:
-    """The functions and classes that our own code uses, as they were before the first step of this process.
+    """The functions and classes that our own code uses, as they were before the first step of this
+    process.
 
     Attributes:
         for_an_outcome: those without which an attempt could not record its outcome.
@@ -170,7 +172,10 @@ def _is_one_of(module: str, names: Sequence[str]) -> bool:
 
 
 def _restore(owner: Any, now: Any, before: dict[str, Any]) -> list[str]:
-    """Restore the attributes of a module or a class. Returns the names of those that had changed."""
+    """Restore the attributes of a module or a class.
+
+    Returns the names of those that had changed.
+    """
     of_class = _isinstance(owner, _type)
     # Our own modules change their numbers, texts and lists themselves.
     changed = [
@@ -198,10 +203,11 @@ def _is_code(value: Any) -> bool:
     return _callable(value) or _isinstance(value, _KINDS)
 
 
-# -- what the kernel and the interpreter keep for the whole process ------------------------------------------------
+# -- what the kernel and the interpreter keep for the whole process --------------------------------
 
 
-# What `os.environ` holds: a copy of that itself decodes each name and value, and takes a hundred times as long.
+# What `os.environ` holds: a copy of that itself decodes each name and value, and takes a hundred
+# times as long.
 _environment: dict[bytes, bytes] = vars(os.environ)["_data"]
 
 
@@ -325,7 +331,9 @@ class ProcessSnapshot:
     """
 
     def __init__(self, code: Code, *, others_import: bool) -> None:
-        """``others_import``: a thread of ours starts Spark meanwhile, which sets variables and imports modules."""
+        """``others_import``: a thread of ours starts Spark meanwhile, which sets variables and
+        imports modules.
+        """
         self._code = code
         self._others_import = others_import
         self._before = {what: read() for what, (read, _) in _SETTINGS.items()}
@@ -335,7 +343,9 @@ class ProcessSnapshot:
         self.spoiled = self.doubtful = False
 
     def imported(self) -> None:
-        """The module of a step was imported, and keeps what it has added to the environment and to ``sys.path``."""
+        """The module of a step was imported, and keeps what it has added to the environment and to
+        ``sys.path``.
+        """
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             self._keep_additions()
@@ -344,7 +354,8 @@ class ProcessSnapshot:
             )
 
     def run(self, step: Callable[[], None]) -> None:
-        """Run a step, and restore after it what our own code uses. It may set variables for the next step of its group.
+        """Run a step, and restore after it what our own code uses. It may set variables for the
+        next step of its group.
 
         Raises: StepRaised: the step failed.
         """

@@ -30,7 +30,9 @@ def open_session(
     conf: Mapping[str, str],
     tables: str,
 ) -> Any:
-    """The session of the attempt ``token``, which ``stack`` closes. ``tables``: where its tables are stored."""
+    """The session of the attempt ``token``, which ``stack`` closes. ``tables``: where its tables
+    are stored.
+    """
     zone = work_order.plan.zone
     stack.callback(runner.session_used)
     entered = ExitStack()
@@ -39,7 +41,8 @@ def open_session(
             runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout),
             users_code(),
         ):
-            # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
+            # Each attempt of a fresh group has a process of its own, and so a session that no other
+            # group will use.
             runner.start_session(_own_conf(conf, zone) if work_order.group.fresh else None)
             session = entered.enter_context(runner.driver.attempt(str(token), conf, tables, zone))
     except StepRaised as raised:
@@ -52,7 +55,9 @@ def open_session(
 
 
 def _own_conf(conf: Mapping[str, str], zone: str) -> dict[str, str]:
-    """The static conf of a session that no other group uses; its executors have the ``zone``, if there is one."""
+    """The static conf of a session that no other group uses; its executors have the ``zone``, if
+    there is one.
+    """
     return {**(executors_in_zone(zone) if zone else {}), **static_conf(conf)}
 
 

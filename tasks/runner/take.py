@@ -1,6 +1,7 @@
 """Take the attempts that stand ready, one after the other, and run each here or in a fresh runner.
 
-A take that failed after Redis may have granted it still becomes an attempt, so that the attempt gets an outcome.
+A take that failed after Redis may have granted it still becomes an attempt, so that the attempt
+gets an outcome.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from unstuck.tasks.transport.redis_client import persistently
 
 log = logging.getLogger(__name__)
 
-LINGER = 0.05  # seconds to wait for what the last outcome sets free; waking this runner again takes about as long
+# Seconds to wait for what the last outcome sets free; waking this runner again takes about as long.
+LINGER = 0.05
 
 
 def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
-    """Run what stands ready on the queues of this worker, until nothing does. Returns what became of the attempts.
+    """Run what stands ready on the queues of this worker, until nothing does. Returns what became
+    of the attempts.
 
-    ``woken_for``: the queue that the wake-up came from, which Celery may have been told of after this runner began.
+    ``woken_for``: the queue that the wake-up came from, which Celery may have been told of after
+    this runner began.
     """
     runner.watchdog.taken()
     queues = deque(dict.fromkeys([*filter(None, [woken_for]), *runner.queues]))
@@ -55,7 +59,8 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
 
 
 def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | None:
-    """The next attempt: taken with the last outcome, or now, or set free within a moment. None: this runner leaves.
+    """The next attempt: taken with the last outcome, or now, or set free within a moment. None:
+    this runner leaves.
 
     The queues are rotated at each look: no queue waits for all that stands on another.
     """
@@ -88,7 +93,8 @@ def _take(runner: Runner, queues: Sequence[str], *, linger: float = 0.0) -> _Tak
 
     Raises: redis.RedisError: Redis did not answer.
     """
-    # Made before the first try, so that a take that is repeated after a lost reply is the same take.
+    # Made before the first try, so that a take that is repeated after a lost reply is the same
+    # take.
     claimant, event = secrets.token_hex(6), secrets.token_hex(8)
 
     def try_to_take() -> Claim | None:
@@ -109,7 +115,9 @@ def _take(runner: Runner, queues: Sequence[str], *, linger: float = 0.0) -> _Tak
 def _unread(
     runner: Runner, claimant: str, error: BaseException, queues: Sequence[str]
 ) -> _Taken | None:
-    """The attempt that Redis granted to ``claimant`` in an answer that could not be read: it needs an outcome."""
+    """The attempt that Redis granted to ``claimant`` in an answer that could not be read: it needs
+    an outcome.
+    """
     token = runner.lease.taken(claimant)
     if token is None:
         return None
@@ -126,10 +134,12 @@ def _ends_at_once(work_order: WorkOrder) -> bool:
 
 
 class _Taken:
-    """An attempt that was taken. Its outcome is recorded together with the take of the next one, where that can be.
+    """An attempt that was taken. Its outcome is recorded together with the take of the next one,
+    where that can be.
 
-    It can be where nothing is left to do after the outcome that may take long or fail: no Spark session to close, no
-    log to upload, no JVM to ask, and a look finds that the attempt has left nothing behind.
+    It can be where nothing is left to do after the outcome that may take long or fail: no Spark
+    session to close, no log to upload, no JVM to ask, and a look finds that the attempt has left
+    nothing behind.
 
     Attributes:
         queues: from which this runner may take more.

@@ -1,10 +1,13 @@
-"""The watchdog client: starts a watchdog for this runner, tells it what the runner holds, passes on its instructions.
+"""The watchdog client: starts a watchdog for this runner, tells it what the runner holds, passes on
+its instructions.
 
-It replaces a watchdog that dies or stays stopped, and ends the runner when no watchdog can be started.
+It replaces a watchdog that dies or stays stopped, and ends the runner when no watchdog can be
+started.
 """
 
-# A thread that fails here ends the runner, which would go on to take attempts and lose each. The client acts first and
-# logs afterwards, with a deadline and under no lock, because the log may hang.
+# A thread that fails here ends the runner, which would go on to take attempts and lose each. The
+# client acts first and logs afterwards, with a deadline and under no lock, because the log may
+# hang.
 
 from __future__ import annotations
 
@@ -65,8 +68,10 @@ class WatchdogClient:
         """
         Args:
             hello: what the watchdog shows of this runner.
-            on_instruction: called from a thread of the client with token, instruction, and for a timeout its failure.
-            on_look: called from a thread of its own, whenever people want to see where an attempt stands.
+            on_instruction: called from a thread of the client with token, instruction, and for a
+                timeout its failure.
+            on_look: called from a thread of its own, whenever people want to see where an attempt
+                stands.
             shutdown_flag: of the worker; every watchdog looks at it.
             max_stopped: seconds after which a watchdog that is stopped is replaced.
         """
@@ -109,20 +114,26 @@ class WatchdogClient:
                 self._tell(unfit=why)
 
     def hold(self, token: Token) -> None:
-        """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
+        """Let the watchdog renew the lease of ``token``, and report the attempt if this runner
+        dies.
+        """
         self._tell(token=str(token), since=time.time(), **_OF_NO_ATTEMPT)
 
     def log_to(self, path: str | None) -> None:
-        """Tell the watchdog the log of the attempt on this machine, where it writes why it killed the runner."""
+        """Tell the watchdog the log of the attempt on this machine, where it writes why it killed
+        the runner.
+        """
         self._tell(log=path)
 
     @contextmanager
     def clock(
         self, code: str, seconds: float | None, step: str = "", index: int = 0
     ) -> Iterator[None]:
-        """Limit the block to ``seconds``: then the runner gets an instruction, and is killed after the grace.
+        """Limit the block to ``seconds``: then the runner gets an instruction, and is killed after
+        the grace.
 
-        The failure gets ``code``; ``step`` says what takes so long, ``index`` which step of the group. None: no limit;
+        The failure gets ``code``; ``step`` says what takes so long, ``index`` which step of the
+        group. None: no limit;
         inf: none until an alter sets one.
         """
         if seconds is None:
@@ -144,7 +155,10 @@ class WatchdogClient:
                 )
 
     def restart_clock(self, code: str) -> None:
-        """Start the clock ``code`` again, if it runs, because its work goes on. May be called often."""
+        """Start the clock ``code`` again, if it runs, because its work goes on.
+
+        May be called often.
+        """
         with self._lock:
             clocks, now = self._holding.clocks, time.monotonic()
             clock = clocks.get(code)
@@ -183,7 +197,9 @@ class WatchdogClient:
         self._tell(token=None, idle=time.time(), **_OF_NO_ATTEMPT)
 
     def end(self) -> None:
-        """This process ends: do not replace the watchdog, which outlives it to end what it leaves."""
+        """This process ends: do not replace the watchdog, which outlives it to end what it
+        leaves.
+        """
         with self._lock:
             self._ending = True
 
@@ -217,7 +233,8 @@ class WatchdogClient:
                 run_with_deadline(log.warning, message, process.pid, status)
         except Exception as error:  # noqa: BLE001 - nobody else reads the instructions of this watchdog
             self._give_up(
-                f"the instructions of the watchdog {process.pid} cannot be read any more: {_described(error)}"
+                f"the instructions of the watchdog {process.pid} cannot be read any more: "
+                f"{_described(error)}"
             )
 
     def _pass_on(self, process: WatchdogProcess, watchdog: psutil.Process) -> None:
@@ -225,7 +242,8 @@ class WatchdogClient:
         assert process.stdout is not None
         # Looks are counted, not seconds: while the host slept, this process did not look either.
         every, stopped = self._max_stopped / _LOOKS, 0
-        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
+        # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when
+        # this pipe was made.
         instructions = select.poll()
         instructions.register(process.stdout, select.POLLIN)
         with process.stdout as lines:
@@ -276,14 +294,16 @@ class WatchdogClient:
             self._restarts = [at for at in self._restarts if now - at < 60] + [now]
             if len(self._restarts) > _MAX_RESTARTS:
                 self._give_up(
-                    f"the watchdog died {len(self._restarts)} times within a minute, at last with {status}"
+                    f"the watchdog died {len(self._restarts)} times within a minute, at last with "
+                    f"{status}"
                 )
             try:
                 self._start()
             except (OSError, RuntimeError) as error:
                 # No descriptor, process, thread or memory is left, or no Python is where ours was.
                 self._give_up(
-                    f"the watchdog {process.pid} died, and no other can be started: {_described(error)}"
+                    f"the watchdog {process.pid} died, and no other can be started: "
+                    f"{_described(error)}"
                 )
             return True
 
@@ -299,7 +319,10 @@ class WatchdogClient:
                 what = "with all that it started"
             except OSError as error:
                 what = f"with its process group (what else it started cannot be looked up: {error})"
-            message = "%s, %s%d ends itself %s; the worker starts another, and what it ran is given out again"
+            message = (
+                "%s, %s%d ends itself %s; the worker starts another, and what it ran is "
+                "given out again"
+            )
             run_with_deadline(log.critical, message, why, so, self._pid, what)
         finally:
             os.killpg(0, signal.SIGKILL)

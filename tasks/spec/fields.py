@@ -1,4 +1,6 @@
-"""Fields of what users write and of what runners receive: names, plain values, and the base of all parts."""
+"""Fields of what users write and of what runners receive: names, plain values, and the base of all
+parts.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,23 @@ ErrorName = Annotated[
     ),
 ]
 FunctionName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
-MAX_COUNT = 1_000_000_000  # of anything that a spec counts: below 2**53, so that every reader of JSON holds it
+# Of anything that a spec counts: below 2**53, so that every reader of JSON holds it.
+MAX_COUNT = 1_000_000_000
 
 
 def _scalar(value: Any) -> Any:
-    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is refused instead."""
+    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is
+    refused instead.
+    """
     if not isinstance(value, str | int | float | bool):
         raise PydanticCustomError("scalar_type", "expected text, a number or true or false")
     return value
 
 
 def _listed(value: Any) -> Any:
-    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in every process."""
+    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in
+    every process.
+    """
     if not isinstance(value, list | tuple):
         raise PydanticKnownError("tuple_type")
     return value
@@ -52,7 +59,8 @@ def _listed(value: Any) -> Any:
 
 T = TypeVar("T")
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
-# What a parameter of a fork may be for one member. The tags are no names, so a path of an error can do without them.
+# What a parameter of a fork may be for one member. The tags are no names, so a path of an error can
+# do without them.
 ForkItem = Annotated[
     Annotated[Scalar, Tag("a value")]
     | Annotated[dict[ParamName, Scalar], Field(min_length=1), Tag("a mapping")],
@@ -69,11 +77,13 @@ STORED = {
 
 
 class Strict(BaseModel):
-    """Base of all parts of a spec: an unknown field is an error, and a part never changes once read.
+    """Base of all parts of a spec: an unknown field is an error, and a part never changes once
+    read.
 
-    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or empty): a field that
-    this release does not have, and that nobody used. One that holds anything may change what counts, so it is an error
-    there too. A field to come must therefore mean "as before it was there" where it is empty.
+    Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or
+    empty): a field that this release does not have, and that nobody used. One that holds anything
+    may change what counts, so it is an error there too. A field to come must therefore mean "as
+    before it was there" where it is empty.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

@@ -38,7 +38,8 @@ MAX_JOB_BYTES = (
     16 * 1024 * 1024
 )  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
-READ_VALUES = "unstuck:read_values"  # a step of ours: what the runner collects from an input is all that is to do
+# A step of ours: what the runner collects from an input is all that is to do.
+READ_VALUES = "unstuck:read_values"
 
 
 def fork_bytes(values: Iterable[Scalar]) -> int:
@@ -52,7 +53,9 @@ def fork_key(value: Any) -> str:
 
 
 class Step(Strict):
-    """One Python function ``fn(spark, ctx, **params)``, one SQL statement, or the compaction of a dataset."""
+    """One Python function ``fn(spark, ctx, **params)``, one SQL statement, or the compaction of a
+    dataset.
+    """
 
     python: FunctionName | None = Field(
         default=None, description="The function to call, as module:function."
@@ -70,7 +73,9 @@ class Step(Strict):
     )
     compact: DatasetName | None = Field(
         default=None,
-        description="A published dataset whose small files are written together; params: {target: MB}.",
+        description=(
+            "A published dataset whose small files are written together; params: {target: MB}."
+        ),
     )
     output: DatasetName | None = Field(
         default=None, description="Name of the output that the step writes."
@@ -114,14 +119,19 @@ class Step(Strict):
 
 
 class ForkFrom(Strict):
-    """Where the values of a fork stand: in a column of an earlier output (a dynamic fork), or in a list of params."""
+    """Where the values of a fork stand: in a column of an earlier output (a dynamic fork), or in a
+    list of params.
+    """
 
     source: str | None = Field(
         default=None,
         alias="from",
         strict=True,
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[^\x00-\x1f\x7f]{1,255}$",
-        description="The column, as output.column, or input.column; the name of the column may hold blanks and dots.",
+        description=(
+            "The column, as output.column, or input.column; the name of the column may "
+            "hold blanks and dots."
+        ),
     )
     param: ParamName | None = Field(
         default=None, description="A parameter of the job or the group that is a list."
@@ -146,7 +156,9 @@ class ForkFrom(Strict):
 
 
 class GroupSpec(Strict):
-    """One task group of a job: what it needs, when it may go, what it runs and how its failures are met."""
+    """One task group of a job: what it needs, when it may go, what it runs and how its failures are
+    met.
+    """
 
     name: GroupName = Field(description="Name of the group, unique in the job.")
     description: Description | None = Field(default=None, description="What it does, for people.")
@@ -161,26 +173,33 @@ class GroupSpec(Strict):
         strict=True,
         min_length=1,
         max_length=MAX_WHEN,
-        description="A condition; where it is false, the group is skipped once its join says that it may go.",
+        description=(
+            "A condition; where it is false, the group is skipped once its join says that "
+            "it may go."
+        ),
     )
     for_each: dict[ParamName, Listed[ForkItem] | ForkFrom] | None = Field(
         default=None,
-        description="Parameters and their values, each a scalar or a mapping of names to scalars: the group is forked, "
-        "one member for each value or combination.",
+        description="Parameters and their values, each a scalar or a mapping of names to scalars: "
+        "the group is forked, one member for each value or combination.",
     )
     queue: QueueName | None = Field(
         default=None, description="The Celery queue; left out: spark, or light with spark: false."
     )
     pool: PoolName | None = Field(
         default=None,
-        description="The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none.",
+        description=(
+            "The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none."
+        ),
     )
     spark: StrictBool = Field(
         default=True, description="False: the steps are plain Python and start no JVM."
     )
     inputs: dict[DatasetName, GroupInput] = Field(
         default_factory=dict,
-        description="Published datasets and streams that the steps read, each under a name of its own.",
+        description=(
+            "Published datasets and streams that the steps read, each under a name of its own."
+        ),
     )
     conf: dict[StrictStr, StrictStr] = Field(
         default_factory=dict, description="Run-time Spark conf of this group."
@@ -209,8 +228,8 @@ class GroupSpec(Strict):
         strict=True,
         min_length=1,
         max_length=200,
-        description="Stands for the code of the steps: work is taken over by a retry where it is the same; left out: "
-        "the source of the packages that the steps are in.",
+        description="Stands for the code of the steps: work is taken over by a retry where it is "
+        "the same; left out: the source of the packages that the steps are in.",
     )
     optional: StrictBool = Field(
         default=False, description="A failure of the group does not fail the job."
@@ -254,7 +273,8 @@ class GroupSpec(Strict):
             raise ValueError("spark: false with a SQL step: SQL needs a Spark session")
         if sum(step.compact is not None for step in self.steps) > 1:
             raise ValueError(
-                "two steps with compact: both would record the same results; use a group for each dataset"
+                "two steps with compact: both would record the same results; use a group for each "
+                "dataset"
             )
         return self
 
@@ -265,7 +285,9 @@ class GroupSpec(Strict):
 
     @property
     def records_results(self) -> bool:
-        """Whether it may have results: those that Python steps and compactions record, and the counts of a stream."""
+        """Whether it may have results: those that Python steps and compactions record, and the
+        counts of a stream.
+        """
         return bool(self.streams) or any(step.python or step.compact for step in self.steps)
 
     @property
@@ -280,12 +302,16 @@ class GroupSpec(Strict):
 
     @property
     def fork_params(self) -> tuple[str, ...]:
-        """The parameters that differ from member to member, by name: a stored spec keeps no order of keys."""
+        """The parameters that differ from member to member, by name: a stored spec keeps no order
+        of keys.
+        """
         return tuple(sorted(self.for_each or ()))
 
     @property
     def fork_values(self) -> tuple[ForkValue, ...] | None:
-        """The value of each member of a fork over literal lists; None for a group that has none, or other sources."""
+        """The value of each member of a fork over literal lists; None for a group that has none, or
+        other sources.
+        """
         sources = [(self.for_each or {})[name] for name in self.fork_params]
         lists = [values for values in sources if isinstance(values, tuple)]
         if not sources or len(lists) < len(sources):

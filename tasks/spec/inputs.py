@@ -1,4 +1,6 @@
-"""Inputs of a group from outside of its job: published datasets, streams of files that arrive, and Kafka topics."""
+"""Inputs of a group from outside of its job: published datasets, streams of files that arrive, and
+Kafka topics.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,17 @@ class DatasetInput(Strict):
         ge=0,
         le=MAX_COUNT,
         strict=True,
-        description="The version of the warehouse, 0 for before anything was published; left out: the newest one when "
-        "the job was submitted.",
+        description="The version of the warehouse, 0 for before anything was published; left out: "
+        "the newest one when the job was submitted.",
     )
     if_absent: str | None = Field(
         default=None,
         strict=True,
         min_length=1,
         max_length=100_000,
-        description="Columns and their types in SQL, such as id BIGINT, at STRING: where the dataset is not published "
-        "yet, steps find these columns without rows; left out: the group fails.",
+        description="Columns and their types in SQL, such as id BIGINT, at STRING: where the "
+        "dataset is not published yet, steps find these columns without rows; left "
+        "out: the group fails.",
     )
 
     @model_validator(mode="before")
@@ -64,7 +67,8 @@ class DatasetInput(Strict):
             return {"dataset": dataset}
         if not re.fullmatch(r"[1-9][0-9]{0,9}", version):
             raise ValueError(
-                "expected a dataset and perhaps its version, as flights, flights@latest or flights@7"
+                "expected a dataset and perhaps its version, as flights, flights@latest or "
+                "flights@7"
             )
         return {"dataset": dataset, "version": int(version)}
 
@@ -101,7 +105,10 @@ class StreamInput(Strict):
         strict=True,
         min_length=1,
         max_length=2000,
-        description="The folder: an absolute path, file:///… or s3://…; Spark's patterns, such as *, may stand in it.",
+        description=(
+            "The folder: an absolute path, file:///… or s3://…; Spark's patterns, such as "
+            "*, may stand in it."
+        ),
     )
     format: Literal["json", "csv", "parquet", "orc", "text"] = Field(
         description="The format of the files."
@@ -111,7 +118,9 @@ class StreamInput(Strict):
         strict=True,
         min_length=1,
         max_length=100_000,
-        description="The columns of the files and their types in SQL, such as id BIGINT, at STRING.",
+        description=(
+            "The columns of the files and their types in SQL, such as id BIGINT, at STRING."
+        ),
     )
     options: dict[StrictStr, _OptionValue] = Field(
         default_factory=dict, description="Options of the format, such as header."
@@ -126,14 +135,17 @@ class StreamInput(Strict):
     state: bool = Field(
         default=False,
         strict=True,
-        description="True if the query needs state or a watermark: the input is a frame of Spark Structured Streaming.",
+        description=(
+            "True if the query needs state or a watermark: the input is a frame of Spark "
+            "Structured Streaming."
+        ),
     )
     files: list[_NamePattern] | None = Field(
         default=None,
         min_length=1,
         max_length=20,
-        description="Patterns of the names of the files that count; left out: the names with an ending of the format, "
-        "such as .csv or .csv.gz.",
+        description="Patterns of the names of the files that count; left out: the names with an "
+        "ending of the format, such as .csv or .csv.gz.",
     )
     ignore: list[_NamePattern] = Field(
         default=[*_UNFINISHED],
@@ -152,16 +164,16 @@ class StreamInput(Strict):
         ge=1,
         le=2**53 - 1,
         strict=True,
-        description="A job reads files of at most so many bytes, and one file in any case; left out: with spark: false "
-        "268435456, else no bound.",
+        description="A job reads files of at most so many bytes, and one file in any case; left "
+        "out: with spark: false 268435456, else no bound.",
     )
     max_file_bytes: int | None = Field(
         default=None,
         ge=1,
         le=2**53 - 1,
         strict=True,
-        description="At most so many bytes of a file, once it is unpacked and decoded; left out: 1073741824 with "
-        "spark: false, else 68719476736.",
+        description="At most so many bytes of a file, once it is unpacked and decoded; left out: "
+        "1073741824 with spark: false, else 68719476736.",
     )
     max_row_bytes: int = Field(
         default=64 * 1024 * 1024,
@@ -176,8 +188,8 @@ class StreamInput(Strict):
     known_by: Literal["path", "content"] = Field(
         default="path",
         alias="identity",
-        description="By what a file is known again: its path, or the hash of its bytes, by which a copy under another "
-        "name is not read.",
+        description="By what a file is known again: its path, or the hash of its bytes, by which a "
+        "copy under another name is not read.",
     )
     on_bad_file: Literal["fail", "skip"] = Field(
         default="fail", description="For a file that cannot be read."

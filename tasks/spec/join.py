@@ -48,12 +48,16 @@ class JoinRule(Strict):
 
     @property
     def wants_failure(self) -> bool:
-        """It goes only after a failure: it tells of it, or undoes what was done, and does not make it good."""
+        """It goes only after a failure: it tells of it, or undoes what was done, and does not make
+        it good.
+        """
         return self.rule in ("any_failed", "all_failed")
 
     @property
     def outlives_failure(self) -> bool:
-        """A job that fails fast does not cancel it: it runs when all that it needs has ended, in whatever way."""
+        """A job that fails fast does not cancel it: it runs when all that it needs has ended, in
+        whatever way.
+        """
         return self.rule == "all_done" or self.wants_failure
 
     def __str__(self) -> str:

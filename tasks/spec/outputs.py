@@ -1,6 +1,7 @@
 """Outputs: how one is published, and what must hold of its rows.
 
-``OutputSpec`` is what a user writes, ``Checks`` the part of it that a runner needs to write the output.
+``OutputSpec`` is what a user writes, ``Checks`` the part of it that a runner needs to write the
+output.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a ro
 # In the place of a rule: a file, or a message, of a stream that was put aside.
 BAD_FILE, BAD_RECORD = "on_bad_file", "on_bad_record"
 OUTSIDE = "outside partitions"  # stands there for ``partitions:``; no rule can have this name
-MAX_RUNS = 1000  # whose rejected rows are counted together, and versions of the warehouse that are looked at for them
+# Whose rejected rows are counted together, and versions of the warehouse that are looked at for
+# them.
+MAX_RUNS = 1000
 MAX_RULES = 50  # the file names of Spark hold so many
 MAX_SHARED = 100  # names and patterns of one output
 
@@ -72,7 +75,9 @@ PartitionValues = Annotated[
 
 
 def named_param(value: object) -> str | None:
-    """The parameter that a value of ``partitions:`` stands for, as in ``:day``; None for a plain value."""
+    """The parameter that a value of ``partitions:`` stands for, as in ``:day``; None for a plain
+    value.
+    """
     found = _PARAM.fullmatch(value) if isinstance(value, str) else None
     return found and found[1]
 
@@ -104,16 +109,21 @@ class Quality(Strict):
     """Rules that good rows meet, and how many rows may break them."""
 
     rules: Annotated[dict[ParamName, Condition], Field(min_length=1, max_length=MAX_RULES)] = Field(
-        description="Conditions in SQL, by a name of yours; a good row meets all of them. Null counts as not met."
+        description=(
+            "Conditions in SQL, by a name of yours; a good row meets all of them. Null "
+            "counts as not met."
+        )
     )
     max_rejected_ratio: Ratio = Field(
         default=0.0,
-        description="Share of the rows of an attempt that may be rejected; 0: a single one fails it.",
+        description=(
+            "Share of the rows of an attempt that may be rejected; 0: a single one fails it."
+        ),
     )
     over: Over | None = Field(
         default=None,
-        description="Runs or a time whose rows max_rejected_ratio counts together, such as 20 runs or 1d, for mode: "
-        "append; left out: those of the attempt alone.",
+        description="Runs or a time whose rows max_rejected_ratio counts together, such as 20 runs "
+        "or 1d, for mode: append; left out: those of the attempt alone.",
     )
 
     @model_validator(mode="after")
@@ -154,7 +164,9 @@ class Fresh(Strict):
 
 
 class Expect(Strict):
-    """Conditions on all rows that the job makes of an output; they must hold before any row is published."""
+    """Conditions on all rows that the job makes of an output; they must hold before any row is
+    published.
+    """
 
     rows: RowCount | None = Field(default=None, description="How many rows there may be.")
     unique: Listed[ColumnName] = Field(
@@ -176,7 +188,8 @@ class Expect(Strict):
 class Checks(Strict):
     """The columns, checks and measures of a runner when it writes an output.
 
-    Bounds that only the publisher checks are left out: work that is done counts whatever becomes of them.
+    Bounds that only the publisher checks are left out: work that is done counts whatever becomes of
+    them.
 
     Attributes:
         columns: names and types, in order; empty: those of the frame.
@@ -197,7 +210,9 @@ class Checks(Strict):
         return self.quality is not None or self.outside == "reject"
 
     def resolved(self, params: Mapping[str, Any]) -> Self:
-        """These checks with the values of ``params`` in the place of markers. Raises: ValueError: one has none."""
+        """These checks with the values of ``params`` in the place of markers. Raises: ValueError:
+        one has none.
+        """
         if self.partitions is None:
             return self
         partitions = {
@@ -210,7 +225,9 @@ class Checks(Strict):
 def _valued(
     column: str, value: PartitionValue, params: Mapping[str, Any]
 ) -> tuple[PartitionValue, ...]:
-    """The values that ``value`` of ``partitions:`` stands for: several for a parameter that is a list."""
+    """The values that ``value`` of ``partitions:`` stands for: several for a parameter that is a
+    list.
+    """
     if (name := named_param(value)) is None:
         return (value,)
     if (given := params.get(name)) is None:
@@ -224,7 +241,8 @@ def _valued(
 
 
 class Publishing(Strict):
-    """How an output is published, as far as its runner needs to know it: to refuse at once what would be refused then.
+    """How an output is published, as far as its runner needs to know it: to refuse at once what
+    would be refused then.
 
     It is no part of a fingerprint, since it changes no work that is done.
     """
@@ -240,17 +258,19 @@ class Publishing(Strict):
 
 
 class OutputSpec(Strict):
-    """How one output is published, into which files it is written for that, and what must hold of its rows.
+    """How one output is published, into which files it is written for that, and what must hold of
+    its rows.
 
-    The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
-    ``append``, ``partition_overwrite`` (the partitions that ``partitions:`` names), and ``merge`` (the rows with the
-    same keys).
+    The modes and their names are those of Spark's writers and of dbt's incremental models:
+    ``replace`` (all rows), ``append``, ``partition_overwrite`` (the partitions that ``partitions:``
+    names), and ``merge`` (the rows with the same keys).
     """
 
     mode: Literal["replace", "append", "partition_overwrite", "merge"] = Field(
         default="replace",
-        description="What becomes of the rows that are published: replace all, append to them, replace those of the "
-        "partitions that partitions: names, or replace the rows with the same keys.",
+        description="What becomes of the rows that are published: replace all, append to them, "
+        "replace those of the partitions that partitions: names, or replace the rows "
+        "with the same keys.",
     )
     partition_by: Listed[ColumnName] = Field(
         default=(),
@@ -258,12 +278,16 @@ class OutputSpec(Strict):
     )
     partitions: Annotated[dict[ColumnName, PartitionValues], Field(min_length=1)] | None = Field(
         default=None,
-        description="For partition_overwrite, which needs it: the partitions that the job replaces, by columns of "
-        "partition_by: a value, a list of values, or :name for those of a parameter.",
+        description="For partition_overwrite, which needs it: the partitions that the job "
+        "replaces, by columns of partition_by: a value, a list of values, or :name for "
+        "those of a parameter.",
     )
     outside: Literal["fail", "reject", "append"] | None = Field(
         default=None,
-        description="What becomes of rows of other partitions than partitions: names; left out: they fail the attempt.",
+        description=(
+            "What becomes of rows of other partitions than partitions: names; left out: "
+            "they fail the attempt."
+        ),
     )
     format: Literal["parquet", "delta"] = Field(
         default="parquet",
@@ -278,11 +302,16 @@ class OutputSpec(Strict):
     )
     keys: Listed[ColumnName] = Field(
         default=(),
-        description="For merge: the columns that tell one row from another; none is null or there twice.",
+        description=(
+            "For merge: the columns that tell one row from another; none is null or there twice."
+        ),
     )
     columns: dict[ColumnName, TypeName] = Field(
         default_factory=dict,
-        description="Names and types of Spark SQL, in order: the frame is brought to them without loss, or refused.",
+        description=(
+            "Names and types of Spark SQL, in order: the frame is brought to them without "
+            "loss, or refused."
+        ),
     )
     quality: Quality | None = Field(
         default=None,
@@ -290,8 +319,9 @@ class OutputSpec(Strict):
     )
     on_schema_change: Literal["fail", "evolve"] | None = Field(
         default=None,
-        description="If the columns differ from the published ones: fail, or take new columns and leave out others "
-        "(evolve); left out: fail where published rows stay. With columns:, evolve fills a missing one with nulls.",
+        description="If the columns differ from the published ones: fail, or take new columns and "
+        "leave out others (evolve); left out: fail where published rows stay. With "
+        "columns:, evolve fills a missing one with nulls.",
     )
     expect: Expect | None = Field(
         default=None,
@@ -300,8 +330,8 @@ class OutputSpec(Strict):
     shared_with: Listed[JobPattern] = Field(
         default=(),
         max_length=MAX_SHARED,
-        description="Other jobs that may publish the dataset, which the job that published it first owns: names, or "
-        "patterns such as load_*.",
+        description="Other jobs that may publish the dataset, which the job that published it "
+        "first owns: names, or patterns such as load_*.",
     )
 
     @field_validator("columns", mode="before")
@@ -323,7 +353,8 @@ class OutputSpec(Strict):
     def _declared(self) -> Self:
         if len({name.lower() for name in self.columns}) < len(self.columns):
             raise ValueError(
-                "columns names a column twice, for Spark, which compares names without regard to case"
+                "columns names a column twice, for Spark, which compares names without regard to "
+                "case"
             )
         fresh = self.expect.fresh if self.expect else None
         named = {"partition_by": self.partition_by, "keys": self.keys}
@@ -347,12 +378,14 @@ class OutputSpec(Strict):
             )
         if self.mode == "partition_overwrite" and self.partitions is None:
             raise ValueError(
-                "mode: partition_overwrite wants partitions: with the partitions that the job replaces, such as "
+                "mode: partition_overwrite wants partitions: with the partitions that the job "
+                "replaces, such as "
                 f'{{{self.partition_by[0]}: ":{self.partition_by[0]}"}} for those of a parameter'
             )
         if self.partitions is not None and self.mode != "partition_overwrite":
             raise ValueError(
-                "partitions: is for mode: partition_overwrite, and says which partitions it replaces"
+                "partitions: is for mode: partition_overwrite, and says which partitions it "
+                "replaces"
             )
         if odd := [column for column in self.partitions or () if column not in self.partition_by]:
             raise ValueError(f"partitions: names {odd[0]}, which is no column of partition_by:")
@@ -360,12 +393,14 @@ class OutputSpec(Strict):
             raise ValueError("outside: wants partitions: with the partitions that the job replaces")
         if self.outside == "append" and self.format == "delta":
             raise ValueError(
-                "outside: append is for datasets of the warehouse: in a Delta table, whose files others may rewrite, a "
-                "retry cannot tell which rows it has appended; say fail or reject"
+                "outside: append is for datasets of the warehouse: in a Delta table, whose files "
+                "others may rewrite, a retry cannot tell which rows it has appended; say fail or "
+                "reject"
             )
         if self.quality is not None and self.quality.over is not None and self.mode != "append":
             raise ValueError(
-                "quality: over: wants mode: append, since it counts the runs that have appended rows"
+                "quality: over: wants mode: append, since it counts the runs that have appended "
+                "rows"
             )
         if self.mode == "merge" and self.format != "delta":
             raise ValueError("mode: merge wants format: delta")
@@ -388,7 +423,8 @@ class OutputSpec(Strict):
             bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
             if not key or (self.path.startswith("s3://") and not bucket):
                 raise ValueError(
-                    f"path: {self.path!r} names no table; expected a folder below / or below a bucket"
+                    f"path: {self.path!r} names no table; expected a folder below / or below a "
+                    "bucket"
                 )
         if self.format == "delta" and self.on_schema_change is not None:
             raise ValueError(
@@ -396,8 +432,8 @@ class OutputSpec(Strict):
             )
         if self.mode == "replace" and self.on_schema_change == "evolve" and not self.columns:
             raise ValueError(
-                "on_schema_change: evolve with mode: replace: no published row stays, so any columns will do; leave it "
-                "out, or say fail"
+                "on_schema_change: evolve with mode: replace: no published row stays, so any "
+                "columns will do; leave it out, or say fail"
             )
         return self
 
@@ -415,7 +451,9 @@ class OutputSpec(Strict):
 
     @property
     def of_rejected_rows(self) -> OutputSpec:
-        """How rows that break the rules are published: in the same mode (merge: appended), into the warehouse."""
+        """How rows that break the rules are published: in the same mode (merge: appended), into the
+        warehouse.
+        """
         if self.format == "parquet":
             return self
         mode = "append" if self.mode == "merge" else self.mode

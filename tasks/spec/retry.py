@@ -1,4 +1,6 @@
-"""How failures of the user's code are met: which are tried again, how often, and after which wait."""
+"""How failures of the user's code are met: which are tried again, how often, and after which
+wait.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")
 
 
 class RetryPolicy(Strict):
-    """How failures of the user's code are met. Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter."""
+    """How failures of the user's code are met.
+
+    Backoff is ``backoff * 2**n`` up to ``max_backoff``, with jitter.
+    """
 
     max: int = Field(
         default=3, ge=0, le=1000, strict=True, description="Retries after the first attempt."
@@ -33,13 +38,16 @@ class RetryPolicy(Strict):
     )
     never_retry_on: ErrorNames | None = Field(
         default=None,
-        description="Exceptions, Spark conditions and codes that fail at once; they win over retry_on.",
+        description=(
+            "Exceptions, Spark conditions and codes that fail at once; they win over retry_on."
+        ),
     )
 
     def why_final(self, failure: Failure) -> str:
         """Why a failure is not tried again, however many retries are left; empty if it may be.
 
-        ``retry_on`` narrows what counts as the user's own: a warehouse that is away is tried again whatever it says.
+        ``retry_on`` narrows what counts as the user's own: a warehouse that is away is tried again
+        whatever it says.
         """
         if entry := _entry_for(failure, self.never_retry_on):
             return f"not tried again: never_retry_on names {entry}"
@@ -60,8 +68,8 @@ class RetryPolicy(Strict):
 def _entry_for(failure: Failure, entries: Iterable[str] | None) -> str:
     """The entry of ``retry_on:`` or ``never_retry_on:`` that names a failure; empty if none does.
 
-    An entry has the last part of a name, and may have the package before it: ``requests.Timeout`` names
-    ``requests.exceptions.Timeout``.
+    An entry has the last part of a name, and may have the package before it: ``requests.Timeout``
+    names ``requests.exceptions.Timeout``.
     """
     for entry in entries or ():
         package, _, last = entry.rpartition(".")

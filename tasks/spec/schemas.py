@@ -1,6 +1,8 @@
-"""Schemas, in Spark's JSON of a struct: how two differ, and the one of a dataset after an output was published.
+"""Schemas, in Spark's JSON of a struct: how two differ, and the one of a dataset after an output
+was published.
 
-A column that holds nulls only may have no type (``void``). It is open: it takes the type that another schema gives it.
+A column that holds nulls only may have no type (``void``). It is open: it takes the type that
+another schema gives it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ Fields = list[dict[str, Any]]
 
 
 def fields_of(schema: str) -> Fields:
-    """The columns of a schema, any of which may be null, whatever the schema says, and without their comments.
+    """The columns of a schema, any of which may be null, whatever the schema says, and without
+    their comments.
 
     Two frames may differ in what they happen to hold no nulls in.
     """
@@ -44,7 +47,8 @@ def schema_of(fields: Fields) -> str:
 def closed(fields: Fields, by: Fields, *, inside: bool = False) -> Fields:
     """``fields`` with the types that ``by`` gives to the open ones among them.
 
-    ``inside``: also to what is open inside of a list, map or struct. Files hold it there, so it must be cast.
+    ``inside``: also to what is open inside of a list, map or struct. Files hold it there, so it
+    must be cast.
     """
     types = {one["name"]: one["type"] for one in by}
     return [
@@ -70,7 +74,8 @@ def _closed(kind: Any, by: Any, inside: bool) -> Any:
 
 
 def joined(one: str, other: str) -> str:
-    """The schema of the rows of two outputs; open columns take the type that the other one gives them.
+    """The schema of the rows of two outputs; open columns take the type that the other one gives
+    them.
 
     Raises: SchemaMismatch: with how they differ.
     """
@@ -83,14 +88,17 @@ def joined(one: str, other: str) -> str:
 
 
 def _both_closed(one: Fields, other: Fields) -> tuple[Fields, Fields]:
-    """Two schemas, in each of which open columns have the types of the other one. Raises: SchemaMismatch."""
+    """Two schemas, in each of which open columns have the types of the other one. Raises:
+    SchemaMismatch.
+    """
     for fields, by in ((one, other), (other, one)):
         if all(column["type"] == VOID for column in fields) and any(
             column["type"] != VOID for column in by
         ):
             raise SchemaMismatch(
-                f"{', '.join(shown(column['name']) for column in fields)} has nulls only in some rows that have no "
-                "column with a type, which no reader can find beside others. Declare the types under columns:"
+                f"{', '.join(shown(column['name']) for column in fields)} has nulls only in some "
+                "rows that have no column with a type, which no reader can find beside others. "
+                "Declare the types under columns:"
             )
     return closed(one, other), closed(other, one)
 
@@ -98,13 +106,15 @@ def _both_closed(one: Fields, other: Fields) -> tuple[Fields, Fields]:
 def schema_after(
     name: str, made: str, mode: str, on_change: str | None, standing: str, by: str
 ) -> str:
-    """The schema of the dataset ``name`` once rows with ``made`` are published beside rows with ``standing``.
+    """The schema of the dataset ``name`` once rows with ``made`` are published beside rows with
+    ``standing``.
 
     Args:
         on_change: ``on_schema_change:``.
         by: the job that has published ``standing``.
 
-    Raises: SchemaMismatch: the rows cannot stand beside each other, or ``on_change`` does not allow it.
+    Raises: SchemaMismatch: the rows cannot stand beside each other, or ``on_change`` does not allow
+    it.
     """
     if made == standing:
         return standing
@@ -116,7 +126,10 @@ def schema_after(
             known = {one["name"] for one in before}
             return schema_of([*before, *(one for one in after if one["name"] not in known)])
         why = f"evolve takes new columns and leaves out others, and cannot change one: {clash}"
-        advice = "Cast the columns to the published types, as columns: does, or publish once with mode: replace"
+        advice = (
+            "Cast the columns to the published types, as columns: does, or publish once with "
+            "mode: replace"
+        )
     elif mode == "replace":
         why, advice = (
             "on_schema_change: fail",
@@ -125,17 +138,18 @@ def schema_after(
     else:
         why = f"mode: {mode} keeps published rows"
         advice = (
-            "Make the columns equal, as columns: does for their types, say on_schema_change: evolve for new or missing "
-            "columns, or publish once with mode: replace"
+            "Make the columns equal, as columns: does for their types, say on_schema_change: "
+            "evolve for new or missing columns, or publish once with mode: replace"
         )
     raise SchemaMismatch(
-        f"{name} is published with other columns than the job made, and {why}: {difference(before, after)} "
-        f"(published by {by}). {advice}"
+        f"{name} is published with other columns than the job made, and {why}: "
+        f"{difference(before, after)} (published by {by}). {advice}"
     )
 
 
 def difference(before: Fields, after: Fields) -> str:
-    """The columns that ``after`` adds to ``before``, that it lacks, and that it has with another type, for people.
+    """The columns that ``after`` adds to ``before``, that it lacks, and that it has with another
+    type, for people.
 
     Of structs, lists and maps only the fields are named that differ, by their path.
     """
@@ -186,9 +200,11 @@ def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _clash(before: Fields, after: Fields) -> str:
-    """Why rows with the columns ``after`` cannot stand beside rows with ``before``; empty if they can.
+    """Why rows with the columns ``after`` cannot stand beside rows with ``before``; empty if they
+    can.
 
-    A wider type is no exception: DuckDB, Polars and pyarrow do not read integers of two widths as one column.
+    A wider type is no exception: DuckDB, Polars and pyarrow do not read integers of two widths as
+    one column.
     """
     known = {one["name"]: one for one in before}
     spelled = {name.lower(): name for name in known}

@@ -1,31 +1,38 @@
-"""Which Spark conf a session that runs can take, and which only a new one: known without Spark, for the coordinator."""
+"""Which Spark conf a session that runs can take, and which only a new one: known without Spark, for
+the coordinator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What follows `spark.` in the settings that Spark reads once, when its context starts: those of its core, its masters
-# and Spark Connect (spark.apache.org/docs/latest/configuration.html). `hadoop` is copied into the context, too.
+# What follows `spark.` in the settings that Spark reads once, when its context starts: those of its
+# core, its masters and Spark Connect (spark.apache.org/docs/latest/configuration.html). `hadoop` is
+# copied into the context, too.
 _CONTEXT = """
-    acls admin api app appStateStore archives authenticate barrier block blockManager broadcast buffer checkpoint
-    cleaner connect cores dead decommission default deploy diskStore driver dynamicAllocation eventLog excludeOnFailure
-    executor executorEnv extraListeners file files hadoop hadoopRDD history io jars kerberos killExcludedExecutors
-    kryo kryoserializer kubernetes local locality log logConf master memory metrics modify network plugins port pyspark
-    python r rdd redaction reducer remote resources rpc scheduler security serializer shuffle shutdown sparkr
-    speculation ssl stage standalone storage streaming submit task taskMetrics test testing ui unsafe user worker yarn
+    acls admin api app appStateStore archives authenticate barrier block blockManager broadcast
+    buffer checkpoint cleaner connect cores dead decommission default deploy diskStore driver
+    dynamicAllocation eventLog excludeOnFailure executor executorEnv extraListeners file files
+    hadoop hadoopRDD history io jars kerberos killExcludedExecutors kryo kryoserializer kubernetes
+    local locality log logConf master memory metrics modify network plugins port pyspark python r
+    rdd redaction reducer remote resources rpc scheduler security serializer shuffle shutdown sparkr
+    speculation ssl stage standalone storage streaming submit task taskMetrics test testing ui
+    unsafe user worker yarn
 """
 # What follows `spark.sql.` in its static settings (StaticSQLConf and HiveUtils in Spark's source).
 _SQL = """
-    artifact.copyFromLocalToFs.allowDestLocal avro.schemaUrlAllowedSchemes broadcastExchange.maxThreadThreshold
-    cache.serializer catalog.spark_catalog.defaultDatabase catalogImplementation codegen.cache.maxEntries
-    codegen.comments debug defaultUrlStreamHandlerFactory.enabled event.truncate.length extensions
+    artifact.copyFromLocalToFs.allowDestLocal avro.schemaUrlAllowedSchemes
+    broadcastExchange.maxThreadThreshold cache.serializer catalog.spark_catalog.defaultDatabase
+    catalogImplementation codegen.cache.maxEntries codegen.comments debug
+    defaultUrlStreamHandlerFactory.enabled event.truncate.length extensions
     extensions.test.loadFromCp filesourceTableRelationCacheSize globalTempDatabase
-    hive.metastore.barrierPrefixes hive.metastore.jars
-    hive.metastore.jars.path hive.metastore.sharedPrefixes hive.metastore.version
-    hive.thriftServer.http.sniHostCheckEnabled hive.thriftServer.singleSession hive.version kafka.disallowedOptions
-    legacy.hive.thriftServer.allowSettingSystemProperties legacy.sessionInitWithConfigDefaults metadataCacheTTLSeconds
-    queryExecutionListeners reflect.allowList restrictedMode.enabled resultQueryStage.maxThreadThreshold
-    shuffleExchange.maxThreadThreshold sources.disabledJdbcConnProviderList sources.schemaStringLengthThreshold
+    hive.metastore.barrierPrefixes hive.metastore.jars hive.metastore.jars.path
+    hive.metastore.sharedPrefixes hive.metastore.version hive.thriftServer.http.sniHostCheckEnabled
+    hive.thriftServer.singleSession hive.version kafka.disallowedOptions
+    legacy.hive.thriftServer.allowSettingSystemProperties legacy.sessionInitWithConfigDefaults
+    metadataCacheTTLSeconds queryExecutionListeners reflect.allowList restrictedMode.enabled
+    resultQueryStage.maxThreadThreshold shuffleExchange.maxThreadThreshold
+    sources.disabledJdbcConnProviderList sources.schemaStringLengthThreshold
     streaming.streamingQueryListeners streaming.ui.enabled streaming.ui.enabledCustomMetricList
     streaming.ui.retainedProgressUpdates streaming.ui.retainedQueries subquery.maxThreadThreshold
     ui.retainedExecutions warehouse.dir
@@ -35,7 +42,10 @@ _STATIC_SQL = frozenset(f"spark.sql.{name}" for name in _SQL.split())
 
 
 def is_static(key: str) -> bool:
-    """True for a setting that only a new session takes. False for one that Spark does not document."""
+    """True for a setting that only a new session takes.
+
+    False for one that Spark does not document.
+    """
     first, _, rest = key.partition(".")
     return key in _STATIC_SQL or (first == "spark" and rest.partition(".")[0] in _OF_THE_CONTEXT)
 

@@ -1,7 +1,9 @@
-"""The tokens of Spark's SQL, and what Unstuck looks for in a statement: parameters, results, where it ends (pure).
+"""The tokens of Spark's SQL, and what Unstuck looks for in a statement: parameters, results, where
+it ends (pure).
 
-What stands in strings, quoted names and comments is no code, and no value is ever put into the text. The rules are
-those of Spark's own lexer (``SqlBaseLexer.g4``), with which a test compares them.
+What stands in strings, quoted names and comments is no code, and no value is ever put into the
+text. The rules are those of Spark's own lexer (``SqlBaseLexer.g4``), with which a test compares
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ MAX_CACHED = (
     64  # statements: thousands of steps may have the same one, and several checks look at each
 )
 
-# No part of it goes back over what it has read, so a text of any kind is read in time that grows with its length alone.
+# No part of it goes back over what it has read, so a text of any kind is read in time that grows
+# with its length alone.
 _TOKEN = re.compile(
     r"""(?P<blank>\s+|--(?:\\\n|[^\r\n])*+\r?\n?)
       | (?P<comment>/\*(?!\+))
@@ -41,7 +44,8 @@ _TAKE_FROM = (
     "overlay",
     "position",
 )  # functions with FROM for an argument
-# Next to one of these, FROM and JOIN are names of columns: SELECT from, to FROM edges ORDER BY from DESC
+# Next to one of these, FROM and JOIN are names of columns: SELECT from, to FROM edges ORDER BY from
+# DESC
 _BEFORE_COLUMNS = (
     *(
         ",",
@@ -100,7 +104,8 @@ _NO_TABLES = (
     "stream",
     "values",
 )  # after FROM these begin something else than the name of a table
-# `created_in` knows all names that these make. Others, such as USE or a script, may make more readable.
+# `created_in` knows all names that these make. Others, such as USE or a script, may make more
+# readable.
 _PLAIN_STATEMENTS = (
     *("(", "select", "with", "from", "values", "table"),
     *("create", "insert", "drop", "truncate", "analyze"),
@@ -142,7 +147,10 @@ class SqlToken(NamedTuple):
 
 
 class ResultMarker(NamedTuple):
-    """A marker in a statement. ``group`` is empty where it is not of the form ``:results.group.key``."""
+    """A marker in a statement.
+
+    ``group`` is empty where it is not of the form ``:results.group.key``.
+    """
 
     text: str
     group: str
@@ -171,7 +179,10 @@ def tokens(sql: str) -> Iterator[SqlToken]:
 
 
 def _end_of_comment(sql: str, at: int) -> int:
-    """Where the comment ends that was opened before ``at``; 0 if nowhere. Comments may hold comments."""
+    """Where the comment ends that was opened before ``at``; 0 if nowhere.
+
+    Comments may hold comments.
+    """
     depth = 1
     for found in _COMMENT_ENDS.finditer(sql, at):
         depth += 1 if found[0] == "/*" else -1
@@ -181,7 +192,10 @@ def _end_of_comment(sql: str, at: int) -> int:
 
 
 def parameters_in(sql: str) -> set[str]:
-    """The names that ``sql`` may ask for as ``:name``. A field of a variant (``v:name``) looks the same."""
+    """The names that ``sql`` may ask for as ``:name``.
+
+    A field of a variant (``v:name``) looks the same.
+    """
     return {
         name.text.strip("`")
         for colon, name in pairwise(tokens(sql))
@@ -190,7 +204,9 @@ def parameters_in(sql: str) -> set[str]:
 
 
 def markers_in(sql: str) -> set[str]:
-    """The names that ``sql`` asks for as ``:name``, without what may be a field of a variant (``v:name``)."""
+    """The names that ``sql`` asks for as ``:name``, without what may be a field of a variant
+    (``v:name``).
+    """
     every = [SqlToken("symbol", "", 0), *tokens(sql)]
     return {
         name.text.strip("`")
@@ -210,8 +226,8 @@ def first_word(sql: str) -> str:
 def tables_in(sql: str) -> frozenset[str]:
     """Return the unqualified names of tables and views that ``sql`` reads, in lower case.
 
-    Names that ``WITH`` defines are left out. A name that only Spark's own parser can tell from a column may be missing:
-    all names are, where FROM or JOIN is the name of a column, too.
+    Names that ``WITH`` defines are left out. A name that only Spark's own parser can tell from a
+    column may be missing: all names are, where FROM or JOIN is the name of a column, too.
     """
     code = [token for token in tokens(sql) if token.kind in ("word", "name", "symbol")]
     words = [token.text.lower() for token in code]
@@ -230,7 +246,9 @@ def tables_in(sql: str) -> frozenset[str]:
 
 
 def _is_other_from(words: list[str], at: int, opened: list[str]) -> bool:
-    """Whether the word at ``at`` is a field, an alias, or the FROM of a function such as ``extract``."""
+    """Whether the word at ``at`` is a field, an alias, or the FROM of a function such as
+    ``extract``.
+    """
     before = words[at - 1] if at else ""
     return before in (".", "as", "distinct") or bool(opened and opened[-1] in _TAKE_FROM)
 
@@ -242,7 +260,9 @@ def _is_column(words: list[str], at: int) -> bool:
 
 
 def _defined_in(words: list[str]) -> set[str]:
-    """Return the names that ``WITH`` defines: after it, and after the parenthesis of the definition before."""
+    """Return the names that ``WITH`` defines: after it, and after the parenthesis of the definition
+    before.
+    """
     defined = set()
     for i, word in enumerate(words[:-1]):
         is_first = word == "with" or words[max(i - 1, 0) : i + 1] == ["with", "recursive"]
@@ -255,7 +275,10 @@ def _defined_in(words: list[str]) -> set[str]:
 
 
 def _opens_definition(words: list[str]) -> bool:
-    """Whether ``words`` follow a name that WITH defines. AS may be left out, and a recursive one may have a bound."""
+    """Whether ``words`` follow a name that WITH defines.
+
+    AS may be left out, and a recursive one may have a bound.
+    """
     return words == ["as", "("] or words == ["max", "recursion"] or words[:1] == ["("]
 
 
@@ -266,7 +289,9 @@ def makes_known_names(sql: str) -> bool:
 
 
 def needs_tables(sql: str) -> bool:
-    """Whether Spark refuses ``sql`` if one of its `tables_in` is missing: a query, or what writes the rows of one."""
+    """Whether Spark refuses ``sql`` if one of its `tables_in` is missing: a query, or what writes
+    the rows of one.
+    """
     return _first(sql) in _OF_ROWS
 
 
@@ -277,7 +302,9 @@ def _first(sql: str) -> str:
 
 @lru_cache(MAX_CACHED)
 def created_in(sql: str) -> frozenset[str]:
-    """The name of the table or view that ``sql`` creates, in lower case; empty if it creates none."""
+    """The name of the table or view that ``sql`` creates, in lower case; empty if it creates
+    none.
+    """
     words = [
         token.text.lower() for token in tokens(sql) if token.kind in ("word", "name", "symbol")
     ]
@@ -319,7 +346,9 @@ def is_query(sql: str) -> bool:
 
 
 def several_statements(sql: str) -> bool:
-    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide."""
+    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser
+    can decide.
+    """
     code = [token.text.lower() for token in tokens(sql)]
     if ";" not in code or _only_spark_can_tell(code):
         return False
@@ -328,7 +357,9 @@ def several_statements(sql: str) -> bool:
 
 
 def not_closed(sql: str) -> SqlToken | None:
-    """The string, quoted name or comment that is open at the end of ``sql``, if Spark refuses ``sql`` for it."""
+    """The string, quoted name or comment that is open at the end of ``sql``, if Spark refuses
+    ``sql`` for it.
+    """
     every = list(tokens(sql))
     if not every or every[-1].kind != "open":
         return None
@@ -339,7 +370,9 @@ def not_closed(sql: str) -> SqlToken | None:
 
 
 def _only_spark_can_tell(code: list[str]) -> bool:
-    """True for a statement that takes any text, and for a script, which has statements of its own."""
+    """True for a statement that takes any text, and for a script, which has statements of its
+    own.
+    """
     return "begin" in code or (code[:1] or [""])[0] in _OF_ANY_TEXT
 
 
@@ -351,7 +384,8 @@ def result_markers(sql: str) -> Iterator[ResultMarker]:
 
 
 def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, ResultMarker]]:
-    """``sql`` with a plain name for each result, and the markers by these names; none of them is in ``taken``.
+    """``sql`` with a plain name for each result, and the markers by these names; none of them is in
+    ``taken``.
 
     A parameter of Spark has no dots in its name.
     """
@@ -368,7 +402,9 @@ def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, R
 
 
 def with_marked_results(sql: str) -> str:
-    """``sql`` with a plain marker of the same length for each result, for those who only parse it."""
+    """``sql`` with a plain marker of the same length for each result, for those who only parse
+    it.
+    """
     found = [(one.start(), one.end()) for one in _results(sql)]
     for start, end in found:
         sql = sql[: start + 1] + sql[start + 1 : end].replace(".", "_") + sql[end:]

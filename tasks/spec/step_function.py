@@ -1,6 +1,7 @@
 """Checks whether a callable can be a step: ``fn(spark, ctx, **params)``.
 
-The same check runs where a job is written in Python, in ``unstuck validate --imports`` and before each call.
+The same check runs where a job is written in Python, in ``unstuck validate --imports`` and before
+each call.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class StepSignature:
             params: names of the parameters that the step is given.
 
         Raises:
-            BadStepCall: a call would run no line of the function, or would not pass ``spark`` and ``ctx`` to it.
+            BadStepCall: a call would run no line of the function, or would not pass ``spark`` and
+                ``ctx`` to it.
         """
         _check_kind(name, function)
         try:
@@ -77,32 +79,37 @@ class StepSignature:
 
 
 def check_returned(name: str, value: Any) -> None:
-    """Raises: BadStepCall: ``value`` is work that the step ``name`` has only described, such as a coroutine."""
-    # First what most steps return: a step may have replaced isinstance, which is put back only after this.
+    """Raises: BadStepCall: ``value`` is work that the step ``name`` has only described, such as a
+    coroutine.
+    """
+    # First what most steps return: a step may have replaced isinstance, which is put back only
+    # after this.
     if value is None or not isinstance(value, _UNFINISHED):
         return
     if inspect.iscoroutine(value):
         value.close()  # Python would warn of it later
     kind = type(value).__name__
     raise BadStepCall(
-        f"{name} returned a {kind}, whose code has not run. Run it in the step: asyncio.run(…) for a coroutine, a loop "
-        "or list(…) for a generator, a map or a filter"
+        f"{name} returned a {kind}, whose code has not run. Run it in the step: asyncio.run(…) for "
+        "a coroutine, a loop or list(…) for a generator, a map or a filter"
     )
 
 
 def _check_kind(name: str, function: Any) -> None:
-    """Raises: BadStepCall: a call of ``function`` would only make an object, and run none of its lines."""
+    """Raises: BadStepCall: a call of ``function`` would only make an object, and run none of its
+    lines.
+    """
     if not inspect.isroutine(function) and not inspect.isclass(function):
         function = type(function).__call__
     if inspect.iscoroutinefunction(function):
         raise BadStepCall(
-            f"{name} is an async def, and a step is called without await, so none of its lines would run. Write it "
-            "with def, and run coroutines in it with asyncio.run(…)"
+            f"{name} is an async def, and a step is called without await, so none of its lines "
+            "would run. Write it with def, and run coroutines in it with asyncio.run(…)"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadStepCall(
-            f"{name} has a yield, so a call makes a generator and runs none of its lines. Return one frame, or write "
-            "each with ctx.output(name).write(frame)"
+            f"{name} has a yield, so a call makes a generator and runs none of its lines. Return "
+            "one frame, or write each with ctx.output(name).write(frame)"
         )
 
 
@@ -119,7 +126,8 @@ def _check_passed_by_name(name: str, positional: list[inspect.Parameter]) -> Non
     for parameter in positional:
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
             raise BadStepCall(
-                f"{name} takes {parameter.name} by position only (/), and parameters are passed by name"
+                f"{name} takes {parameter.name} by position only (/), and parameters are passed by "
+                "name"
             )
 
 

@@ -1,4 +1,6 @@
-"""Types of columns: Spark SQL's names of them, as users write them, and Spark's JSON, as schemas are stored."""
+"""Types of columns: Spark SQL's names of them, as users write them, and Spark's JSON, as schemas
+are stored.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _PLAIN = {
 }
 _DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 EXPECTED = (
-    "expected a type of Spark SQL: boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, "
-    "binary, date, timestamp, timestamp_ntz, array<…>, map<…, …> or struct<name: …>"
+    "expected a type of Spark SQL: boolean, tinyint, smallint, int, bigint, float, double, "
+    "decimal(p, s), string, binary, date, timestamp, timestamp_ntz, array<…>, map<…, …> or "
+    "struct<name: …>"
 )
 _TOKEN = re.compile(
     r"\s*(?:(?P<word>[A-Za-z_]\w*)|`(?P<quoted>(?:[^`]|``)+)`|(?P<number>\d+)|(?P<sign>[<>(),:])|$)"
@@ -32,7 +35,9 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def parse_type(text: str) -> Any:
-    """A type of Spark SQL's DDL as Spark's JSON has it. Raises: ValueError: it is none, or not all readers know it."""
+    """A type of Spark SQL's DDL as Spark's JSON has it. Raises: ValueError: it is none, or not all
+    readers know it.
+    """
     tokens = _Tokens(text)
     kind = tokens.type(0)
     if tokens.next[1]:
@@ -41,7 +46,9 @@ def parse_type(text: str) -> Any:
 
 
 class _Tokens:
-    """Reads one type from left to right; ``next`` is the kind and the text of the token that comes."""
+    """Reads one type from left to right; ``next`` is the kind and the text of the token that
+    comes.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -137,13 +144,18 @@ def shown(name: str) -> str:
 def type_text(
     kind: Any, words: Mapping[str, str] = _DDL, named: Callable[[str], str] = shown
 ) -> str:
-    """A type in Spark's JSON as `parse_type` reads it. ``named``: writes the name of a field of a struct."""
+    """A type in Spark's JSON as `parse_type` reads it. ``named``: writes the name of a field of a
+    struct.
+    """
     if isinstance(kind, str):
         return words.get(kind, kind)
     if kind["type"] == "array":
         return f"array<{type_text(kind['elementType'], words, named)}>"
     if kind["type"] == "map":
-        return f"map<{type_text(kind['keyType'], words, named)}, {type_text(kind['valueType'], words, named)}>"
+        return (
+            f"map<{type_text(kind['keyType'], words, named)}, "
+            f"{type_text(kind['valueType'], words, named)}>"
+        )
     if kind["type"] == "struct":
         fields = (
             f"{named(one['name'])}: {type_text(one['type'], words, named)}"
@@ -154,5 +166,7 @@ def type_text(
 
 
 def type_in_sql(kind: Any, **words: str) -> str:
-    """A type in Spark's JSON as Spark's SQL takes it, whatever the names of fields are. ``words``: of plain types."""
+    """A type in Spark's JSON as Spark's SQL takes it, whatever the names of fields are. ``words``:
+    of plain types.
+    """
     return type_text(kind, {**_DDL, **words}, quoted)

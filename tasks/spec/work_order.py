@@ -23,7 +23,9 @@ _NAMES = re.compile(
 
 
 class Collect(Strict):
-    """A column that the runner collects from one of its outputs, because a fork is waiting for its values."""
+    """A column that the runner collects from one of its outputs, because a fork is waiting for its
+    values.
+    """
 
     output: str
     column: str
@@ -35,28 +37,34 @@ class Collect(Strict):
 
 
 class GroupPlan(Strict):
-    """The plan of a group for its runners, stored at submit: the group with the job's defaults merged in.
+    """The plan of a group for its runners, stored at submit: the group with the job's defaults
+    merged in.
 
-    ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed. Runners
+    ``params`` are the job's; they are stored once, beside the plans, and joined when the group is
+    claimed. Runners
     read it in the context ``STORED``: the coordinator that wrote it may be of another release.
 
     Attributes:
-        rerun: since the user asked for it, or a group before it, to run again, a word of that time: no marker of before
-            counts then.
-        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
+        rerun: since the user asked for it, or a group before it, to run again, a word of that time:
+            no marker of before counts then.
+        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it
+            retries.
         any_code: the markers of those jobs count whatever code has made them.
         mixed: markers count whatever Spark and Python have made them.
         partition_by: the columns that part an output, by the output's name.
-        forks: those of the groups it reads that are forks, with the outputs that their steps declare.
+        forks: those of the groups it reads that are forks, with the outputs that their steps
+            declare.
         branches: those that are none and may have been skipped, likewise.
-        base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
+        base: the version of the warehouse at which the job was submitted; published datasets are
+            read as of it.
         checks: what is checked when an output is written, by the output's name.
-        appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
-            appending.
+        appended: of a group that reads a stream: the outputs that may be written from it, since
+            they are published by appending.
         for_python: parameters that have no effect unless the Python of this group takes them.
         schedule: of which the job is a run, for the lines of its log.
         zone: the time zone of its steps; empty: that of the fleet.
-        publishes: the names of the outputs that are published, of any group; None: all of this group.
+        publishes: the names of the outputs that are published, of any group; None: all of this
+            group.
         publishing: how outputs are published, by name, where that is not the default.
     """
 
@@ -88,13 +96,16 @@ class GroupPlan(Strict):
 
 
 class FrozenInputs(Strict):
-    """The inputs of a group, fixed when it is first queued or its condition held; every later attempt reads these.
+    """The inputs of a group, fixed when it is first queued or its condition held; every later
+    attempt reads these.
 
-    Stored under the group's name; a fork's members share that entry and have one each for their value.
-    ``inputs``: needed group → staging folders of its attempts, in member order, empty where one made nothing; for these
-    stands ``after``. ``empty``: of the needed groups, forks without members and what a condition skipped.
-    ``cleans``: the job, of a group that runs after a failure: its retry cleans up anew. ``members``: of a fork that
-    reads a stream, how many share it.
+    Stored under the group's name; a fork's members share that entry and have one each for their
+    value.
+    ``inputs``: needed group → staging folders of its attempts, in member order, empty where one
+    made nothing; for these stands ``after``. ``empty``: of the needed groups, forks without members
+    and what a condition skipped.
+    ``cleans``: the job, of a group that runs after a failure: its retry cleans up anew.
+    ``members``: of a fork that reads a stream, how many share it.
     """
 
     value: ForkValue | None = None
@@ -117,7 +128,9 @@ class WorkOrder(Strict):
 
     @property
     def written_params(self) -> dict[str, Any]:
-        """Job parameters, overlaid by the group's: what the spec wrote, where references are resolved."""
+        """Job parameters, overlaid by the group's: what the spec wrote, where references are
+        resolved.
+        """
         return {**self.plan.params, **self.group.params}
 
     @property
@@ -136,9 +149,11 @@ class WorkOrder(Strict):
         return {**self.written_params, **self.fork_params}
 
     def used_params(self, read: Collection[str] | None) -> dict[str, Any]:
-        """The parameters on which the work may depend: those that were ``read``, and those that are named anywhere.
+        """The parameters on which the work may depend: those that were ``read``, and those that are
+        named anywhere.
 
-        All, if ``read`` is None. A name in a string or a comment counts, too: work is rather done again.
+        All, if ``read`` is None. A name in a string or a comment counts, too: work is rather done
+        again.
         """
         if read is None or not self.params:
             return self.params
@@ -157,9 +172,9 @@ class WorkOrder(Strict):
     def fingerprint_of(self, read: Collection[str] | None) -> str:
         """Equal fingerprints mean: the same code would do the same work on the same inputs.
 
-        Covers what the spec says of steps, conf, fork value, published inputs and the attempts it reads, and the
-        parameters of the names ``read``; None: all. Not timeouts, retries or queues. Which version of a published input
-        was read, the marker says.
+        Covers what the spec says of steps, conf, fork value, published inputs and the attempts it
+        reads, and the parameters of the names ``read``; None: all. Not timeouts, retries or queues.
+        Which version of a published input was read, the marker says.
         """
         what = {
             "steps": [
@@ -186,7 +201,8 @@ class WorkOrder(Strict):
                 for n, one in self.plan.checks.items()
             },
         }
-        # Without what is empty or as by default: a field to come leaves the work of before as it was.
+        # Without what is empty or as by default: a field to come leaves the work of before as it
+        # was.
         used = {name: one for name, one in what.items() if one}
         return hashlib.sha256(json.dumps(used, sort_keys=True, default=str).encode()).hexdigest()[
             :32

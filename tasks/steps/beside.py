@@ -1,4 +1,5 @@
-"""Outputs beside what is published: types for columns that have none, and what publishing would refuse, in the attempt.
+"""Outputs beside what is published: types for columns that have none, and what publishing would
+refuse, in the attempt.
 
 The publisher checks again: others may have published other columns by then.
 """
@@ -31,7 +32,8 @@ class BesidePublished:
     def types_of(self, name: str) -> Fields | None:
         """The columns that give their types to those of the output ``name`` that have none.
 
-        A member of a fork that replaces the dataset leaves them open, since other members may give other types.
+        A member of a fork that replaces the dataset leaves them open, since other members may give
+        other types.
         """
         how = self.publishing_of(name)
         if how is None or (self.is_member and how.takes_any):
@@ -40,7 +42,9 @@ class BesidePublished:
         return None if standing is None else fields_of(standing.schema)
 
     def check(self, name: str, staged: StagedOutput) -> None:
-        """Refuse an output that cannot stand beside the rows that are published. Raises: SchemaMismatch."""
+        """Refuse an output that cannot stand beside the rows that are published. Raises:
+        SchemaMismatch.
+        """
         how = self.publishing_of(name)
         if how is None or not staged.rows:
             return
@@ -48,8 +52,8 @@ class BesidePublished:
             still = [one["name"] for one in fields_of(staged.schema) if one["type"] == VOID]
             if still and not self.is_member:
                 raise SchemaMismatch(
-                    f"the output {name} goes into a Delta table, which has no columns without a type, and "
-                    f"{', '.join(still)} has nulls only. Declare its type under columns:"
+                    f"the output {name} goes into a Delta table, which has no columns without a "
+                    f"type, and {', '.join(still)} has nulls only. Declare its type under columns:"
                 )
             return
         for newest in (False, True):

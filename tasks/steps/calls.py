@@ -1,6 +1,8 @@
-"""The parameters that the Python of a group takes: for the log of its attempt and ``unstuck validate --imports``.
+"""The parameters that the Python of a group takes: for the log of its attempt and ``unstuck
+validate --imports``.
 
-As a program it imports the code of the groups that it reads from standard input, and answers in JSON.
+As a program it imports the code of the groups that it reads from standard input, and answers in
+JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _READS_ANY = re.compile(r"\.params\b")
 
 
 def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
-    """The parameters that the Python steps of ``group`` take by name; None if its code may read others.
+    """The parameters that the Python steps of ``group`` take by name; None if its code may read
+    others.
 
     Others are read by a ``**`` parameter, or from ``ctx.params`` by the module of a step.
 
@@ -42,7 +45,9 @@ def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
 
 
 def untaken(work_order: WorkOrder, allowed: Sequence[str]) -> str:
-    """A warning of parameters that have no effect in the group; empty if there are none, or if nobody can tell."""
+    """A warning of parameters that have no effect in the group; empty if there are none, or if
+    nobody can tell.
+    """
     taken = None
     with suppress(Exception):  # a function may have no signature
         taken = taken_by(work_order.group, allowed) if work_order.plan.for_python else None
@@ -84,7 +89,9 @@ def _checked(group: GroupSpec, params: Collection[str], allowed: Sequence[str]) 
 
 
 def main() -> None:
-    """Read ``{groups, params, allowed}``; answer with a list of what `_checked` says of each group."""
+    """Read ``{groups, params, allowed}``; answer with a list of what `_checked` says of each
+    group.
+    """
     out = os.dup(1)
     os.dup2(2, 1)  # what is imported may print
     asked = json.load(sys.stdin)

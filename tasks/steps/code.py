@@ -1,7 +1,7 @@
 """The code of steps, as a part of the fingerprint: work that other code has done is not taken over.
 
-The source of all modules of a step's top-level package counts, as it was when this process first needed it. Packages
-without source, as in a zip file, have no digest, and want a ``code_version:``.
+The source of all modules of a step's top-level package counts, as it was when this process first
+needed it. Packages without source, as in a zip file, have no digest, and want a ``code_version:``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _taken: dict[str, str] = {}
 
 
 def code_of(work_order: WorkOrder) -> str:
-    """Identify the code of ``work_order``: by its ``code_version``, or by digests of its packages and of its SQL."""
+    """Identify the code of ``work_order``: by its ``code_version``, or by digests of its packages
+    and of its SQL.
+    """
     if work_order.group.code_version is not None:
         return f"version {work_order.group.code_version}"
     parts = [f"{package}:{_digest(package)}" for package in work_order.group.packages]
@@ -37,18 +39,23 @@ def code_of(work_order: WorkOrder) -> str:
 
 
 def code_taken() -> dict[str, str]:
-    """The packages of steps whose code this process has looked at, each with the digest of that code."""
+    """The packages of steps whose code this process has looked at, each with the digest of that
+    code.
+    """
     return dict(_taken)
 
 
 def forget_code(packages: Iterable[str]) -> None:
-    """Look at the code of these packages again when it is asked for next, since this process could not import it."""
+    """Look at the code of these packages again when it is asked for next, since this process could
+    not import it.
+    """
     for package in packages:
         _taken.pop(package, None)
 
 
 def fingerprint(work_order: WorkOrder, code: str, read: Collection[str] | None) -> str:
-    """Equal fingerprints mean: the same work, by the same code, on the same inputs, in the same time zone.
+    """Equal fingerprints mean: the same work, by the same code, on the same inputs, in the same
+    time zone.
 
     ``read``: see `WorkOrder.fingerprint_of`.
     """
@@ -61,8 +68,8 @@ def why_again(
 ) -> str:
     """Why ``job``'s work, of which ``there`` is the marker, is not taken over by ``work_order``.
 
-    ``newer``: a dataset that it read and that was published again since; empty if there is none. ``other``: another
-    minor version of Spark or Python did it.
+    ``newer``: a dataset that it read and that was published again since; empty if there is none.
+    ``other``: another minor version of Spark or Python did it.
     """
     if work_order.group.compacts:
         return "it compacts what is published by now"
@@ -82,7 +89,9 @@ def why_again(
 
 
 def _digest(package: str) -> str:
-    """Of the source of all modules of ``package``, read once; of nothing if there is no such package."""
+    """Of the source of all modules of ``package``, read once; of nothing if there is no such
+    package.
+    """
     if package in _taken:
         return _taken[package]
     digest = hashlib.sha256()

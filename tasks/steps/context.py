@@ -1,4 +1,5 @@
-"""The step context ``ctx``: all that user code sees of Unstuck at run time, so its names must not change.
+"""The step context ``ctx``: all that user code sees of Unstuck at run time, so its names must not
+change.
 
 A step cannot reach Redis, the lease or the files of another attempt through it.
 """
@@ -22,7 +23,8 @@ from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 MAX_RESULTS = 64 * 1024  # bytes of JSON, of all results of an attempt
-MAX_DEPTH = 100  # levels of lists and mappings in a result; what reads and writes it stops at some depth beyond
+# Levels of lists and mappings in a result; what reads and writes it stops at some depth beyond.
+MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,16 @@ class OutputSlot:
 
         Raises:
             OutputInvalid: written twice, or a frame that cannot be stored.
-            RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what the spec asks for.
+            RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what
+                the spec asks for.
         """
         return self._write(self.name, frame).rows
 
 
 class Scratch:
-    """A folder of this machine, made when it is first asked for and removed at the end of the block."""
+    """A folder of this machine, made when it is first asked for and removed at the end of the
+    block.
+    """
 
     def __init__(self, parent: Path) -> None:
         """``parent`` is made as well, and stays."""
@@ -68,8 +73,10 @@ class StepContext:
     """``ctx`` of one step.
 
     Attributes:
-        params: the job's, the group's, the fork's and the step's own parameters, with references resolved; read-only.
-        token: ``job/group/epoch/nonce/claimant``; an idempotency key for what a step does elsewhere.
+        params: the job's, the group's, the fork's and the step's own parameters, with references
+            resolved; read-only.
+        token: ``job/group/epoch/nonce/claimant``; an idempotency key for what a step does
+            elsewhere.
         log: a standard logger; its lines are in ``unstuck logs``.
     """
 
@@ -105,13 +112,17 @@ class StepContext:
 
     @property
     def cancelled(self) -> bool:
-        """True once this attempt should end: canceled, timed out, handed back or taken over. Poll it in long loops."""
+        """True once this attempt should end: canceled, timed out, handed back or taken over.
+
+        Poll it in long loops.
+        """
         return self._is_cancelled()
 
     def input(self, name: str) -> Any:
         """An output of a needed group or of an earlier step, or an input of the group.
 
-        The value is a Spark frame, and for a stream a streaming frame. With ``spark: false`` it is an Arrow table.
+        The value is a Spark frame, and for a stream a streaming frame. With ``spark: false`` it is
+        an Arrow table.
 
         Raises:
             InputMissing: there is none of this name.
@@ -119,10 +130,12 @@ class StepContext:
         return self._work.read(name)
 
     def published(self, name: str, version: int | None = None) -> Any:
-        """A published dataset, from the warehouse of this job: a Spark frame; an Arrow table if ``spark: false``.
+        """A published dataset, from the warehouse of this job: a Spark frame; an Arrow table if
+        ``spark: false``.
 
         Args:
-            version: of the warehouse; None: the newest one when the job was submitted, whatever is published since.
+            version: of the warehouse; None: the newest one when the job was submitted, whatever is
+                published since.
 
         Raises:
             DatasetNotFound: it was not published then. The group fails, and is not tried again.
@@ -131,7 +144,8 @@ class StepContext:
         return self._work.frame(self._work.published.read(name, version))
 
     def results(self, group: str) -> Any:
-        """The results of a needed group, by key, as ``result`` recorded them. Empty if the group did not succeed.
+        """The results of a needed group, by key, as ``result`` recorded them. Empty if the group
+        did not succeed.
 
         Of a fork it is a list, with one mapping for each member that succeeded, in their order.
 
@@ -145,12 +159,14 @@ class StepContext:
         return OutputSlot(name, self._work.write)
 
     def result(self, key: str, value: Any) -> None:
-        """Keep a small JSON value with the attempt's outcome: shown with the job, and seen by conditions (``when:``).
+        """Keep a small JSON value with the attempt's outcome: shown with the job, and seen by
+        conditions (``when:``).
 
         Numbers and booleans of numpy and its like are taken as Python's.
 
         Raises:
-            OutputInvalid: it is not JSON, it holds a secret, or all results together are over 64 KiB.
+            OutputInvalid: it is not JSON, it holds a secret, or all results together are over 64
+                KiB.
         """
         results = {**self._work.results, str(key): value}
         try:
@@ -161,25 +177,29 @@ class StepContext:
                 raise ValueError(f"more than {MAX_DEPTH} lists and mappings in one another")
         except (TypeError, ValueError, RecursionError) as error:
             raise OutputInvalid(
-                f"the result {key!r} is not a JSON value: {error}. Expected: text, a finite number, true, false, none, "
-                "or a list or mapping of these. Cast what it holds, as with float(), str() or list()"
+                f"the result {key!r} is not a JSON value: {error}. Expected: text, a finite "
+                "number, true, false, none, or a list or mapping of these. Cast what it holds, as "
+                "with float(), str() or list()"
             ) from error
         if secret := self._work.secrets.in_data({str(key): kept[str(key)]}):
             raise OutputInvalid(
-                f"the result {key!r} holds the value of {secret}, and results are stored and shown. Record what names "
-                "the secret instead"
+                f"the result {key!r} holds the value of {secret}, and results are stored and "
+                "shown. Record what names the secret instead"
             )
         if len(text) > MAX_RESULTS:
             raise OutputInvalid(
-                f"with {key!r} the results of this attempt are over {MAX_RESULTS // 1024} KiB; write a frame instead"
+                f"with {key!r} the results of this attempt are over {MAX_RESULTS // 1024} KiB; "
+                "write a frame instead"
             )
         self._work.results = kept
 
     def progress(self, done: float, total: float | None = None) -> None:
-        """Show how far this step is. Cheap: the last value travels with the next renewal of the lease.
+        """Show how far this step is. Cheap: the last value travels with the next renewal of the
+        lease.
 
-        Any number will do, also of numpy, Decimal or Fraction. A total of None, of 0 or below, or without end is not
-        known. What is no number is not shown, and the log says so once: it never fails the step.
+        Any number will do, also of numpy, Decimal or Fraction. A total of None, of 0 or below, or
+        without end is not known. What is no number is not shown, and the log says so once: it never
+        fails the step.
         """
         number, whole = _number(done), None if total is None else _number(total)
         countable = number is not None and math.isfinite(number)
@@ -188,14 +208,19 @@ class StepContext:
             wrong.append(f"total={_named(total)}")
         if wrong and not self._warned:
             self._warned = True
-            message = "ctx.progress wants numbers and got %s, which is not shown. The step goes on; this is said once"
+            message = (
+                "ctx.progress wants numbers and got %s, which is not shown. The step goes "
+                "on; this is said once"
+            )
             self.log.warning(message, ", ".join(wrong))
         if number is not None and countable:
             self._report(number, whole if whole is not None and 0 < whole < math.inf else None)
 
 
 def _number(value: Any) -> int | float | None:
-    """``value`` as Python has numbers, perhaps infinite; None for what is none, or beyond what a float holds."""
+    """``value`` as Python has numbers, perhaps infinite; None for what is none, or beyond what a
+    float holds.
+    """
     if isinstance(value, str | bytes | bytearray):
         return None
     try:
@@ -211,7 +236,9 @@ def _number(value: Any) -> int | float | None:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of numpy, or of a library that follows it, as Python's own. Raises: TypeError: it is none."""
+    """A scalar of numpy, or of a library that follows it, as Python's own. Raises: TypeError: it is
+    none.
+    """
     if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
         scalar = value.item()
         if isinstance(scalar, str | int | float):

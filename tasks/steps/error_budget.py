@@ -39,15 +39,17 @@ def check_budget(
         rules = ", ".join(f"{rule} {count:,}" for rule, count in good.rejected_by.items() if count)
         by_rule = f", by rule: {rules}" if rules else ""
         raise TooManyRejectedRows(
-            f"{bad:,} of {rows:,} rows of {name} were rejected in {len(counted):,} runs, this one included "
-            f"({bad / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}, over: {quality.over}). "
-            f"This run has {rejected.rows:,} of {good.rows + rejected.rows:,}{by_rule}. "
-            "Mend what makes the rows, or the rules"
+            f"{bad:,} of {rows:,} rows of {name} were rejected in {len(counted):,} runs, this one "
+            f"included ({bad / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}, "
+            f"over: {quality.over}). This run has {rejected.rows:,} of "
+            f"{good.rows + rejected.rows:,}{by_rule}. Mend what makes the rows, or the rules"
         )
 
 
 def _rows(name: str, entry: Entry) -> tuple[int, int] | None:
-    """The good and the rejected rows that a run has loaded; None if ``entry`` is no load, or has no rows."""
+    """The good and the rejected rows that a run has loaded; None if ``entry`` is no load, or has no
+    rows.
+    """
     change, rejected = entry.datasets[name], entry.datasets.get(f"{name}{REJECTED}")
     rows = change.rows, rejected.rows if rejected is not None else 0
     return rows if change.mode == "append" and any(rows) else None

@@ -1,7 +1,7 @@
 """Run one step: find the code, check the call, run it, store what it returns.
 
-Code that cannot be imported, a call that does not fit and SQL that does not resolve are not retried; what the code
-itself raises is.
+Code that cannot be imported, a call that does not fit and SQL that does not resolve are not
+retried; what the code itself raises is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 
 class StepRaised(Exception):
-    """Carries an error of the user's code through our own code, which never touches the error itself."""
+    """Carries an error of the user's code through our own code, which never touches the error
+    itself.
+    """
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -61,7 +63,8 @@ def users_code() -> Iterator[None]:
 def run_step(
     step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]
 ) -> None:
-    """Run one step. ``allowed``: see `find`. ``imported`` is called before its function, when its module was imported.
+    """Run one step. ``allowed``: see `find`. ``imported`` is called before its function, when its
+    module was imported.
 
     Raises:
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
@@ -78,7 +81,7 @@ def run_step(
             _run_sql(step, work, ctx)
 
 
-# -- Python ----------------------------------------------------------------------------------------------------
+# -- Python ----------------------------------------------------------------------------------------
 
 
 def _run_python(
@@ -95,7 +98,8 @@ def _run_python(
             work.write(step.output, value)
         elif step.output not in work.outputs:
             raise OutputInvalid(
-                f"{step.python} names the output {step.output}, but neither returned a frame nor wrote to "
+                f"{step.python} names the output {step.output}, but neither returned a frame nor "
+                "wrote to "
                 f'ctx.output("{step.output}")'
             )
     elif is_any_frame(value) and not work.outputs:
@@ -105,7 +109,9 @@ def _run_python(
 
 
 class ending_forks:
-    """End a forked child of this process where it leaves the block: only this process goes on with the attempt."""
+    """End a forked child of this process where it leaves the block: only this process goes on with
+    the attempt.
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -130,7 +136,9 @@ class ending_forks:
 
 
 def search_working_folder() -> str | None:
-    """Let modules be found in the working folder of this process. Returns the folder; None if it is gone."""
+    """Let modules be found in the working folder of this process. Returns the folder; None if it is
+    gone.
+    """
     here = working_folder()
     if here is not None and here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -138,16 +146,19 @@ def search_working_folder() -> str | None:
 
 
 def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
-    """The function ``module:function``. ``allowed``: modules that it may be in, or below; empty: any.
+    """The function ``module:function``. ``allowed``: modules that it may be in, or below; empty:
+    any.
 
     Raises:
         StepNotFound: it may not be imported here, or cannot be.
-        WorkerFolderGone: it cannot be, and the folder that it may have been in is gone; a retry elsewhere may help.
+        WorkerFolderGone: it cannot be, and the folder that it may have been in is gone; a retry
+            elsewhere may help.
     """
     module_name, _, path = name.partition(":")
     if allowed and not any(module_name == a or module_name.startswith(f"{a}.") for a in allowed):
         raise StepNotFound(
-            f"{name} is not among the modules that this worker may import ({', '.join(allowed)}; UNSTUCK_STEP_MODULES)"
+            f"{name} is not among the modules that this worker may import ({', '.join(allowed)}; "
+            "UNSTUCK_STEP_MODULES)"
         )
     here = search_working_folder()
     try:
@@ -159,8 +170,8 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
         if here is None:
             raise WorkerFolderGone(
                 f"{name} cannot be imported on {whoami()}, whose working directory is gone "
-                f"({describe(error)}). If a deploy removed or replaced it, restart this worker; another one may run "
-                "the group"
+                f"({describe(error)}). If a deploy removed or replaced it, restart this worker; "
+                "another one may run the group"
             ) from error
         raise StepNotFound(f"{name} cannot be imported on {whoami()}: {describe(error)}") from error
     if not callable(target):
@@ -171,26 +182,31 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
 def fit(
     name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]
 ) -> dict[str, Any]:
-    """The parameters that ``function`` takes after ``spark`` and ``ctx``; it must take those of the step's ``own``.
+    """The parameters that ``function`` takes after ``spark`` and ``ctx``; it must take those of the
+    step's ``own``.
 
-    Raises: BadStepCall: one is missing, or one of the step's own is not taken; or the function cannot be a step.
+    Raises: BadStepCall: one is missing, or one of the step's own is not taken; or the function
+    cannot be a step.
     """
     call = StepSignature.of(name, function, params)
     taken = call.taken | (set(params) - {*call.first} if call.takes_any else set())
     if missing := sorted(name for name in call.required if name not in params):
         raise BadStepCall(
-            f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}"
+            f"{name} needs {', '.join(missing)}; the step has "
+            f"{', '.join(sorted(params)) or 'no params'}"
         )
     if strange := sorted(own - taken):
         raise BadStepCall(f"{name} does not take {', '.join(strange)}, which the step gives it")
     return {name: params[name] for name in sorted(taken) if name in params}
 
 
-# -- compact ---------------------------------------------------------------------------------------------------
+# -- compact ---------------------------------------------------------------------------------------
 
 
 def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
-    """Write the small files of a published dataset together, as ``unstuck compact`` does, with the same results."""
+    """Write the small files of a published dataset together, as ``unstuck compact`` does, with the
+    same results.
+    """
     known = settings()
     with connect(known.redis_url) as client:
         try:
@@ -215,16 +231,18 @@ def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
     )
 
 
-# -- SQL -------------------------------------------------------------------------------------------------------
+# -- SQL -------------------------------------------------------------------------------------------
 
 
 def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
     text = step.sql or ""  # a file is read at submit
-    # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
+    # A parameter of the name ``results`` may hold a struct, whose fields are written in the same
+    # way.
     results: dict[str, ResultMarker] = {}
     if "results" not in work.params:
         text, results = with_plain_names(text, parameters_in(text))
-    # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
+    # Only what the text names: a parameter that Spark has no type for must not hurt a query that
+    # does not use it.
     named = parameters_in(text)
     arguments = {
         name: _argument(work.session, work.params[name]) for name in named if name in work.params
@@ -243,7 +261,9 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
 
 
 def _argument(session: Any, value: Any) -> Any:
-    """``value`` as Spark takes a parameter: a mapping is a struct, so that ``:model.depth`` is a part of it."""
+    """``value`` as Spark takes a parameter: a mapping is a struct, so that ``:model.depth`` is a
+    part of it.
+    """
     from pyspark.sql import Column
 
     found = _literal(value)
@@ -275,7 +295,8 @@ def _result(marker: ResultMarker, work: Work) -> Any:
         )
     if recorded and marker.key not in recorded:
         raise SqlInvalid(
-            f"{marker.text}: {marker.group} recorded no such result; it recorded {', '.join(recorded)}"
+            f"{marker.text}: {marker.group} recorded no such result; it recorded "
+            f"{', '.join(recorded)}"
         )
     value = recorded.get(marker.key)
     if isinstance(value, dict):

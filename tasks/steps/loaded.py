@@ -1,7 +1,7 @@
 """The code of users that this process has loaded, compared with the files that it came from.
 
-A runner whose code is older than the files is replaced before it takes work. What it has from the main process of its
-worker is imported anew (docs/decisions/0056).
+A runner whose code is older than the files is replaced before it takes work. What it has from the
+main process of its worker is imported anew (docs/decisions/0056).
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _OURS = ("unstuck", "__main__", "__mp_main__")  # only a restart changes these
 
 
 class LoadedCode:
-    """The modules of this process. Watched are those outside of the libraries, and all of the packages of steps."""
+    """The modules of this process.
+
+    Watched are those outside of the libraries, and all of the packages of steps.
+    """
 
     def __init__(self) -> None:
         self._known: dict[
@@ -51,7 +54,8 @@ class LoadedCode:
                 if name.partition(".")[0] in self._packages or _is_users(name, path):
                     self._watched.append(name)
                     if self._looked and stamp is not None and stamp[2] >= self._looked - _TICK:
-                        # The file was written after the last look: before or after the import, nobody knows.
+                        # The file was written after the last look: before or after the import,
+                        # nobody knows.
                         self._known[name] = (path, None)
             self._modules = len(sys.modules)
         self._looked = began
@@ -69,7 +73,10 @@ class LoadedCode:
         return ""
 
     def use(self, packages: Collection[str]) -> None:
-        """Steps of these packages are to run. Those that are new here, and older than their files, are forgotten."""
+        """Steps of these packages are to run.
+
+        Those that are new here, and older than their files, are forgotten.
+        """
         if not (new := {*packages} - self._packages):
             return
         self.look()
@@ -80,7 +87,10 @@ class LoadedCode:
             self._forget(theirs)
 
     def forget_changed(self) -> None:
-        """Forget all watched modules if one has changed. For a process that has run none of them yet."""
+        """Forget all watched modules if one has changed.
+
+        For a process that has run none of them yet.
+        """
         if path := self.changed():
             log.info(
                 "%s has changed since this worker loaded it; the code of users is imported anew",

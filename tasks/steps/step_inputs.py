@@ -1,7 +1,7 @@
 """The inputs of steps: staged datasets and results of the needed groups, and published datasets.
 
-The attempts to read are fixed when the group is first queued, and the version of the warehouse when the job was
-submitted, so every retry reads the same.
+The attempts to read are fixed when the group is first queued, and the version of the warehouse when
+the job was submitted, so every retry reads the same.
 """
 
 from __future__ import annotations
@@ -45,13 +45,17 @@ _NO_ROWS = "the group %s was skipped, so its output %s is read without rows"
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One name that steps can read: the parts that the members of one fork (or one group) staged under it."""
+    """One name that steps can read: the parts that the members of one fork (or one group) staged
+    under it.
+    """
 
     name: str
     parts: tuple[StagedOutput, ...]
 
     def by_schema(self, files: Files) -> list[tuple[str, dict[str, int]]]:
-        """Each schema with the URIs of its files and their bytes, so that most datasets are one plain read."""
+        """Each schema with the URIs of its files and their bytes, so that most datasets are one
+        plain read.
+        """
         groups: dict[str, tuple[str, dict[str, int]]] = {}
         for part in self.parts:
             _, found = groups.setdefault(schema_of(fields_of(part.schema)), (part.schema, {}))
@@ -64,9 +68,10 @@ class Inputs:
     """Datasets and results of the groups that an attempt reads.
 
     Attributes:
-        datasets: by every name that a step may call them. A group with exactly one output answers to its own name too;
-            rejected rows do not count as an output there.
-        results: group → what it recorded; of a fork a list, with one mapping per member that succeeded, in their order.
+        datasets: by every name that a step may call them. A group with exactly one output answers
+            to its own name too; rejected rows do not count as an output there.
+        results: group → what it recorded; of a fork a list, with one mapping per member that
+            succeeded, in their order.
         sources: published dataset → the versions that stand behind all this.
     """
 
@@ -78,7 +83,8 @@ class Inputs:
 def read_inputs(
     files: Files, inputs: Mapping[str, Iterable[str]], forks: Collection[str] = ()
 ) -> Inputs:
-    """Read the markers in ``inputs`` (group that is read → staging folders). ``forks``: the groups that are forks.
+    """Read the markers in ``inputs`` (group that is read → staging folders). ``forks``: the groups
+    that are forks.
 
     Raises:
         InputMissing: a marker is not there, or cannot be read.
@@ -102,7 +108,8 @@ def read_inputs(
         for name, parts in outputs.items():
             if name in maker:
                 raise OutputInvalid(
-                    f"both {maker[name]} and {need} have an output named {name}; give one of them another name"
+                    f"both {maker[name]} and {need} have an output named {name}; give one of them "
+                    "another name"
                 )
             maker[name] = need
             # The columns of a part without rows may be a guess from no values.
@@ -121,15 +128,16 @@ def _markers_of(files: Files, need: str, folders: Iterable[str]) -> list[Marker]
         marker = read_marker(files, folder) if folder else Marker("", "", {}, {}, {}, 0.0)
         if marker is None:
             raise InputMissing(
-                f"what {need} staged cannot be read: no marker in {files.uri(folder)}. It may have been swept, or this "
-                "worker does not see the folder that the other one wrote to"
+                f"what {need} staged cannot be read: no marker in {files.uri(folder)}. It may have "
+                "been swept, or this worker does not see the folder that the other one wrote to"
             )
         markers.append(marker)
     return markers
 
 
 class PublishedDatasets:
-    """The published datasets that one attempt reads, all as of the version at which its job was submitted.
+    """The published datasets that one attempt reads, all as of the version at which its job was
+    submitted.
 
     Attributes:
         reads: what was read, each once, in order.
@@ -147,7 +155,9 @@ class PublishedDatasets:
 
     @property
     def sources(self) -> dict[str, list[int]]:
-        """The versions that were read: dataset → versions; 0: it was asked for, and was not published."""
+        """The versions that were read: dataset → versions; 0: it was asked for, and was not
+        published.
+        """
         return joined_versions({read.dataset: [read.version]} for read in self.reads)
 
     def read(
@@ -158,15 +168,17 @@ class PublishedDatasets:
         in_spec: bool = False,
         if_absent: str | None = None,
     ) -> Dataset:
-        """``dataset`` at a version of the warehouse; None: the newest one when the job was submitted.
+        """``dataset`` at a version of the warehouse; None: the newest one when the job was
+        submitted.
 
         Args:
             in_spec: the spec of the job names the version, so a vacuum keeps it for the job.
-            if_absent: its columns in SQL, in which it has no rows where it was not published; None: that is an error.
+            if_absent: its columns in SQL, in which it has no rows where it was not published; None:
+                that is an error.
 
         Raises:
-            InputNotPublished: it was not published then, that version does not exist, or it is a Delta table. No retry
-                changes that.
+            InputNotPublished: it was not published then, that version does not exist, or it is a
+                Delta table. No retry changes that.
             LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         at = self._base if version is None else version
@@ -182,13 +194,14 @@ class PublishedDatasets:
         if found is None:
             when = "" if version else ", the newest one when this job was submitted"
             raise InputNotPublished(
-                f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. There were: "
-                f"{', '.join(sorted(state)) or 'none'}. Submit the job again once it is published"
+                f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. "
+                f"There were: {', '.join(sorted(state)) or 'none'}. Submit the job again once it "
+                "is published"
             )
         if found.table is not None:
             raise InputNotPublished(
-                f"{dataset} is published as the Delta table {found.table}, with versions of its own; read it there, in "
-                "a step"
+                f"{dataset} is published as the Delta table {found.table}, with versions of its "
+                "own; read it there, in a step"
             )
         if at in self._removed and any(
             self._warehouse.storage.size(file.path) is None for file in found.files
@@ -197,7 +210,8 @@ class PublishedDatasets:
         return _whole(dataset, found)
 
     def checkpoint(self, dataset: str) -> Checkpoint | None:
-        """Up to where the stream of ``dataset`` was read when the job was submitted; None: there was no stream of it.
+        """Up to where the stream of ``dataset`` was read when the job was submitted; None: there
+        was no stream of it.
 
         Raises: as `read`.
         """
@@ -206,7 +220,8 @@ class PublishedDatasets:
         return found.checkpoint if found else None
 
     def standing(self, dataset: str, *, newest: bool = False) -> DatasetState | None:
-        """``dataset`` as it was published when the job was submitted, or is by now; None if it was not.
+        """``dataset`` as it was published when the job was submitted, or is by now; None if it was
+        not.
 
         Not noted as read: no row of it is.
 
@@ -217,7 +232,8 @@ class PublishedDatasets:
         )
 
     def versions(self, dataset: str) -> Iterator[Entry]:
-        """The entries that changed ``dataset`` before the job was submitted, the newest first: of the last 1,000.
+        """The entries that changed ``dataset`` before the job was submitted, the newest first: of
+        the last 1,000.
 
         Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
@@ -233,7 +249,8 @@ class PublishedDatasets:
             self.reads.append(read)
 
     def changed(self, reads: Iterable[Read]) -> str:
-        """The first dataset of ``reads`` that this job would find changed; empty if it would read the same.
+        """The first dataset of ``reads`` that this job would find changed; empty if it would read
+        the same.
 
         Raises: as `read`.
         """
@@ -245,7 +262,9 @@ class PublishedDatasets:
         return ""
 
     def _state(self, version: int, *, kept: bool) -> State:
-        """``kept``: a vacuum that was to remove the version has kept its files if it found the job in time."""
+        """``kept``: a vacuum that was to remove the version has kept its files if it found the job
+        in time.
+        """
         if version not in self._states:
             try:
                 self._states[version] = self._warehouse.state(version)
@@ -260,7 +279,8 @@ class PublishedDatasets:
 def with_published(
     made: Mapping[str, Dataset], wanted: Mapping[str, GroupInput], published: PublishedDatasets
 ) -> dict[str, Dataset]:
-    """All datasets a group reads: those that other groups ``made``, and the ``wanted`` published ones by their names.
+    """All datasets a group reads: those that other groups ``made``, and the ``wanted`` published
+    ones by their names.
 
     Raises:
         OutputInvalid: a needed group has an output of the same name.
@@ -272,7 +292,8 @@ def with_published(
             name in made and made[name].name == name
         ):  # else it is a group's own name, which gives way
             raise OutputInvalid(
-                f"a needed group has an output named {name} too; give the one in inputs: another name"
+                f"a needed group has an output named {name} too; give the one in inputs: another "
+                "name"
             )
         if isinstance(one, DatasetInput):
             standing = published.read(
@@ -283,10 +304,11 @@ def with_published(
 
 
 def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
-    """The datasets of needed groups that a condition skipped, and of forks without members: they have no rows.
+    """The datasets of needed groups that a condition skipped, and of forks without members: they
+    have no rows.
 
-    Their columns are the declared ones, or else the published ones. If none are known, a fork's have none, and the
-    others are no inputs.
+    Their columns are the declared ones, or else the published ones. If none are known, a fork's
+    have none, and the others are no inputs.
 
     Raises: LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.standing`.
     """
@@ -304,8 +326,9 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
                 log.info(_NO_ROWS, group, name)
             elif branch:
                 log.warning(
-                    "the group %s was skipped, and the columns of its output %s are not known, so it is no input here. "
-                    "Declare them under columns: of the output, and it is one without rows",
+                    "the group %s was skipped, and the columns of its output %s are not known, so "
+                    "it is no input here. Declare them under columns: of the output, and it is one "
+                    "without rows",
                     group,
                     name,
                 )
@@ -313,8 +336,9 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
             else:
                 schema = schema_of([])
                 log.warning(
-                    "the fork %s has no members, so its output %s is read without rows, and without columns, since "
-                    "none are known. Declare them under columns: if a step names one",
+                    "the fork %s has no members, so its output %s is read without rows, and "
+                    "without columns, since none are known. Declare them under columns: if a step "
+                    "names one",
                     group,
                     name,
                 )
@@ -346,7 +370,8 @@ def published(
         where: only the files of these partitions; as of `published_files`.
 
     Raises:
-        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
+        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text
+            names.
         ValueError, TypeError: as of `published_files`, for ``where``.
     """
     place = warehouse_at(warehouse)

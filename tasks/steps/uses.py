@@ -1,4 +1,6 @@
-"""The inputs that the function of a step reads by name and the outputs that it writes, as its source says them."""
+"""The inputs that the function of a step reads by name and the outputs that it writes, as its
+source says them.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ class Uses:
 
     Attributes:
         reads: names of ``ctx.input`` that any call of it reads.
-        writes: names of ``ctx.output``; None: it may write others, since a name is not written out or ``ctx`` is
-            given away.
+        writes: names of ``ctx.output``; None: it may write others, since a name is not written out
+            or ``ctx`` is given away.
         returns: it may return a value.
     """
 

@@ -1,4 +1,6 @@
-"""The state that the steps of one attempt share: what they read, and how an output is checked and staged."""
+"""The state that the steps of one attempt share: what they read, and how an output is checked and
+staged.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Work:
-    """The state that the steps of one attempt share: their inputs, and the outputs and results so far.
+    """The state that the steps of one attempt share: their inputs, and the outputs and results so
+    far.
 
     ``recorded``: the results of the groups that it reads; a list of them for a fork.
     """
@@ -102,7 +105,8 @@ class Work:
         return noted(work_order, self.token.job, self.given, self.secrets)
 
     def read(self, name: str) -> Any:
-        """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier step's output.
+        """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier
+        step's output.
 
         Raises: InputMissing: there is none of this name.
         """
@@ -114,7 +118,8 @@ class Work:
         if dataset is None:
             there = ", ".join(sorted({*self.inputs, *self.streams, *self.outputs})) or "none"
             raise InputMissing(
-                f"there is no input {name!r}; there are: {there}. Does the group need what makes it?"
+                f"there is no input {name!r}; there are: {there}. Does the group need what makes "
+                "it?"
             )
         return self.frame(dataset)
 
@@ -142,7 +147,8 @@ class Work:
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
         if stream.state and is_remote(self.session):
             raise Unrecoverable(
-                f"the input {name} is a stream, with state: true, which is not supported with Spark Connect yet"
+                f"the input {name} is a stream, with state: true, which is not supported with "
+                "Spark Connect yet"
             )
         reader = Reader(
             self.session, self.files, f"{self.token.staging}/{name}.arrived", self.share
@@ -162,7 +168,8 @@ class Work:
         if group not in self.recorded:
             there = ", ".join(sorted(self.recorded)) or "none"
             raise InputMissing(
-                f"there are no results of a group {group!r}; there are those of: {there}. Name it in needs:"
+                f"there are no results of a group {group!r}; there are those of: {there}. Name it "
+                "in needs:"
             )
         return copy.deepcopy(self.recorded[group])
 
@@ -170,9 +177,10 @@ class Work:
         """Stage ``frame`` as the output ``name``, and show it to later steps under that name.
 
         Raises:
-            OutputInvalid: the name cannot be one, was written already, a name holds a secret, or the frame cannot be
-                stored.
-            RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what the spec asks for.
+            OutputInvalid: the name cannot be one, was written already, a name holds a secret, or
+                the frame cannot be stored.
+            RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what
+                the spec asks for.
             SchemaMismatch: its columns cannot stand beside those that are published.
         """
         if (
@@ -186,7 +194,8 @@ class Work:
             )
         if name in self.outputs:
             raise OutputInvalid(
-                f"the output {name} was written twice; write it once, or give the second another name"
+                f"the output {name} was written twice; write it once, or give the second another "
+                "name"
             )
         if name in self.inputs or name in self.streams:
             raise OutputInvalid(
@@ -226,8 +235,8 @@ class Work:
             for one in made:
                 self.files.remove_tree(one)
             raise OutputInvalid(
-                f"the output {name} has the value of {secret} in the name or the metadata of a column, and both are "
-                "stored and shown. Rename the column"
+                f"the output {name} has the value of {secret} in the name or the metadata of a "
+                "column, and both are stored and shown. Rename the column"
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
         if self._stream is not None and self.published is not None:
@@ -246,7 +255,9 @@ class Work:
     def _check_budget(
         self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput
     ) -> None:
-        """Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be read."""
+        """Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be
+        read.
+        """
         assert self.published is not None
         try:
             check_budget(name, good, rejected, quality, self.published.versions(name), time.time())
@@ -255,7 +266,9 @@ class Work:
             raise
 
     def _in_columns(self, schema: Any) -> str | None:
-        """The first secret in the names of the columns and fields of a schema, or in what is noted beside them."""
+        """The first secret in the names of the columns and fields of a schema, or in what is noted
+        beside them.
+        """
         if isinstance(schema, list):
             return next(filter(None, map(self._in_columns, schema)), None)
         if not isinstance(schema, dict):
@@ -286,14 +299,16 @@ class Work:
                 values = forks[wanted.key] = collect(self.files, found, wanted, room)
                 if secret := self.secrets.in_data(values):
                     raise ForkValuesInvalid(
-                        f"a value of {wanted.key} holds the value of {secret}, and the values of a fork are stored "
-                        "and shown. Fork over another column, which names what is meant"
+                        f"a value of {wanted.key} holds the value of {secret}, and the values of a "
+                        "fork are stored and shown. Fork over another column, which names what is "
+                        "meant"
                     )
                 room -= fork_bytes(values)
         return forks
 
     def check_refused(self) -> None:
-        """Raise again what a step has caught: an output whose rows were refused must not just be left out.
+        """Raise again what a step has caught: an output whose rows were refused must not just be
+        left out.
 
         Raises: also OutputInvalid: the position of a stream would be lost.
         """
@@ -308,17 +323,21 @@ class Work:
     def _arriving(
         self, name: str, frame: Any
     ) -> Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None:
-        """The function that stages a streaming ``frame``; None for any other frame. Raises: OutputInvalid."""
+        """The function that stages a streaming ``frame``; None for any other frame. Raises:
+        OutputInvalid.
+        """
         if not is_streaming(frame):
             return None
         if self._stream is None or not self._stream.is_read_by(frame):
             raise OutputInvalid(
-                f"the output {name} reads a stream that is no input of the group; name it in inputs:, with state: true"
+                f"the output {name} reads a stream that is no input of the group; name it in "
+                "inputs:, with state: true"
             )
         if name not in self.appended:
             raise OutputInvalid(
-                f"the output {name} reads a stream, and is not published by appending to a dataset of the warehouse. "
-                f"Say outputs: {{{name}: {{mode: append}}}}, and name it under publish: if other groups need this one"
+                f"the output {name} reads a stream, and is not published by appending to a dataset "
+                f"of the warehouse. Say outputs: {{{name}: {{mode: append}}}}, and name it under "
+                "publish: if other groups need this one"
             )
         assert self.published is not None
         with self._streaming:
@@ -327,19 +346,23 @@ class Work:
             )
 
     def _checks_of(self, name: str) -> Checks:
-        """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the name is taken."""
+        """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the
+        name is taken.
+        """
         try:
             checks = self.checks.get(name, Checks()).resolved(self.params)
         except ValueError as error:
             raise OutputInvalid(f"the output {name}: {error}") from None
         if secret := self.secrets.in_data(checks.partitions):
             raise OutputInvalid(
-                f"the output {name} has the value of {secret} in partitions:, which are stored and shown"
+                f"the output {name} has the value of {secret} in partitions:, which are stored and "
+                "shown"
             )
         base = name.removesuffix(REJECTED)
         if base != name and base in self.checks and self.checks[base].rejects:
             raise OutputInvalid(
-                f"the output {name} has the name of the rejected rows of {base}; give it another one"
+                f"the output {name} has the name of the rejected rows of {base}; give it another "
+                "one"
             )
         rejected = f"{name}{REJECTED}"
         rejects = checks.rejects or any(stream.skips for stream in self.streams.values())
@@ -349,8 +372,8 @@ class Work:
             )
         if checks.unique and split_member(self.token.group)[1] is not None:
             raise OutputInvalid(
-                f"expect.unique: {name} is made by members of a fork, each of which knows its own rows alone. Check "
-                "the keys in a group that needs the fork, or leave unique: out"
+                f"expect.unique: {name} is made by members of a fork, each of which knows its own "
+                "rows alone. Check the keys in a group that needs the fork, or leave unique: out"
             )
         return checks
 

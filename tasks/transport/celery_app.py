@@ -1,7 +1,9 @@
-"""The Celery app that carries wake-ups, for coordinators that send them and workers that consume them.
+"""The Celery app that carries wake-ups, for coordinators that send them and workers that consume
+them.
 
-A wake-up is acknowledged when it is received, because offers stand in Redis and may be taken by anybody: with late
-acknowledgement a dropped connection gives every running task a second copy at once (measured).
+A wake-up is acknowledged when it is received, because offers stand in Redis and may be taken by
+anybody: with late acknowledgement a dropped connection gives every running task a second copy at
+once (measured).
 """
 
 from __future__ import annotations
@@ -34,13 +36,15 @@ START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that
 def queue_of(name: str) -> Queue:
     """The Celery queue ``name``, on the anonymous exchange.
 
-    A message to a *named* exchange whose binding key is gone from Redis vanishes silently (measured).
+    A message to a *named* exchange whose binding key is gone from Redis vanishes silently
+    (measured).
     """
     return Queue(name, exchange=Exchange(""), routing_key=name)
 
 
 def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery:
-    """A Celery app as both rooms want it: no results, early acknowledgement, anonymous exchanges. Binds to nothing yet.
+    """A Celery app as both rooms want it: no results, early acknowledgement, anonymous exchanges.
+    Binds to nothing yet.
 
     The first of ``queues`` is the default one.
     """
@@ -59,8 +63,8 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         task_serializer="json",
         accept_content=["json"],
         worker_prefetch_multiplier=1,
-        # A message that nobody here can begin with is left to others: what a worker holds and has not begun comes back
-        # only after the visibility_timeout.
+        # A message that nobody here can begin with is left to others: what a worker holds and has
+        # not begun comes back only after the visibility_timeout.
         worker_disable_prefetch=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_redirect_stdouts=False,
@@ -68,19 +72,21 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         task_send_sent_event=False,
         broker_connection_retry_on_startup=True,
         broker_connection_timeout=5.0,
-        # Celery would give up after a hundred tries, and end a worker with all that it runs. And it takes an answer
-        # that refuses a write for an error without a cure, and ends at once.
+        # Celery would give up after a hundred tries, and end a worker with all that it runs. And it
+        # takes an answer that refuses a write for an error without a cure, and ends at once.
         broker_connection_max_retries=None,
         broker_channel_error_retry=True,
         # No retry option here: it would silently switch Producer.batch off (measured).
         broker_transport_options={
-            # These alone find a connection whose other end is gone without notice (a failover, a firewall). A process
-            # has several, and finds them one after the other. BRPOP waits for one second.
+            # These alone find a connection whose other end is gone without notice (a failover, a
+            # firewall). A process has several, and finds them one after the other. BRPOP waits for
+            # one second.
             "socket_timeout": REPLY_WITHIN,
             "socket_connect_timeout": REPLY_WITHIN,
             "socket_keepalive": True,
-            # Longer than between two heartbeats of Celery, which would ask before each: a server whose disk is broken
-            # refuses that, and Celery would try to send the heartbeat for as long, and listen to nothing.
+            # Longer than between two heartbeats of Celery, which would ask before each: a server
+            # whose disk is broken refuses that, and Celery would try to send the heartbeat for as
+            # long, and listen to nothing.
             "health_check_interval": 5,
             "visibility_timeout": 3600,
             # Two fleets may share a database. Without it they would take each other's messages.
@@ -88,8 +94,9 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         },
     )
     at_worker_start(made, lambda _: check_requests(made))
-    # Celery's mingle and gossip ask all other workers at each reconnect. One reply that is lost meanwhile is an error
-    # that Celery does not recover from: a healthy worker ends. Revoked tasks and logical clocks are not used here.
+    # Celery's mingle and gossip ask all other workers at each reconnect. One reply that is lost
+    # meanwhile is an error that Celery does not recover from: a healthy worker ends. Revoked tasks
+    # and logical clocks are not used here.
     at_worker_start(
         made, lambda worker: worker.options.update(without_mingle=True, without_gossip=True)
     )
@@ -113,7 +120,9 @@ def at_worker_start(app: Celery, act: Callable[[Any], None]) -> None:
 
 
 def _print_json_alone(app: Celery) -> None:
-    """Workers of ``app`` print no banner, and as JSON what is said past all loggers: at the start, and on signals."""
+    """Workers of ``app`` print no banner, and as JSON what is said past all loggers: at the start,
+    and on signals.
+    """
 
     def look(instance: Any, **_: Any) -> None:
         if instance.app is app:
@@ -140,9 +149,11 @@ def _warn(
 
 
 def refuse_other_pools(app: Celery, sentence: str) -> None:
-    """A worker of ``app`` that is given another pool than ``worker_pool`` ends with ``sentence``, having taken nothing.
+    """A worker of ``app`` that is given another pool than ``worker_pool`` ends with ``sentence``,
+    having taken nothing.
 
-    ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for what is wanted.
+    ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for
+    what is wanted.
     """
 
     def look(worker: Any) -> None:
@@ -153,7 +164,8 @@ def refuse_other_pools(app: Celery, sentence: str) -> None:
 
 
 def _log_printably(logger: logging.Logger, **_: Any) -> None:
-    """Names of jobs and hosts, and errors, come from anybody: the terminal that shows the log must not obey them.
+    """Names of jobs and hosts, and errors, come from anybody: the terminal that shows the log must
+    not obey them.
 
     As JSON is written what Celery would write as text. A handler of the user's keeps its form.
     """

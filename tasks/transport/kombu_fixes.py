@@ -1,4 +1,5 @@
-"""Fixes of faults in kombu and Celery that stop a worker for ever; each says in which version the fault was seen last.
+"""Fixes of faults in kombu and Celery that stop a worker for ever; each says in which version the
+fault was seen last.
 
 Wake-ups are sent without these waits: the sweep sends others where one is lost.
 """
@@ -36,21 +37,26 @@ from unstuck.tasks.transport.refusals import EXIT, fit_or_leave, refusal
 
 log = logging.getLogger(__name__)
 
-# Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
-# broken disk, a full memory) counts as one that is back. So Celery connects to it several times a second. Both are
-# meant so upstream: this stays.
+# Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses
+# writes (a failover, a broken disk, a full memory) counts as one that is back. So Celery connects
+# to it several times a second. Both are meant so upstream: this stays.
 
 
 _has_connected = False  # this process, to a broker
 
 
 class BrokerConnection(kombu.Connection):  # type: ignore[misc]
-    """kombu's connection, with short waits. Who waits for it explicitly gets it once the server takes writes."""
+    """kombu's connection, with short waits.
+
+    Who waits for it explicitly gets it once the server takes writes.
+    """
 
     _to_listen = False
 
     def _init_params(self, **given: Any) -> None:
-        """Verify the server where nobody says otherwise, as for an address that Celery was given with ``-b``."""
+        """Verify the server where nobody says otherwise, as for an address that Celery was given
+        with ``-b``.
+        """
         if given["transport"] == "rediss" and not given["ssl"]:
             given["ssl"] = tls_options("rediss://")
         super()._init_params(**given)
@@ -68,7 +74,9 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         return _fit_to_fork(super().get_transport_cls())
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the connection; called by Celery's consumer and beat, and by nobody who only sends."""
+        """Wait for the connection; called by Celery's consumer and beat, and by nobody who only
+        sends.
+        """
         waits = {
             "interval_start": 1.0,
             "interval_step": 1.0,
@@ -83,9 +91,11 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
     def ensure(
         self, obj: Any, fun: Any, errback: Any = None, max_retries: int | None = None, **kwargs: Any
     ) -> Any:
-        """Repeat what is sent once, where no number is given, as for Celery's heartbeats for monitors.
+        """Repeat what is sent once, where no number is given, as for Celery's heartbeats for
+        monitors.
 
-        By itself kombu then repeats for ever, without a word, and the loop that sends them receives nothing meanwhile.
+        By itself kombu then repeats for ever, without a word, and the loop that sends them receives
+        nothing meanwhile.
         """
         return super().ensure(
             obj, fun, errback, 1 if max_retries is None else max_retries, **kwargs
@@ -108,7 +118,8 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         return made
 
     def _try_a_write(self, made: Any) -> None:
-        """Raises what the server says if it takes no writes now; kombu takes that for a try that failed.
+        """Raises what the server says if it takes no writes now; kombu takes that for a try that
+        failed.
 
         Each try is a new connection: after a failover the same name may lead to another server.
         """
@@ -124,23 +135,27 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
             channel.close()
 
 
-# A main process that forks. kombu takes a socket out of epoll only after it has closed it. A child that was forked
-# meanwhile holds the socket too, so epoll goes on reporting it, under a number that by then is another's. And news of
-# the pub/sub connection (``celery inspect``), even if they are false, make kombu read there without an end. Together
-# the two hung a worker for ever. Upstream: celery/celery#10502 tells of the second, celery/kombu#954 of a fault like
-# the first. Seen with kombu 5.7.0; this may go once kombu unregisters a socket before it closes it, and reads pub/sub
+# A main process that forks. kombu takes a socket out of epoll only after it has closed it. A child
+# that was forked meanwhile holds the socket too, so epoll goes on reporting it, under a number that
+# by then is another's. And news of the pub/sub connection (``celery inspect``), even if they are
+# false, make kombu read there without an end. Together the two hung a worker for ever. Upstream:
+# celery/celery#10502 tells of the second, celery/kombu#954 of a fault like the first. Seen with
+# kombu 5.7.0; this may go once kombu unregisters a socket before it closes it, and reads pub/sub
 # with a timeout.
 #
-# A channel of a closed connection. When Redis goes away, kombu closes the channels of a connection one by one, stops at
-# the first that fails, and clears the connection. Celery then closes it again: the remaining channels restore their
-# unacknowledged messages through the cleared connection. The AttributeError ends the worker; a connection error is
-# ignored there, as in a late acknowledgement. The messages return after the visibility timeout. Upstream: no report is
-# known. Seen with kombu 5.7.0; this may go once ``Transport.close_connection`` closes all channels.
+# A channel of a closed connection. When Redis goes away, kombu closes the channels of a connection
+# one by one, stops at the first that fails, and clears the connection. Celery then closes it again:
+# the remaining channels restore their unacknowledged messages through the cleared connection. The
+# AttributeError ends the worker; a connection error is ignored there, as in a late acknowledgement.
+# The messages return after the visibility timeout. Upstream: no report is known. Seen with kombu
+# 5.7.0; this may go once ``Transport.close_connection`` closes all channels.
 
 
 @cache
 def _fit_to_fork(base: Any) -> Any:
-    """The class of a transport as kombu's Redis transport ``base``, or one made of it, fit for a process that forks."""
+    """The class of a transport as kombu's Redis transport ``base``, or one made of it, fit for a
+    process that forks.
+    """
 
     class Channel(base.Channel):  # type: ignore[misc]
         def _connparams(self, asynchronous: bool = False) -> Any:
@@ -196,12 +211,14 @@ def _fit_to_fork(base: Any) -> Any:
 
 
 def _unregistered_first(connection: Any, channel: Any) -> Any:
-    """The class of a connection of ``channel`` that is taken out of the event loop before it is closed."""
+    """The class of a connection of ``channel`` that is taken out of the event loop before it is
+    closed.
+    """
 
     class Connection(connection):  # type: ignore[misc]
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            # The poller comes from the channel: this class lives longer than the channel, and a reference here would
-            # keep each old poller in memory.
+            # The poller comes from the channel: this class lives longer than the channel, and a
+            # reference here would keep each old poller in memory.
             poller = getattr(getattr(channel.connection, "cycle", None), "poller", None)
             if (
                 self._sock is not None and poller is not None and os.getpid() == self.pid
@@ -213,7 +230,9 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
 
 
 def _read_within(seconds: float | None, pubsub: Any) -> Any:
-    """``pubsub``, which is read only where there is something to read, and for ``seconds`` at most (None: no end)."""
+    """``pubsub``, which is read only where there is something to read, and for ``seconds`` at most
+    (None: no end).
+    """
     read = pubsub.parse_response
 
     def parse_response() -> Any:
@@ -227,10 +246,11 @@ def _read_within(seconds: float | None, pubsub: Any) -> Any:
     return pubsub
 
 
-# A message that is none. kombu reads JSON, and Celery its fields, where no handler of a wrong message is called: the
-# error ends the worker, and a KeyError is taken for a lost connection. One that lies among the unacknowledged ones is
-# an error at each look, and those behind it never come back. Upstream: celery/celery#7975 and celery/kombu#2421 are
-# open. Seen with kombu 5.7.0 and Celery 5.7.0; this may go once both drop whatever they cannot read.
+# A message that is none. kombu reads JSON, and Celery its fields, where no handler of a wrong
+# message is called: the error ends the worker, and a KeyError is taken for a lost connection. One
+# that lies among the unacknowledged ones is an error at each look, and those behind it never come
+# back. Upstream: celery/celery#7975 and celery/kombu#2421 are open. Seen with kombu 5.7.0 and
+# Celery 5.7.0; this may go once both drop whatever they cannot read.
 
 MAX_BYTES = 64 * 1024 * 1024  # of one message; far above what a job may have
 MAX_LEVELS = 100  # of lists and mappings in each other; a spec may have 40
@@ -278,7 +298,9 @@ def _told_dropped(error: Exception, where: str, message: Any) -> None:
 
 
 class CheckedRequest(Request):  # type: ignore[misc]
-    """A task of a message, refused where Celery or its pool would fail later and keep its place for ever."""
+    """A task of a message, refused where Celery or its pool would fail later and keep its place for
+    ever.
+    """
 
     def __init__(self, message: Any, **given: Any) -> None:
         super().__init__(message, **given)
@@ -307,7 +329,9 @@ class CheckedRequest(Request):  # type: ignore[misc]
 
 
 class ControlNode(pidbox.Node):  # type: ignore[misc]
-    """Receives the commands of ``celery inspect``, and drops what is none; Celery would subscribe anew, or never."""
+    """Receives the commands of ``celery inspect``, and drops what is none; Celery would subscribe
+    anew, or never.
+    """
 
     def handle_message(self, body: Any, message: Any = None) -> Any:
         try:
@@ -319,7 +343,9 @@ class ControlNode(pidbox.Node):  # type: ignore[misc]
 
 
 def check_requests(app: Celery) -> None:
-    """A worker of ``app`` that starts takes tasks and commands with these classes; other programs leave them."""
+    """A worker of ``app`` that starts takes tasks and commands with these classes; other programs
+    leave them.
+    """
     app.Task.Request = CheckedRequest
     app.control.mailbox.node_cls = ControlNode
 
@@ -342,14 +368,17 @@ def _is_of_broker(error: Exception) -> bool:
     return is_of_redis or isinstance(error, OSError | InconsistencyError)
 
 
-# A place in the prefetch that an acknowledgement takes for ever. kombu frees the place of a message only once Redis has
-# taken the acknowledgement, and Celery notes the error and goes on: a worker with one place listens no more and looks
-# alive. What stays behind in Redis comes back as a second wake-up, much later. Upstream: no report is known. Seen with
-# kombu 5.7.0; this may go once its ``QoS.ack`` frees the place in a ``finally``.
+# A place in the prefetch that an acknowledgement takes for ever. kombu frees the place of a message
+# only once Redis has taken the acknowledgement, and Celery notes the error and goes on: a worker
+# with one place listens no more and looks alive. What stays behind in Redis comes back as a second
+# wake-up, much later. Upstream: no report is known. Seen with kombu 5.7.0; this may go once its
+# ``QoS.ack`` frees the place in a ``finally``.
 
 
 class Acknowledging(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A step of a Celery worker that frees the place of a failed acknowledgement, anew with every connection."""
+    """A step of a Celery worker that frees the place of a failed acknowledgement, anew with every
+    connection.
+    """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 

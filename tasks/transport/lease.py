@@ -1,8 +1,9 @@
-"""The lease: take, renew and finish, by which alone a worker writes to the store; each is one Lua script.
+"""The lease: take, renew and finish, by which alone a worker writes to the store; each is one Lua
+script.
 
-Every call is idempotent, because redis-py repeats a command whose reply was lost. Worker scripts write the
-attempt record only, never the job's commit (docs/protocol.md, rule 2): a wide job must not make its coordinator lose
-every race.
+Every call is idempotent, because redis-py repeats a command whose reply was lost. Worker scripts
+write the attempt record only, never the job's commit (docs/protocol.md, rule 2): a wide job must
+not make its coordinator lose every race.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from unstuck.tasks.transport.redis_client import persistently
 
 log = logging.getLogger(__name__)
 
-FINISH_FOR = 600.0  # seconds of trying to record an outcome; its lease has lapsed by then, and its marker stands anyway
+# Seconds of trying to record an outcome; its lease has lapsed by then, and its marker stands
+# anyway.
+FINISH_FOR = 600.0
 ANSWER_KEPT = 900  # seconds; longer than FINISH_FOR
 
 
@@ -69,7 +72,9 @@ class Claim:
 
     @cached_property
     def work_order(self) -> WorkOrder:
-        """The work order. Raises: WorkOrderUnreadable: the runner holds the attempt nevertheless."""
+        """The work order. Raises: WorkOrderUnreadable: the runner holds the attempt
+        nevertheless.
+        """
         try:
             plan_text, inputs_text, member_text, params, *texts = self.stored
             plan = _plan(plan_text, params, *texts)
@@ -84,7 +89,10 @@ class Claim:
 
 @lru_cache(maxsize=16)
 def _plan(text: str, params: str, *texts: str) -> GroupPlan:
-    """With the ``params`` of the job. All members of a fork have one plan. Steps get copies of what stands in it."""
+    """With the ``params`` of the job. All members of a fork have one plan.
+
+    Steps get copies of what stands in it.
+    """
     stored = json.loads(text)
     group = unpack(stored["group"], dict(zip(texts[::2], texts[1::2], strict=True)))
     known = {**json.loads(params), **stored.get("params", {})}
@@ -92,20 +100,25 @@ def _plan(text: str, params: str, *texts: str) -> GroupPlan:
 
 
 def unreadable(error: Exception) -> str:
-    """In words: what this worker could not read, and what to do. Not what stands there: it may be long."""
+    """In words: what this worker could not read, and what to do. Not what stands there: it may be
+    long.
+    """
     release = release_here().release or "(not installed)"
     return (
-        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} ({in_short(error)}). "
-        "Most likely another release wrote it: run one release everywhere. The group is tried again, as its retry: "
-        "allows; if the job was submitted to an older release, submit it again"
+        f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
+        f"({in_short(error)}). Most likely another release wrote it: run one release everywhere. "
+        "The group is tried again, as its retry: allows; if the job was submitted to an older "
+        "release, submit it again"
     )
 
 
 class Lease:
-    """Takes, renews and finishes attempts on one Redis, for one caller, which does one thing at a time.
+    """Takes, renews and finishes attempts on one Redis, for one caller, which does one thing at a
+    time.
 
     Attributes:
-        altered: at the last renewal, the plan of the group (JSON) if the job was altered since the claim; else empty.
+        altered: at the last renewal, the plan of the group (JSON) if the job was altered since the
+            claim; else empty.
     """
 
     def __init__(
@@ -118,7 +131,8 @@ class Lease:
     ) -> None:
         """
         Args:
-            versions: of this runner, to which its jobs keep (`RunsOn.bound`); None: it takes any job.
+            versions: of this runner, to which its jobs keep (`RunsOn.bound`); None: it takes any
+                job.
             client: must decode responses.
             ttl: the life of a lease, in seconds.
             caller: a name that no other process has; a repeat finds its answer under it.
@@ -148,12 +162,13 @@ class Lease:
         *,
         linger: float = 0.0,
     ) -> Claim | None:
-        """Claim the offer whose turn is next, on the first of ``queues`` on which one may be taken; None if none may.
+        """Claim the offer whose turn is next, on the first of ``queues`` on which one may be taken;
+        None if none may.
 
         Args:
             claimant, event: made before the first try and reused in retries.
-            linger: seconds to wait first until a coordinator adds an offer. If none stands ready then, this runner
-                takes none by itself any more, and wants a wake-up.
+            linger: seconds to wait first until a coordinator adds an offer. If none stands ready
+                then, this runner takes none by itself any more, and wants a wake-up.
 
         Raises:
             redis.RedisError: the store could not be asked; ask again with the same ``claimant``.
@@ -209,7 +224,9 @@ class Lease:
         return TakeAnswer.CLAIMED, claim
 
     def taken(self, claimant: str) -> Token | None:
-        """The attempt that `take` gave to ``claimant``, whose answer could not be read. Raises: redis.RedisError."""
+        """The attempt that `take` gave to ``claimant``, whose answer could not be read. Raises:
+        redis.RedisError.
+        """
         holder, offer = cast(
             list[str | None], self._client.hmget(self._answer, ["claimant", "offer"])
         )
@@ -218,7 +235,9 @@ class Lease:
     def _wait_and_take(
         self, queues: Iterable[str], seconds: float, arguments: dict[str, Any]
     ) -> Any:
-        """Send both at once: Redis takes as soon as the wait ends, and this process is woken once."""
+        """Send both at once: Redis takes as soon as the wait ends, and this process is woken
+        once.
+        """
         wait = ("BLPOP", *map(self._keys.notify, queues), seconds)
         return self._take.run(wait, self._take.command(**arguments))[-1]
 
@@ -240,7 +259,8 @@ class Lease:
         return RenewAnswer(answer)
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
-        """Put the outcome on the record and report it, in one step. ``event`` is reused in every retry.
+        """Put the outcome on the record and report it, in one step. ``event`` is reused in every
+        retry.
 
         Raises: redis.RedisError: the store could not be asked; try again with the same ``event``.
         """
@@ -303,8 +323,8 @@ def record_outcome(finish: Finish, token: Token, outcome: Outcome) -> str:
         answer: FinishAnswer = persistently(FINISH_FOR, finish, token, outcome, event)
     except redis.RedisError as error:
         log.error(
-            "%s %s, but Redis did not answer for %gs: %s. Its lease will lapse and the next attempt takes over what "
-            "stands in %s",
+            "%s %s, but Redis did not answer for %gs: %s. Its lease will lapse and the next "
+            "attempt takes over what stands in %s",
             token,
             outcome.kind,
             FINISH_FOR,

@@ -1,6 +1,8 @@
-"""Connections to Redis with short waits and few silent repeats, and the same address as Celery writes it.
+"""Connections to Redis with short waits and few silent repeats, and the same address as Celery
+writes it.
 
-A watchdog must go on counting seconds while Redis is away, and a caller that must get through repeats by its own rule.
+A watchdog must go on counting seconds while Redis is away, and a caller that must get through
+repeats by its own rule.
 """
 
 from __future__ import annotations
@@ -30,19 +32,25 @@ log = logging.getLogger(__name__)
 
 
 def _begin(connection: Any) -> None:
-    """Ask nothing of the server on a new connection but what must be asked: to log in, and to choose the database."""
+    """Ask nothing of the server on a new connection but what must be asked: to log in, and to
+    choose the database.
+    """
     connection.driver_info = None
     connection.next_health_check = time.monotonic() + connection.health_check_interval
     connection.on_connect()
 
 
-# Of every connection of ours. By itself redis-py asks five things more on each, and each reply is waited for and may be
-# lost: on a line that loses one reply in twenty a Celery worker hardly came to listen.
+# Of every connection of ours. By itself redis-py asks five things more on each, and each reply is
+# waited for and may be lost: on a line that loses one reply in twenty a Celery worker hardly came
+# to listen.
 FEW_QUESTIONS: dict[str, Any] = {"protocol": 2, "redis_connect_func": _begin}
 
-# A reply that is lost without a word costs who waits for it the first, and is asked for again on another connection.
+# A reply that is lost without a word costs who waits for it the first, and is asked for again on
+# another connection.
 REPLY_WITHIN = 2.0  # seconds; longer than any command waits in the server, but for WAITAOF
-REPEATS = 3  # redis-py may repeat each connect as often within each: 16 tries, which must end before a hang alarm does
+# Redis-py may repeat each connect as often within each: 16 tries, which must end before a hang
+# alarm does.
+REPEATS = 3
 
 
 def connect(url: str, *, timeout: float = REPLY_WITHIN, repeats: int = REPEATS) -> redis.Redis:
@@ -70,21 +78,25 @@ def retries(repeats: int = REPEATS) -> Retry:
 
 
 def broker_url(url: str) -> str:
-    """``url`` as Celery wants it, beside `tls_options`: ``unix:///p?db=1`` is ``redis+socket:///p?virtual_host=1``."""
+    """``url`` as Celery wants it, beside `tls_options`: ``unix:///p?db=1`` is
+    ``redis+socket:///p?virtual_host=1``.
+    """
     if not _is_socket(url):
         return without_options(url)
     parts, asked = urlsplit(url), parse_qs(urlsplit(url).query)
     user = parts.username or quote(asked.get("username", [""])[0], safe="")
     password = parts.password or quote(asked.get("password", [""])[0], safe="")
     known = f"{user}:{password}@" if user or password else ""
-    return f"redis+socket://{known}{parts.path}?{urlencode({'virtual_host': asked.get('db', ['0'])[0]})}"
+    database = urlencode({"virtual_host": asked.get("db", ["0"])[0]})
+    return f"redis+socket://{known}{parts.path}?{database}"
 
 
 def _is_socket(url: str) -> bool:
     return url.startswith("unix://")
 
 
-# Errors that the server gives as an answer, though they say that it cannot serve now, not that the command is wrong.
+# Errors that the server gives as an answer, though they say that it cannot serve now, not that the
+# command is wrong.
 _AWAY = (
     "READONLY",
     "MISCONF",
@@ -99,7 +111,9 @@ _AWAY = (
 
 
 def unavailable(error: BaseException) -> bool:
-    """True if the store cannot serve at this moment (away, full, failing over): wait and try again."""
+    """True if the store cannot serve at this moment (away, full, failing over): wait and try
+    again.
+    """
     if isinstance(
         error, redis.ConnectionError | redis.TimeoutError | OutOfMemoryError | ReadOnlyError
     ):
@@ -114,7 +128,8 @@ def takes_writes(client: redis.Redis | redis.client.Pipeline, keys: Keys) -> Non
     """Ask for a write that changes nothing, and that the server refuses whenever it refuses any.
 
     Raises:
-        redis.RedisError: the server's refusal, in a pipeline later; ``unavailable`` tells whether it may end by itself.
+        redis.RedisError: the server's refusal, in a pipeline later; ``unavailable`` tells whether
+        it may end by itself.
     """
     client.lpushx(keys.nothing, "")
 

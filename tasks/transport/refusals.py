@@ -1,6 +1,8 @@
-"""The refusals of a Redis that is there, in sentences with their cure: its certificate, our password, our rights.
+"""The refusals of a Redis that is there, in sentences with their cure: its certificate, our
+password, our rights.
 
-A process that starts ends on it with 5, because no wait would help. A Redis that is away is waited for.
+A process that starts ends on it with 5, because no wait would help. A Redis that is away is waited
+for.
 """
 
 from __future__ import annotations
@@ -27,16 +29,25 @@ _TLS = re.compile(
 _CURES = (
     (
         ("mismatch", "not valid for"),
-        "Name it in UNSTUCK_REDIS_URL as the certificate does, or add ?ssl_check_hostname=false to check the CA alone",
+        (
+            "Name it in UNSTUCK_REDIS_URL as the certificate does, or add "
+            "?ssl_check_hostname=false to check the CA alone"
+        ),
     ),
     (
         ("issuer", "self-signed", "self signed"),
-        "If it is yours, set UNSTUCK_REDIS_CA to the file with the certificate of the CA that signed it",
+        (
+            "If it is yours, set UNSTUCK_REDIS_CA to the file with the certificate of the CA that "
+            "signed it"
+        ),
     ),
     (("expired", "not yet valid"), "Renew its certificate, or see that the clocks are right"),
     (
         ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "UNKNOWN_CA"),
-        "It may ask for a certificate of ours: set UNSTUCK_REDIS_CERT and UNSTUCK_REDIS_KEY to one that its CA signed",
+        (
+            "It may ask for a certificate of ours: set UNSTUCK_REDIS_CERT and UNSTUCK_REDIS_KEY to "
+            "one that its CA signed"
+        ),
     ),
     (
         ("WRONG_VERSION", "RECORD_LAYER"),
@@ -46,14 +57,19 @@ _CURES = (
 
 
 def refusal(url: str, error: BaseException) -> str:
-    """Why the Redis at ``url`` and this process do not come together, though it answers; empty if that is not so."""
+    """Why the Redis at ``url`` and this process do not come together, though it answers; empty if
+    that is not so.
+    """
     place, message = without_password(url), str(error).strip().rstrip(".")
     if (
         "unauthenticated" in message
     ):  # what a server says of a long request where nobody has logged in
         message = "Authentication required"
     if isinstance(error, NoPermissionError):
-        return f"The Redis at {place} refuses us: {message}. `unstuck doctor` names the rights that its user lacks"
+        return (
+            f"The Redis at {place} refuses us: {message}. `unstuck doctor` names the rights "
+            "that its user lacks"
+        )
     if isinstance(error, redis.AuthenticationError) or "Authentication required" in message:
         return (
             f"The Redis at {place} refuses us: {message}. Give the user and password it wants: "
@@ -65,9 +81,15 @@ def refusal(url: str, error: BaseException) -> str:
             (cure for known, cure in _CURES if any(word in f"{code} {words}" for word in known)), ""
         )
         if code == "CERTIFICATE_VERIFY_FAILED":
-            told = f"The server at {place} does not prove that it is your Redis, and was sent nothing: {words}."
+            told = (
+                f"The server at {place} does not prove that it is your Redis, and was sent "
+                f"nothing: {words}."
+            )
             return f"{told} {cure or 'UNSTUCK_REDIS_VERIFY=none would trust it blindly'}."
-        return f"No connection with TLS to the Redis at {place}: {words}. {cure or 'See docs/operate.md, TLS'}."
+        return (
+            f"No connection with TLS to the Redis at {place}: {words}. "
+            f"{cure or 'See docs/operate.md, TLS'}."
+        )
     return ""
 
 
@@ -76,16 +98,22 @@ def may_not(url: str, lacks: Sequence[str]) -> str:
     user = urlsplit(url).username or "default"
     rules = " ".join(f"'{rule}'" if rule[0] in "~&" or "|" in rule else rule for rule in lacks)
     return (
-        f"The user {user} of the Redis at {without_password(url)} lacks rights that a fleet needs. Give them: "
-        f"redis-cli ACL SETUSER {user} {rules}   (all of them: docs/operate.md, a Redis user of its own)"
+        f"The user {user} of the Redis at {without_password(url)} lacks rights that a fleet needs. "
+        f"Give them: redis-cli ACL SETUSER {user} {rules}   (all of them: docs/operate.md, a Redis "
+        "user of its own)"
     )
 
 
 def perhaps_tls(url: str, error: BaseException) -> str:
-    """A guess at a server that says nothing, or hangs up: one side speaks TLS, and the other does not."""
+    """A guess at a server that says nothing, or hangs up: one side speaks TLS, and the other does
+    not.
+    """
     hung_up = "closed by server" in str(error) or "reset by peer" in str(error)
     if url.startswith("rediss:") and (hung_up or isinstance(error, redis.TimeoutError)):
-        return "Perhaps it does not speak TLS there (write redis://), or asks for a certificate (UNSTUCK_REDIS_CERT). "
+        return (
+            "Perhaps it does not speak TLS there (write redis://), or asks for a certificate "
+            "(UNSTUCK_REDIS_CERT). "
+        )
     return (
         "Perhaps it speaks TLS there: write rediss://. "
         if hung_up and url.startswith("redis:")
@@ -94,7 +122,10 @@ def perhaps_tls(url: str, error: BaseException) -> str:
 
 
 def fit_or_leave(settings: Settings, within: float = LOOKS_FOR) -> None:
-    """End this program, with a sentence, if the Redis of ``settings`` answers and refuses it. One that is away may."""
+    """End this program, with a sentence, if the Redis of ``settings`` answers and refuses it.
+
+    One that is away may.
+    """
     try:
         with connect(settings.redis_url, timeout=within, repeats=0) as client:
             client.ping()

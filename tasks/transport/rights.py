@@ -1,7 +1,8 @@
-"""The rights that a fleet needs of a Redis, and the ones that a user lacks, each as the ACL rule that gives it.
+"""The rights that a fleet needs of a Redis, and the ones that a user lacks, each as the ACL rule
+that gives it.
 
-Each command is tried inside a transaction that is thrown away: Redis checks the rights when it queues a command, so
-nothing is changed, and the right to ask ACL is not needed.
+Each command is tried inside a transaction that is thrown away: Redis checks the rights when it
+queues a command, so nothing is changed, and the right to ask ACL is not needed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from redis.exceptions import NoPermissionError
 
 from unstuck.tasks.protocol.keys import Keys
 
-# Of ours, of kombu and of RedBeat, also those that scripts call; K: a key. A test compares them with what a fleet runs.
+# Of ours, of kombu and of RedBeat, also those that scripts call; K: a key. A test compares them
+# with what a fleet runs.
 COMMANDS = """
 DEL K|EXISTS K|EXPIRE K 1|PEXPIRE K 1|PTTL K|GET K|SET K v
-HDEL K f|HEXISTS K f|HGET K f|HGETALL K|HINCRBY K f 1|HKEYS K|HLEN K|HMGET K f|HSET K f v|HSETNX K f v|HVALS K
+HDEL K f|HEXISTS K f|HGET K f|HGETALL K|HINCRBY K f 1|HKEYS K|HLEN K|HMGET K f|HSET K f v
+HSETNX K f v|HVALS K
 LINDEX K 0|LLEN K|LPOP K|LRANGE K 0 0|LPUSH K v|LPUSHX K v|RPUSH K v|RPOP K|BLPOP K 1|BRPOP K 1
 SADD K m|SMEMBERS K|SREM K m
-ZADD K 1 m|ZCARD K|ZLEXCOUNT K [a [b|ZRANGE K 0 0|ZRANGEBYLEX K [a [b|ZRANGEBYSCORE K 0 1|ZRANK K m|ZREM K m
+ZADD K 1 m|ZCARD K|ZLEXCOUNT K [a [b|ZRANGE K 0 0|ZRANGEBYLEX K [a [b|ZRANGEBYSCORE K 0 1
+ZRANK K m|ZREM K m
 ZREMRANGEBYSCORE K 0 1|ZREVRANGE K 0 0|ZREVRANGEBYSCORE K 1 0|ZSCORE K m
-XACK K g 0-1|XADD K * f v|XAUTOCLAIM K g c 0 0|XDEL K 0-1|XLEN K|XPENDING K g|XRANGE K - +|XREVRANGE K + -
+XACK K g 0-1|XADD K * f v|XAUTOCLAIM K g c 0 0|XDEL K 0-1|XLEN K|XPENDING K g
+XRANGE K - +|XREVRANGE K + -
 XREAD STREAMS K 0|XREADGROUP GROUP g c STREAMS K >|XTRIM K MAXLEN 1|XINFO GROUPS K|XINFO CONSUMERS K
 XGROUP CREATE K g 0|XGROUP CREATECONSUMER K g c|XGROUP DELCONSUMER K g c
 EVAL x 1 K|EVALSHA x 1 K|SCRIPT LOAD x|SCRIPT EXISTS x|PING|SCAN 0|TIME
@@ -31,7 +36,8 @@ DOCTOR = ("INFO",)
 
 
 def lacking_rights(client: redis.Redis, keys: Keys, more: Sequence[str] = ()) -> list[str]:
-    """ACL rules that the user of ``client`` lacks for a fleet; ``more``: commands beside those of `COMMANDS`.
+    """ACL rules that the user of ``client`` lacks for a fleet; ``more``: commands beside those of
+    `COMMANDS`.
 
     Raises:
         redis.RedisError: the store could not be asked.
@@ -79,7 +85,8 @@ def _refused(connection: redis.Connection, asked: list[list[str]], keys: Keys) -
         try:
             connection.read_response()
         except redis.ResponseError as error:
-            # Redis wraps the refusal of an EXEC. Any other error says that the command may be asked, and is wrong here.
+            # Redis wraps the refusal of an EXEC. Any other error says that the command may be
+            # asked, and is wrong here.
             if isinstance(error, NoPermissionError) or "permissions to" in str(error):
                 found.append(_rule(str(error), command, keys))
     return found

@@ -32,7 +32,8 @@ class StackStore:
         stood: float,
         keep: float,
     ) -> None:
-        """Show ``frames``, seen ``age`` seconds ago, which had not moved for ``stood``. Kept for ``keep`` seconds.
+        """Show ``frames``, seen ``age`` seconds ago, which had not moved for ``stood``. Kept for
+        ``keep`` seconds.
 
         ``stages``: what Spark runs, as JSON; empty: it is not known.
 

@@ -1,6 +1,8 @@
-"""The stall detector: a thread that ends a Celery process which is connected, has messages waiting and takes none.
+"""The stall detector: a thread that ends a Celery process which is connected, has messages waiting
+and takes none.
 
-A supervisor then starts another. A worker that is busy, that is told to stop, or that cannot ask Redis has not stalled.
+A supervisor then starts another. A worker that is busy, that is told to stop, or that cannot ask
+Redis has not stalled.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ log = logging.getLogger(__name__)
 
 STORE_WITHIN = 10.0  # seconds for a note in Redis, before this process ends
 SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that a process stalled
-LOOKS = 10  # in UNSTUCK_STALLED_AFTER; they are counted, not seconds, because a frozen process receives nothing
+# In UNSTUCK_STALLED_AFTER; they are counted, not seconds, because a frozen process receives
+# nothing.
+LOOKS = 10
 
 
 class Silence:
@@ -41,11 +45,13 @@ class Silence:
         self._messages += 1
 
     def look(self, should_receive: bool, connection: Any) -> bool:
-        """Return whether the process has stalled: it was silent at more than `LOOKS` looks in a row.
+        """Return whether the process has stalled: it was silent at more than `LOOKS` looks in a
+        row.
 
         Args:
             should_receive: messages wait, and this process could take one.
-            connection: that of Celery to the broker. A process that connects again has a bad line and no stall.
+            connection: that of Celery to the broker. A process that connects again has a bad line
+                and no stall.
         """
         silent = (
             should_receive
@@ -58,7 +64,9 @@ class Silence:
 
 
 def on_each_message(qos: Any, heard: Callable[[], None]) -> None:
-    """Call ``heard`` for each message, also for those of which Celery makes no task, such as expired sweeps."""
+    """Call ``heard`` for each message, also for those of which Celery makes no task, such as
+    expired sweeps.
+    """
     append = qos.append
 
     def counted(*args: Any) -> None:
@@ -103,14 +111,19 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         raise NotImplementedError
 
     def free(self, consumer: Any) -> bool:
-        """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``."""
+        """Would Celery take another message? As it asks itself, with
+        ``worker_disable_prefetch``.
+        """
         return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
     def _watch_or_give_up(self, consumer: Any, settings: Settings) -> None:
         try:
             self._watch(consumer, settings)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would notice a stall
-            message = "the stall detector of %s has failed, so it ends, and its supervisor restarts it: %s: %s"
+            message = (
+                "the stall detector of %s has failed, so it ends, and its supervisor "
+                "restarts it: %s: %s"
+            )
             run_with_deadline(log.critical, message, whoami(), type(error).__name__, error)
             self.give_up()
 

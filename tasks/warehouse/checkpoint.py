@@ -1,7 +1,8 @@
-"""The checkpoint of a query of Spark, packed: a folder becomes one file that is written whole, and the reverse.
+"""The checkpoint of a query of Spark, packed: a folder becomes one file that is written whole, and
+the reverse.
 
-Spark notes a batch in ``offsets`` before it and in ``commits`` after it, and the files that a source has seen in
-``sources``. What is packed must be whole, since the next job goes on from it.
+Spark notes a batch in ``offsets`` before it and in ``commits`` after it, and the files that a
+source has seen in ``sources``. What is packed must be whole, since the next job goes on from it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from unstuck.tasks.warehouse.files import Files
 
 
 def pack(files: Files, folder: str, paths: Iterable[str], target: str) -> int:
-    """Write the files ``paths`` below ``folder`` into the file ``target``. Returns its bytes. Raises: OSError."""
+    """Write the files ``paths`` below ``folder`` into the file ``target``. Returns its bytes.
+
+    Raises: OSError.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in paths:
@@ -69,7 +73,8 @@ def newest_commit(paths: Iterable[str]) -> int:
 def what_is_lost(
     files: Files, folder: str, paths: Sequence[str], before: int, staged: Sequence[int], kept: int
 ) -> str:
-    """The missing parts of the checkpoint in ``folder``, in words; empty if the next job can go on from it.
+    """The missing parts of the checkpoint in ``folder``, in words; empty if the next job can go on
+    from it.
 
     Args:
         paths: its files.
@@ -96,7 +101,9 @@ def what_is_lost(
         files.read(f"{folder}/offsets/{newest}").decode().splitlines()[2:]
     ):
         if source and not any(path.startswith(f"{folder}/sources/{source}/") for path in paths):
-            continue  # of a stream that the query reads in two places Spark has one source, and an offset for each
+            # Of a stream that the query reads in two places Spark has one source, and an offset for
+            # each.
+            continue
         seen = json.loads(line) if line.startswith("{") else {}
         for entry in range(
             seen.get("logOffset", -1), -1, -1

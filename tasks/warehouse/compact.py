@@ -1,9 +1,12 @@
-"""Compaction: many small files of a dataset become few, as an entry of its own in the warehouse log.
+"""Compaction: many small files of a dataset become few, as an entry of its own in the warehouse
+log.
 
-The rows stay the same, so readers cannot tell. Old versions keep their files until a vacuum removes them.
+The rows stay the same, so readers cannot tell. Old versions keep their files until a vacuum removes
+them.
 """
-# The entry is made against the version that stands at that moment: of what another job has taken out meanwhile nothing
-# comes back. A compaction that dies leaves files that no entry names, and the staging collector removes them.
+# The entry is made against the version that stands at that moment: of what another job has taken
+# out meanwhile nothing comes back. A compaction that dies leaves files that no entry names, and the
+# staging collector removes them.
 
 from __future__ import annotations
 
@@ -64,11 +67,13 @@ def compact_dataset(
     dry_run: bool = False,
     progress: Callable[[int, int], None],
 ) -> Compacted:
-    """Write the small files of the dataset ``name`` together, beside jobs that publish and retries that take over work.
+    """Write the small files of the dataset ``name`` together, beside jobs that publish and retries
+    that take over work.
 
     Args:
         target: MB of a new file.
-        retention: seconds until the staging collector removes what this process wrote, if it dies before its entry.
+        retention: seconds until the staging collector removes what this process wrote, if it dies
+            before its entry.
 
     Raises:
         redis.RedisError: and what `compact` raises. It may be repeated.
@@ -111,8 +116,8 @@ def compact(
 
     Args:
         publish_id: a fresh word; it names the entry and the folder of the new files.
-        needed: whether a job may need the attempt folder of a file. An append knows by its path that a file is
-            published already, so such a file keeps its name.
+        needed: whether a job may need the attempt folder of a file. An append knows by its path
+            that a file is published already, so such a file keeps its name.
         at: seconds since the epoch, for people.
         dry_run: write nothing, and count.
         progress: told of how many files of how many were rewritten.
@@ -120,12 +125,14 @@ def compact(
     Raises:
         DatasetNotFound: no such dataset.
         Unrecoverable: it is a Delta table.
-        WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated; rows are never lost or doubled.
+        WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated; rows are never
+            lost or doubled.
     """
     base, standing = warehouse.head(), warehouse.dataset(name)
     if standing.table is not None:
         raise Unrecoverable(
-            f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)"
+            f"{name} is the Delta table {standing.table}; compact it by the means of Delta "
+            "(OPTIMIZE)"
         )
     free: list[DataFile] = []
     kept = 0
@@ -172,7 +179,9 @@ _Key = tuple[frozenset[tuple[str, str | None]], str]
 
 
 def _key_of(file: DataFile) -> _Key:
-    """Return what files must share to come together: their partition, and the load that is replaced as a whole."""
+    """Return what files must share to come together: their partition, and the load that is replaced
+    as a whole.
+    """
     return frozenset(file.partition.items()), file.outside_of
 
 
@@ -188,10 +197,11 @@ def _fewest(small: list[DataFile], target: int) -> int:
 def rewrite(
     files: Files, folder: str, small: Iterable[DataFile], target: int
 ) -> Iterator[_Rewritten]:
-    """Write files below ``folder`` (relative to the warehouse), each of about ``target`` bytes, and name the sources.
+    """Write files below ``folder`` (relative to the warehouse), each of about ``target`` bytes, and
+    name the sources.
 
-    Rows keep their order. Only files of one partition and load, whose columns have the same names and types, come
-    together; one that would stand alone is left as it is.
+    Rows keep their order. Only files of one partition and load, whose columns have the same names
+    and types, come together; one that would stand alone is left as it is.
 
     Raises: OSError: the store failed; what was written counts for nothing.
     """

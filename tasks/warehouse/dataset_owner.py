@@ -1,7 +1,7 @@
 """The owner of a dataset: the job name that may publish it, and the job names that share it (pure).
 
-The first job that publishes a dataset owns it. The entries of the warehouse log say who that is, so a store that is
-rolled back changes no owner.
+The first job that publishes a dataset owns it. The entries of the warehouse log say who that is, so
+a store that is rolled back changes no owner.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class OwnersAt(NamedTuple):
 def refusal(datasets: Iterable[str], owners: Owners, job_name: str, *, take_over: bool) -> str:
     """Return why a job of this name may not publish these datasets; empty if it may.
 
-    Rows that no job publishes, such as those that a test gives, have no job name. They are not refused.
+    Rows that no job publishes, such as those that a test gives, have no job name. They are not
+    refused.
     """
     if take_over or not job_name:
         return ""
@@ -59,9 +60,10 @@ def refusal(datasets: Iterable[str], owners: Owners, job_name: str, *, take_over
 
 def _refusal(dataset: str, owner: Owner, job_name: str) -> str:
     return (
-        f"job {job_name} may not publish {dataset}, which job {owner.job_name} owns. If the name is right, list "
-        f"{job_name} in shared_with: of the output {dataset} of job {owner.job_name} and publish that job once, or "
-        f"submit {job_name} with --take-over, which makes it the owner (a schedule: set it with --take-over)"
+        f"job {job_name} may not publish {dataset}, which job {owner.job_name} owns. If the name "
+        f"is right, list {job_name} in shared_with: of the output {dataset} of job "
+        f"{owner.job_name} and publish that job once, or submit {job_name} with --take-over, which "
+        "makes it the owner (a schedule: set it with --take-over)"
     )
 
 

@@ -1,7 +1,8 @@
 """The few operations that Unstuck asks of a file system, rooted at one warehouse.
 
-A publish is safe because of two of them: ``write_durable`` (whole and on disk, or as before) and ``create`` (whole and
-on disk, and only if nothing was there). A file system that has no such ``create`` is refused, never imitated.
+A publish is safe because of two of them: ``write_durable`` (whole and on disk, or as before) and
+``create`` (whole and on disk, and only if nothing was there). A file system that has no such
+``create`` is refused, never imitated.
 """
 
 from __future__ import annotations
@@ -33,27 +34,36 @@ _NO_PART = re.compile(
 
 
 class Files:
-    """The files below one warehouse URI. Every ``path`` is relative to it, with ``/`` between its parts."""
+    """The files below one warehouse URI.
+
+    Every ``path`` is relative to it, with ``/`` between its parts.
+    """
 
     def __init__(self, uri: str, check: Callable[[], None] | None = None) -> None:
         """
         Args:
-            uri: an absolute path, ``file:///…``, ``s3://…`` and the like, or ``memory://…`` (one process; for tests).
-            check: raises if the place is not the one that was meant. None: any place will do, and is made if absent.
+            uri: an absolute path, ``file:///…``, ``s3://…`` and the like, or ``memory://…`` (one
+                process; for tests).
+            check: raises if the place is not the one that was meant. None: any place will do, and
+                is made if absent.
 
         Raises:
-            ValueError: the path is not absolute, holds a character that Spark reads as a pattern, or a user's name.
+            ValueError: the path is not absolute, holds a character that Spark reads as a pattern,
+                or a user's name.
             WarehouseUnsupported: no such kind of store, or the package for it is not installed.
         """
         without_user(uri)
         uri = plain_path(uri)
         if _PATTERN.intersection(uri):
             raise ValueError(
-                f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder"
+                f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another "
+                "folder"
             )
-        # Called after each answer of the place, so that who waits for many can tell a slow one from one that hangs.
+        # Called after each answer of the place, so that who waits for many can tell a slow one from
+        # one that hangs.
         self.answered: Callable[[], None] = lambda: None
-        # A mount that goes away leaves a path that can be written to, and nobody would find what was written there.
+        # A mount that goes away leaves a path that can be written to, and nobody would find what
+        # was written there.
         self._check = check
         self._root = uri.rstrip("/")
         self._store: ObjectStore | None = None
@@ -61,7 +71,8 @@ class Files:
             self._store = ObjectStore(self._root)
         elif not uri.startswith("/"):
             raise ValueError(
-                f"the warehouse {uri!r} must be an absolute path or a URI, or its hosts will disagree on it"
+                f"the warehouse {uri!r} must be an absolute path or a URI, or its hosts will "
+                "disagree on it"
             )
 
     def check(self) -> None:
@@ -77,7 +88,9 @@ class Files:
         self.check()
 
     def uri(self, path: str) -> str:
-        """The address for Spark, pyarrow, DuckDB and the like: a plain absolute path, or a URI of the store."""
+        """The address for Spark, pyarrow, DuckDB and the like: a plain absolute path, or a URI of
+        the store.
+        """
         return f"{self._root}/{checked_path(path)}" if path else self._root or "/"
 
     def local_path(self, path: str) -> Path | None:
@@ -115,7 +128,9 @@ class Files:
             self.answered()
 
     def names(self, folder: str) -> list[str]:
-        """The names in ``folder``, sorted; empty if it is absent. Raises: OSError: it could not be listed."""
+        """The names in ``folder``, sorted; empty if it is absent. Raises: OSError: it could not be
+        listed.
+        """
         try:
             store = self._store
             return (
@@ -127,7 +142,9 @@ class Files:
             return []
 
     def paths(self, folder: str) -> list[str]:
-        """The files in ``folder`` and in all folders below it, sorted. Raises: OSError: it could not be listed."""
+        """The files in ``folder`` and in all folders below it, sorted. Raises: OSError: it could
+        not be listed.
+        """
         if self._store is not None:
             return sorted(self._store.paths(_checked(folder)))
         root = Path(self.uri(""))
@@ -138,11 +155,14 @@ class Files:
         )
 
     def write_durable(self, path: str, data: bytes) -> None:
-        """Write or replace a file: readers see the old content or all of the new, also after a loss of power.
+        """Write or replace a file: readers see the old content or all of the new, also after a loss
+        of power.
 
         Raises:
-            OSError: it is not known to be on disk; the old or the new content stands. Repeating is safe.
-            Exception: as ``check``; what was written, if anything, stands in another place and counts for nothing.
+            OSError: it is not known to be on disk; the old or the new content stands. Repeating is
+                safe.
+            Exception: as ``check``; what was written, if anything, stands in another place and
+                counts for nothing.
         """
         with self._checked_place():
             if self._store is not None:
@@ -160,9 +180,11 @@ class Files:
             _sync(folder)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a file with its whole content if, and only if, there is none: True if this call made it.
+        """Create a file with its whole content if, and only if, there is none: True if this call
+        made it.
 
-        Of any number of callers at one time at most one gets True. A caller that gets False reads the file to learn
+        Of any number of callers at one time at most one gets True. A caller that gets False reads
+        the file to learn
         whose it is: where a reply was lost it may be the caller's own.
 
         Raises:
@@ -182,7 +204,8 @@ class Files:
         )
 
     def creates_once(self, path: str) -> bool:
-        """Whether the second of two creates of ``path`` is refused and changes nothing; ``path`` is removed again.
+        """Whether the second of two creates of ``path`` is refused and changes nothing; ``path`` is
+        removed again.
 
         Raises: as ``create``, but for ``check``, which is not called.
         """
@@ -194,17 +217,23 @@ class Files:
                 self.remove_tree(path)
 
     def try_place(self) -> None:
-        """Raises: WarehouseUnsafe: this place does not create a file once. Else as ``creates_once``."""
+        """Raises: WarehouseUnsafe: this place does not create a file once.
+
+        Else as ``creates_once``.
+        """
         if not self.creates_once(f"_try-{uuid.uuid4().hex}"):
             raise WarehouseUnsafe(
-                f"{self.address} cannot hold a warehouse: of two writers that created one file, the second was not "
-                "refused, so two publishers would overwrite each other. Nothing is published there. An object store "
-                "must honour If-None-Match (upgrade it, or take another), a folder must have exclusive hard links"
+                f"{self.address} cannot hold a warehouse: of two writers that created one file, "
+                "the second was not refused, so two publishers would overwrite each other. Nothing "
+                "is published there. An object store must honour If-None-Match (upgrade it, or "
+                "take another), a folder must have exclusive hard links"
             )
 
     @property
     def address(self) -> str:
-        """Where the files are as seen from this process: the address, with its endpoint or the kind of file system."""
+        """Where the files are as seen from this process: the address, with its endpoint or the kind
+        of file system.
+        """
         if self._store is not None:
             return self._store.address
         return f"{self._root} {_file_system(os.stat(self._root or '/').st_dev)}".rstrip()
@@ -214,7 +243,8 @@ class Files:
         self._make_folder(folder)
         temp = _write_temp(local, data)
         try:
-            # link, not rename: rename replaces what is there. The content is on disk before the name appears.
+            # link, not rename: rename replaces what is there. The content is on disk before the
+            # name appears.
             os.link(temp, local)
             made = True
         except FileExistsError:
@@ -222,13 +252,15 @@ class Files:
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
                 raise WarehouseUnsupported(
-                    f"the file system at {self._root} has no hard links ({error}), so two publishers could overwrite "
-                    "each other; put the warehouse on another file system or on an object store"
+                    f"the file system at {self._root} has no hard links ({error}), so two "
+                    "publishers could overwrite each other; put the warehouse on another file "
+                    "system or on an object store"
                 ) from error
             raise
         finally:
             _remove(temp)
-        # Also when it was there: its author may have died before this sync, and the caller will believe what it reads.
+        # Also when it was there: its author may have died before this sync, and the caller will
+        # believe what it reads.
         _sync(folder)
         return made
 
@@ -241,7 +273,8 @@ class Files:
                 self._store.move(_checked(path), _checked(target))
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make sure that files somebody else wrote are on disk, with their names (Spark does not sync).
+        """Make sure that files somebody else wrote are on disk, with their names (Spark does not
+        sync).
 
         Raises:
             FileNotFoundError: one of them is not there.
@@ -261,9 +294,11 @@ class Files:
             self.answered()
 
     def make_folder(self, folder: str, *, checked: bool = False) -> None:
-        """Create ``folder`` and its parents; nothing if it is there (object stores have no folders to make).
+        """Create ``folder`` and its parents; nothing if it is there (object stores have no folders
+        to make).
 
-        Only its parents are known to be on disk: what must last there is written and then ``sync_names`` called.
+        Only its parents are known to be on disk: what must last there is written and then
+        ``sync_names`` called.
         ``checked``: the caller has just called ``check``.
 
         Raises: OSError; as ``check``.
@@ -276,14 +311,18 @@ class Files:
                 os.mkdir(self.uri(folder))
 
     def sync_names(self, folder: str) -> None:
-        """Make sure that the names of ``folder`` and of the one above it are on disk. Raises: OSError."""
+        """Make sure that the names of ``folder`` and of the one above it are on disk. Raises:
+        OSError.
+        """
         if self._store is None:
             above = os.path.dirname(self.uri(folder))
             _sync(above)
             _sync(os.path.dirname(above))
 
     def remove_file(self, path: str) -> None:
-        """Remove a file; nothing if it is absent. Folders that are empty then go too. Raises: OSError; as ``check``."""
+        """Remove a file; nothing if it is absent. Folders that are empty then go too. Raises:
+        OSError; as ``check``.
+        """
         self.check()
         if self._store is not None:
             self._store.remove_file(_checked(path))
@@ -300,7 +339,8 @@ class Files:
                 break  # it is not empty, or somebody else has removed it
 
     def remove_tree(self, folder: str) -> None:
-        """Remove ``folder`` and all below it, or a file; nothing if it is absent, also when others remove it meanwhile.
+        """Remove ``folder`` and all below it, or a file; nothing if it is absent, also when others
+        remove it meanwhile.
 
         Raises:
             ValueError: ``folder`` is the warehouse itself.
@@ -321,12 +361,15 @@ class Files:
                 continue  # somebody else removed a part of it first: less is left than before
 
     def _removable(self, path: str) -> Path:
-        """``path`` on this machine. Raises: OSError: a folder above it is a link that leads out of the warehouse."""
+        """``path`` on this machine. Raises: OSError: a folder above it is a link that leads out of
+        the warehouse.
+        """
         local = Path(self.uri(path))
         if not local.parent.resolve().is_relative_to(Path(self.uri("")).resolve()):
             raise OSError(
-                f"{local} is not removed: {local.parent.resolve()}, where it really is, lies outside of the warehouse "
-                f"{self._root}. A link leads there. Remove the link if it should not be there; use a mount if it should"
+                f"{local} is not removed: {local.parent.resolve()}, where it really is, lies "
+                f"outside of the warehouse {self._root}. A link leads there. Remove the link if it "
+                "should not be there; use a mount if it should"
             )
         return local
 
@@ -364,7 +407,8 @@ WarehousePath = Annotated[str, AfterValidator(checked_path)]
 def _file_system(device: int) -> str:
     """The kind of the file system with this number, as Linux knows it; empty if it is not known.
 
-    One folder may be ext4 on the host that has it and NFS on all others, which do not keep the same promises.
+    One folder may be ext4 on the host that has it and NFS on all others, which do not keep the same
+    promises.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -390,10 +434,13 @@ def _read_local(path: str) -> bytes:
 
 
 def _write_temp(target: str, data: bytes) -> str:
-    """``data`` on disk under a name of its own beside ``target``; a reader takes no dot file for data."""
+    """``data`` on disk under a name of its own beside ``target``; a reader takes no dot file for
+    data.
+    """
     folder, name = os.path.split(target)
     temp = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-    # 0666 less the umask, as for any file: mkstemp's 0600 would hide the log from readers of another account.
+    # 0666 less the umask, as for any file: mkstemp's 0600 would hide the log from readers of
+    # another account.
     descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(descriptor, "wb") as file:

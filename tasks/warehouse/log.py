@@ -1,7 +1,7 @@
 """The warehouse log: what is published, and the only thing that readers believe.
 
-``_log/<n>.json`` is one package of outputs. Entries are created in order, only if absent, and never change, so the
-process that creates entry *n* has published *n*.
+``_log/<n>.json`` is one package of outputs. Entries are created in order, only if absent, and never
+change, so the process that creates entry *n* has published *n*.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ _STATE: TypeAdapter[State] = TypeAdapter(State)
 
 
 class _Listing(NamedTuple):
-    """The contents of a log by its file names; the versions that have a snapshot come newest first."""
+    """The contents of a log by its file names; the versions that have a snapshot come newest
+    first.
+    """
 
     head: int
     snapshots: list[int]
@@ -72,17 +74,21 @@ _tried: set[_Noted] = set()  # by this process, or found to be tried
 
 
 class Warehouse:
-    """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what stands."""
+    """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what
+    stands.
+    """
 
     def __init__(self, uri: str, known: str | None = None) -> None:
-        """``known``: the id that the warehouse must have, or every write raises WarehouseMismatch; None: any will do.
+        """``known``: the id that the warehouse must have, or every write raises WarehouseMismatch;
+        None: any will do.
 
         Raises: ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
         """
         self.storage = Files(uri, None if known is None else partial(self.check_id, known))
 
     def ensure_id(self) -> str:
-        """The warehouse's id, created once however many ask at a time, and only in a place that creates a file once.
+        """The warehouse's id, created once however many ask at a time, and only in a place that
+        creates a file once.
 
         Raises: WarehouseUnsafe, WarehouseUnsupported: this place does not, or cannot.
         """
@@ -95,12 +101,16 @@ class Warehouse:
         return noted.id
 
     def identity(self) -> str | None:
-        """The warehouse's id as seen from this process; None if there is none yet. Raises: OSError."""
+        """The warehouse's id as seen from this process; None if there is none yet. Raises:
+        OSError.
+        """
         noted = self._noted()
         return None if noted is None else noted.id
 
     def tried_id(self) -> str | None:
-        """As ``identity``, for who submits. Raises: WarehouseUnsafe: as ``check_id``, if this process may find out."""
+        """As ``identity``, for who submits. Raises: WarehouseUnsafe: as ``check_id``, if this
+        process may find out.
+        """
         noted = self._noted()
         if noted is not None:
             with suppress(
@@ -113,14 +123,16 @@ class Warehouse:
         """
         Raises:
             WarehouseMismatch: this process sees another warehouse here than ``expected``, or none.
-            WarehouseUnsafe: at the address by which this process sees it, a file is not created once.
+            WarehouseUnsafe: at the address by which this process sees it, a file is not created
+                once.
         """
         noted = self._noted()
         if noted is None or noted.id != expected:
             what = "no warehouse" if noted is None else f"warehouse {noted.id}"
             raise WarehouseMismatch(
-                f"there is {what} at {self.storage.uri('')} as seen from this process; the job was submitted to "
-                f"warehouse {expected}. Usually the folder is not shared between the hosts, or not mounted on this one"
+                f"there is {what} at {self.storage.uri('')} as seen from this process; the job was "
+                f"submitted to warehouse {expected}. Usually the folder is not shared between the "
+                "hosts, or not mounted on this one"
             )
         self._ensure_tried(noted)
 
@@ -135,7 +147,9 @@ class Warehouse:
         return _Noted(id_.strip(), address.strip())
 
     def _ensure_tried(self, noted: _Noted) -> None:
-        """Try this place, unless a process has tried it at the same address since the warehouse was made."""
+        """Try this place, unless a process has tried it at the same address since the warehouse was
+        made.
+        """
         here = _Noted(noted.id, self.storage.address)
         if here == noted or here in _tried:
             return
@@ -147,7 +161,10 @@ class Warehouse:
         _tried.add(here)
 
     def head(self) -> int:
-        """The newest version; 0 while nothing is published. One listing, however long the log is."""
+        """The newest version; 0 while nothing is published.
+
+        One listing, however long the log is.
+        """
         return self._listing().head
 
     def readable(self) -> tuple[int, int]:
@@ -167,14 +184,17 @@ class Warehouse:
         self.storage.create(f"{_LOG}/{n:012d}.oldest.json", b"{}")
 
     def finish_vacuum(self, n: int) -> None:
-        """Say that all was removed that only versions older than ``n`` have. Raises: as ``create_entry``."""
+        """Say that all was removed that only versions older than ``n`` have. Raises: as
+        ``create_entry``.
+        """
         self.storage.create(f"{_LOG}/{n:012d}.vacuumed.json", b"{}")
 
     def _listing(self) -> _Listing:
         """List the log by its file names.
 
-        The listing of a folder that others write to may miss an entry and show a later one, so a hole in it proves
-        nothing. The newest name does: its entry could be created only after all before it.
+        The listing of a folder that others write to may miss an entry and show a later one, so a
+        hole in it proves nothing. The newest name does: its entry could be created only after all
+        before it.
         """
         found: dict[str, list[int]] = {"": [0], "snapshot": [], "oldest": [0], "vacuumed": [0]}
         for name in self.storage.names(_LOG):
@@ -203,8 +223,8 @@ class Warehouse:
                 and version > ENTRY_VERSION
             ):
                 raise WarehouseNewer(
-                    f"entry {n} of the log at {self.storage.uri('')} is of version {version}, this release reads up to "
-                    f"{ENTRY_VERSION}; upgrade Unstuck in this process"
+                    f"entry {n} of the log at {self.storage.uri('')} is of version {version}, this "
+                    f"release reads up to {ENTRY_VERSION}; upgrade Unstuck in this process"
                 )
             entry = _ENTRY.validate_python(data)
         except (ValueError, RecursionError) as error:
@@ -222,8 +242,9 @@ class Warehouse:
         entry = self.entry(n)
         if entry is None:
             raise LogBroken(
-                f"entry {n} of the log at {self.storage.uri('')} is missing, though later ones stand. Nothing in "
-                f"Unstuck removes entries; restore {self.storage.uri(_entry_path(n))} from a backup"
+                f"entry {n} of the log at {self.storage.uri('')} is missing, though later ones "
+                "stand. Nothing in Unstuck removes entries; restore "
+                f"{self.storage.uri(_entry_path(n))} from a backup"
             )
         return entry
 
@@ -242,14 +263,15 @@ class Warehouse:
         version = listing.head if version is None else version
         if not 0 <= version <= listing.head:
             raise DatasetNotFound(
-                f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is {listing.head}"
+                f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is "
+                f"{listing.head}"
             )
         if (
             0 < version < listing.oldest and not removed
         ):  # nothing is published at 0, so a vacuum removes nothing of it
             raise VersionRemoved(
-                f"version {version} of the warehouse {self.storage.uri('')} was removed by a vacuum; the oldest one "
-                f"that can be read is {listing.oldest}"
+                f"version {version} of the warehouse {self.storage.uri('')} was removed by a "
+                f"vacuum; the oldest one that can be read is {listing.oldest}"
             )
         return self._state_at(version, listing)
 
@@ -268,7 +290,8 @@ class Warehouse:
         """Return the owner of each dataset at ``version``. Raises: as ``state``.
 
         Args:
-            known: the answer of an earlier call; if few entries were added since, only these are read.
+            known: the answer of an earlier call; if few entries were added since, only these are
+                read.
         """
         if known is None or not 0 <= version - known.version <= SNAPSHOT_EVERY:
             return OwnersAt(version, owners_of(self.state(version, removed=True)))
@@ -278,13 +301,16 @@ class Warehouse:
         return OwnersAt(version, owners)
 
     def dataset(self, dataset: str, version: int | None = None) -> DatasetState:
-        """One dataset at one version. Raises: DatasetNotFound, naming those there are; as ``state``."""
+        """One dataset at one version. Raises: DatasetNotFound, naming those there are; as
+        ``state``.
+        """
         state = self.state(version)
         if dataset not in state:
             known = ", ".join(sorted(state)) or "nothing yet"
             at = "" if version is None else f" at version {version}"
             raise DatasetNotFound(
-                f"the warehouse {self.storage.uri('')} has no dataset {dataset!r}{at}; published there: {known}"
+                f"the warehouse {self.storage.uri('')} has no dataset {dataset!r}{at}; published "
+                f"there: {known}"
             )
         return state[dataset]
 
@@ -296,15 +322,17 @@ class Warehouse:
         state = self.dataset(dataset, version)
         if state.table is not None:
             raise DatasetNotFound(
-                f"{dataset} is published as the Delta table {state.table}, with versions of its own; read it there, "
-                "with Spark, Polars (read_delta), DuckDB (delta_scan) or deltalake"
+                f"{dataset} is published as the Delta table {state.table}, with versions of its "
+                "own; read it there, with Spark, Polars (read_delta), DuckDB (delta_scan) or "
+                "deltalake"
             )
         return state
 
     def history(
         self, dataset: str, limit: int, newest: int | None = None, looks: int | None = None
     ) -> list[Entry]:
-        """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry after the other.
+        """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry
+        after the other.
 
         Args:
             newest: the version to begin at; None: the newest of the log.
@@ -317,19 +345,21 @@ class Warehouse:
         return list(islice(changed, limit))
 
     def find_publish(self, publish_id: str, after: int, package_id: str = "") -> int | None:
-        """The number above ``after`` that has ``publish_id``, as a package or as an ABORT; None if none does.
+        """The number above ``after`` that has ``publish_id``, as a package or as an ABORT; None if
+        none does.
 
-        With a ``package_id``, also that of a package that another job has published for the same request.
+        With a ``package_id``, also that of a package that another job has published for the same
+        request.
 
         Raises:
-            LogBroken: an entry is missing or unreadable, or the log ends before ``after`` (restored from a backup?):
-                then nobody can say what was published.
+            LogBroken: an entry is missing or unreadable, or the log ends before ``after`` (restored
+                from a backup?): then nobody can say what was published.
         """
         head = self.head()
         if after > head:
             raise LogBroken(
-                f"the log at {self.storage.uri('')} ends at version {head}, but {publish_id} began at version {after}: "
-                "the warehouse seems to have been restored from an older copy"
+                f"the log at {self.storage.uri('')} ends at version {head}, but {publish_id} began "
+                f"at version {after}: the warehouse seems to have been restored from an older copy"
             )
         numbers = range(after + 1, head + 1)
         return next(
@@ -343,14 +373,16 @@ class Warehouse:
         since: float,
         known: dict[int, tuple[float, str, str]],
     ) -> tuple[int, str] | None:
-        """The newest slot up to ``version`` with wanted ids, and its publish id, of those written since ``since``.
+        """The newest slot up to ``version`` with wanted ids, and its publish id, of those written
+        since ``since``.
 
         None if there is none.
 
         Args:
             wanted: whether a publish id and the package id of the same entry are wanted.
             since: seconds since the epoch, by the clocks of those who publish.
-            known: number → time, publish id and package id, as earlier calls have read them; this call adds to it.
+            known: number → time, publish id and package id, as earlier calls have read them; this
+                call adds to it.
 
         Raises: LogBroken, WarehouseNewer.
         """
@@ -367,7 +399,8 @@ class Warehouse:
     def ids_since(
         self, version: int, since: float, known: dict[int, tuple[float, str, str]]
     ) -> Iterator[tuple[int, str, str]]:
-        """Yield number, publish id and package id of the entries written since ``since``, newest first.
+        """Yield number, publish id and package id of the entries written since ``since``, newest
+        first.
 
         Arguments and errors are those of `find_since`. The last entry may be older than ``since``.
         """
@@ -400,22 +433,28 @@ class Warehouse:
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
     def tables_written(self, n: int) -> bool:
-        """Whether all Delta tables of entry ``n`` are known to have their commit. Raises: OSError."""
+        """Whether all Delta tables of entry ``n`` are known to have their commit. Raises:
+        OSError.
+        """
         return self.storage.size(_tables_path(n)) is not None
 
     def note_tables_written(self, n: int) -> None:
-        """Say that all Delta tables of entry ``n`` have their commit. Raises: as ``create_entry``."""
+        """Say that all Delta tables of entry ``n`` have their commit. Raises: as
+        ``create_entry``.
+        """
         self.storage.create(_tables_path(n), b"{}")
 
     def append(
         self, publish_id: str, after: int, make: Callable[[int, State], Entry], package_id: str = ""
     ) -> tuple[Entry, bool]:
-        """The one entry of ``publish_id``: the one that stands above ``after``, or else ``make(n, state at n - 1)``.
+        """The one entry of ``publish_id``: the one that stands above ``after``, or else ``make(n,
+        state at n - 1)``.
 
-        Every number above ``after`` is read, in order, up to the first free one, and that one is tried. So of however
-        many callers with one publish id (a repeat, a zombie, a publisher against a canceler) the first to create wins
-        and all others find its entry: nobody can pass a number without having read it. ``after`` must lie below any
-        entry of this publish id.
+        Every number above ``after`` is read, in order, up to the first free one, and that one is
+        tried. So of however many callers with one publish id (a repeat, a zombie, a publisher
+        against a canceler) the first to create wins
+        and all others find its entry: nobody can pass a number without having read it. ``after``
+        must lie below any entry of this publish id.
 
         Args:
             package_id: a package that has it stands for the entry, too; see `Entry.package_id`.
@@ -424,8 +463,9 @@ class Warehouse:
             The entry that stands, and whether this call created it.
 
         Raises:
-            LogBroken, WarehouseNewer, WarehouseUnsupported, WarehouseMismatch, OSError: as ``create_entry`` and
-                ``find_publish``; the outcome is unknown, and repeating the call is safe.
+            LogBroken, WarehouseNewer, WarehouseUnsupported, WarehouseMismatch, OSError: as
+                ``create_entry`` and ``find_publish``; the outcome is unknown, and repeating the
+                call is safe.
         """
         head = self.head()
         found = self.find_publish(publish_id, after, package_id)
@@ -447,7 +487,9 @@ class Warehouse:
             n, state = n + 1, fold(state, standing)
 
     def write_snapshot(self, n: int) -> None:
-        """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
+        """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as
+        ``state``.
+        """
         datasets = _STATE.dump_python(self._state_at(n, self._listing()), mode="json")
         body = {"version": ENTRY_VERSION, "n": n, "datasets": datasets}
         self.storage.write_durable(
@@ -455,7 +497,9 @@ class Warehouse:
         )
 
     def _snapshot_if_due(self, n: int) -> None:
-        """Write the newest snapshot that should stand at ``n`` and does not (its author may have died before it)."""
+        """Write the newest snapshot that should stand at ``n`` and does not (its author may have
+        died before it).
+        """
         due = n - n % SNAPSHOT_EVERY
         try:
             if due and self.storage.size(_snapshot_path(due)) is None:

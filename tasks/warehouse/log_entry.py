@@ -1,4 +1,6 @@
-"""An entry of the warehouse log, and the state of each dataset after all entries up to one (pure)."""
+"""An entry of the warehouse log, and the state of each dataset after all entries up to one
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,17 @@ class Change:
     Attributes:
         removed: paths.
         rows: of ``added``.
-        checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset stays where it was.
+        checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset
+            stays where it was.
         replaces: for a Delta table, whose files the log does not name: as of the output.
         replaced: the partitions that were replaced, for people; None where none was.
-        owner: the owner of the dataset from this entry on; None: as before, since no job published it.
+        owner: the owner of the dataset from this entry on; None: as before, since no job published
+            it.
         taken_from: name of the job that owned the dataset before, if this job took it over.
-        inputs: the published datasets that the rows were made from, each with the versions that were read.
-        steps: the code of the group that made the rows, and of the groups before it in the same package; by group.
+        inputs: the published datasets that the rows were made from, each with the versions that
+            were read.
+        steps: the code of the group that made the rows, and of the groups before it in the same
+            package; by group.
     """
 
     mode: str
@@ -56,13 +62,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The Delta table into which an entry writes a dataset, once the entry stands; its `Change` says what.
+    """The Delta table into which an entry writes a dataset, once the entry stands; its `Change`
+    says what.
 
     Attributes:
         path: an absolute path or a URI, outside the warehouse.
         partition_by: its partition columns.
         keys: for the mode ``merge``.
-        after: the entry before that writes this dataset into a table, and must be carried out first; 0: none.
+        after: the entry before that writes this dataset into a table, and must be carried out
+            first; 0: none.
     """
 
     path: str
@@ -78,8 +86,8 @@ class Entry:
     Attributes:
         n: its number; ``parent`` is the version it was made against, ``n - 1``.
         publish_id: the job, or job/generation/batch of a streaming job. At most one entry has it.
-        package_id: what was asked for: the tick of a schedule, or the first job of a chain of retries. At most one
-            package has it, whichever job made it. Empty: of an ABORT.
+        package_id: what was asked for: the tick of a schedule, or the first job of a chain of
+            retries. At most one package has it, whichever job made it. Empty: of an ABORT.
         kind: a package, or an ABORT: the publish id can never be published, and no dataset changes.
         at: seconds since the epoch, by the clock of the coordinator; for people only.
         tokens: the staging folders the files came from.
@@ -106,7 +114,9 @@ class Entry:
     package_id: str = ""
 
     def is_of(self, publish_id: str, package_id: str) -> bool:
-        """Whether it takes the place of an entry of ``publish_id``, or of a package that has ``package_id``."""
+        """Whether it takes the place of an entry of ``publish_id``, or of a package that has
+        ``package_id``.
+        """
         same_package = self.kind == "package" and package_id != "" and self.package_id == package_id
         return self.publish_id == publish_id or same_package
 
@@ -117,7 +127,8 @@ class DatasetState:
 
     Attributes:
         table: where its rows are, if it is published as a Delta table; it has no files here then.
-        checkpoint: of the stream that was published into it last, whatever else was published since.
+        checkpoint: of the stream that was published into it last, whatever else was published
+            since.
         owner: None until a job has published it.
     """
 
@@ -148,7 +159,9 @@ State = dict[str, DatasetState]
 
 
 def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
-    """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and removes."""
+    """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and
+    removes.
+    """
     folded = dict(state)
     for name, change in entry.datasets.items():
         before = state.get(name)

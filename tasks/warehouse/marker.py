@@ -1,7 +1,8 @@
-"""The marker: the durable record, beside the staged files, that an attempt finished which made something; written last.
+"""The marker: the durable record, beside the staged files, that an attempt finished which made
+something; written last.
 
-It proves that the work was done, not that it counts: the commit that records its token makes it the group's output, and
-only the warehouse log makes it visible.
+It proves that the work was done, not that it counts: the commit that records its token makes it the
+group's output, and only the warehouse log makes it visible.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ class DataFile:
     """One Parquet file: its path relative to the warehouse, its rows, its size in bytes.
 
     Attributes:
-        partition: by column, the value that all its rows have, as text; None for null. Empty where nothing parts them.
-        outside_of: the partitions that its load replaces, as `load_of` returns them, if the file is in none of them.
+        partition: by column, the value that all its rows have, as text; None for null. Empty where
+            nothing parts them.
+        outside_of: the partitions that its load replaces, as `load_of` returns them, if the file is
+            in none of them.
     """
 
     path: WarehousePath
@@ -58,7 +61,9 @@ def bytes_by_uri(files: Files, found: Iterable[DataFile]) -> dict[str, int]:
 
 
 NamedPartitions = dict[str, list[str | None]]
-"""By column, the values that ``partitions:`` names, as text; None for null. Other columns may have any value."""
+"""By column, the values that ``partitions:`` names, as text; None for null. Other columns may have
+any value.
+"""
 
 
 def load_of(named: NamedPartitions) -> str:
@@ -93,7 +98,9 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """The file into which the checkpoint of a query of Spark is packed: its path in the warehouse, and its bytes."""
+    """The file into which the checkpoint of a query of Spark is packed: its path in the warehouse,
+    and its bytes.
+    """
 
     path: WarehousePath
     bytes: int
@@ -107,14 +114,18 @@ class Checkpoint:
         path: of the file, relative to the warehouse.
         stream: the folder or topic that was read.
         generation: of the stream; a higher one begins again.
-        after: the path of the checkpoint that was published when the attempt began; empty: there was none.
+        after: the path of the checkpoint that was published when the attempt began; empty: there
+            was none.
         kind: of the position in the file.
         state: from which the query of the stream goes on; None without ``state: true``.
         after_state: the path of the packed state that this one takes the place of; empty: of none.
-        held_by: the dataset that holds the position, if this one only notes up to where its rows go; else empty.
-        adds_to: of a member of a fork, whose file holds its share alone: the path of the position that the share is
-            added to, or empty if the stream begins. None: the file holds the whole position.
-        counts, told: what was read since ``after``, for people: such as ``files`` and ``bytes``, and in words.
+        held_by: the dataset that holds the position, if this one only notes up to where its rows
+            go; else empty.
+        adds_to: of a member of a fork, whose file holds its share alone: the path of the position
+            that the share is added to, or empty if the stream begins. None: the file holds the
+            whole position.
+        counts, told: what was read since ``after``, for people: such as ``files`` and ``bytes``,
+            and in words.
     """
 
     path: WarehousePath
@@ -137,12 +148,16 @@ class StagedOutput:
 
     Attributes:
         schema: Spark's JSON of a struct, also where no Spark wrote the files.
-        rejected_by: by rule of the output, how many rows did not meet it; empty where there are no rules.
+        rejected_by: by rule of the output, how many rows did not meet it; empty where there are no
+            rules.
         rejected_of: the output whose rejected rows these are; empty for all other outputs.
-        newest: the newest value of the column that is measured, in seconds since the epoch; None if there is none.
+        newest: the newest value of the column that is measured, in seconds since the epoch; None if
+            there is none.
         checkpoint: of the stream that the rows were read from; None for all other outputs.
-        replaces: with ``partition_overwrite`` the partitions that it replaces, one for each member of a fork.
-        nothing_new: at what a stream of its group looked, for which nothing had arrived; empty if it has rows.
+        replaces: with ``partition_overwrite`` the partitions that it replaces, one for each member
+            of a fork.
+        nothing_new: at what a stream of its group looked, for which nothing had arrived; empty if
+            it has rows.
     """
 
     files: list[DataFile]
@@ -179,8 +194,10 @@ class Read:
     """A published dataset that an attempt read.
 
     Attributes:
-        asked: the version of the warehouse that was asked for; 0 for the newest one when the job was submitted.
-        version: the version that had changed the dataset last, as it was read; 0 if there was no such dataset.
+        asked: the version of the warehouse that was asked for; 0 for the newest one when the job
+            was submitted.
+        version: the version that had changed the dataset last, as it was read; 0 if there was no
+            such dataset.
     """
 
     dataset: str
@@ -194,17 +211,19 @@ class Marker:
 
     Attributes:
         token: who made it (``job/group/epoch/nonce/claimant``).
-        fingerprint: of the work order; equal fingerprints mean that running again would do the same work.
+        fingerprint: of the work order; equal fingerprints mean that running again would do the same
+            work.
         outputs: by name.
         forks: values collected for dynamic forks, by ``output.column``.
         results: small values that steps returned through ``ctx.result``.
         code: what stood for the code of its steps, for people; the fingerprint covers it.
-        params: a digest of each parameter that the work may depend on, empty of one that was not there; None: on any.
+        params: a digest of each parameter that the work may depend on, empty of one that was not
+            there; None: on any.
         written_at: seconds since the epoch, by the clock of the worker; for people only.
         reads: the published datasets that it read.
         made_on: the versions of Python, Spark (if it was used), pandas and pyarrow, by name.
-        sources: dataset → versions: what it read, and what stands behind all that it read of other groups; 0 for a
-            dataset that was not published.
+        sources: dataset → versions: what it read, and what stands behind all that it read of other
+            groups; 0 for a dataset that was not published.
     """
 
     token: str
@@ -222,7 +241,9 @@ class Marker:
 
     @property
     def arrived(self) -> str:
-        """The news of the stream of the group, in words: what had arrived; empty if the group reads none."""
+        """The news of the stream of the group, in words: what had arrived; empty if the group reads
+        none.
+        """
         told = (
             one.nothing_new or (one.checkpoint.told if one.checkpoint else "")
             for one in self.outputs.values()
@@ -231,7 +252,9 @@ class Marker:
 
     @property
     def made_nothing(self) -> bool:
-        """True if others read nothing of it, and it read no published data: the record of its group is enough."""
+        """True if others read nothing of it, and it read no published data: the record of its group
+        is enough.
+        """
         return not (self.outputs or self.forks or self.results or self.reads)
 
 
@@ -267,26 +290,31 @@ def write_marker(
         retrying(_write, files, path, marker, data)
     except OSError as error:
         raise MarkerFailed(
-            f"the marker of {marker.token} could not be written to {files.uri(path)}: {error}. Its outputs count for "
-            "nothing; the group runs again, as its retry: allows. Look at the space, rights and health of the warehouse"
+            f"the marker of {marker.token} could not be written to {files.uri(path)}: {error}. Its "
+            "outputs count for nothing; the group runs again, as its retry: allows. Look at the "
+            "space, rights and health of the warehouse"
         ) from error
 
 
 def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
     made = [file.path for output in marker.outputs.values() for file in output.written]
     if made:
-        # First, so that what was written to a path from which the warehouse had gone is not vouched for at that path.
+        # First, so that what was written to a path from which the warehouse had gone is not vouched
+        # for at that path.
         files.check()
-    # The marker vouches for the files, so they reach the disk first: a loss of power must not leave it alone there.
+    # The marker vouches for the files, so they reach the disk first: a loss of power must not leave
+    # it alone there.
     try:
         files.sync(made)
     except FileNotFoundError as error:
         raise StagingLost(
-            f"{error.filename}, which {marker.token} wrote, is not there any more. The warehouse was away for a while "
-            "during the attempt, or somebody removed the file; the group runs again, as its retry: allows"
+            f"{error.filename}, which {marker.token} wrote, is not there any more. The warehouse "
+            "was away for a while during the attempt, or somebody removed the file; the group runs "
+            "again, as its retry: allows"
         ) from error
-    # A folder belongs to one claimant, and a file is renamed into it whole. A store may take a request that was given
-    # up after a later one, so there the marker is created and never replaced.
+    # A folder belongs to one claimant, and a file is renamed into it whole. A store may take a
+    # request that was given up after a later one, so there the marker is created and never
+    # replaced.
     if files.local_path(path) is not None:
         files.write_durable(path, data)
         files.sync_names(
@@ -294,13 +322,14 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
         )  # a log or a frame may have made the folder, and synced nothing
     elif not files.create(path, data) and (stands := files.read(path)) != data:
         raise MarkerFailed(
-            f"another marker than that of {marker.token} stands at {files.uri(path)}, and it was left there: "
-            f"{stands[:200].decode(errors='replace')}"
+            f"another marker than that of {marker.token} stands at {files.uri(path)}, and it was "
+            f"left there: {stands[:200].decode(errors='replace')}"
         )
 
 
 def read_marker(files: Files, staging: str) -> Marker | None:
-    """The marker in ``staging``; None if there is none, or none that this release can understand (which is logged).
+    """The marker in ``staging``; None if there is none, or none that this release can understand
+    (which is logged).
 
     Raises: OSError: the store could not be asked, which says nothing about the marker.
     """
@@ -328,14 +357,17 @@ def joined_versions(sources: Iterable[Mapping[str, Iterable[int]]]) -> dict[str,
 
 
 def files_exist(files: Files, data_files: list[DataFile]) -> bool:
-    """True if every one of ``data_files`` is there with its size. Raises: OSError: the store could not be asked."""
+    """True if every one of ``data_files`` is there with its size. Raises: OSError: the store could
+    not be asked.
+    """
     return all(files.size(file.path) == file.bytes for file in data_files)
 
 
 def find_done_marker(
     files: Files, group_folder: str, counts: Callable[[Marker], bool]
 ) -> tuple[str, Marker] | None:
-    """The newest marker below ``_staging/<job>/<group>`` that ``counts`` and whose files exist, and its folder.
+    """The newest marker below ``_staging/<job>/<group>`` that ``counts`` and whose files exist, and
+    its folder.
 
     Nothing needs to run again then: after a restart, a rollback of Redis, in a retry.
 

@@ -1,7 +1,8 @@
 """An object store as the place of a warehouse: S3, Google Cloud Storage or Azure Blob Storage.
 
-A PUT is whole and durable once it is answered, and one with ``If-None-Match: *`` creates an object only if there is
-none. Credentials and endpoint come from the environment or the machine's role, never from an address.
+A PUT is whole and durable once it is answered, and one with ``If-None-Match: *`` creates an object
+only if there is none. Credentials and endpoint come from the environment or the machine's role,
+never from an address.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from unstuck.tasks.host import how_to_install
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _MEMORY = "memory"
-# Who asks has a retry of its own, which waits longer and says so; the library's default is up to three minutes.
+# Who asks has a retry of its own, which waits longer and says so; the library's default is up to
+# three minutes.
 _RETRIES, _RETRY_FOR = 3, timedelta(seconds=30)
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 # Some requests are refused with an error of no class of its own.
 _DENIED = re.compile(
-    r"(?:<Code>|code: )(AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken)"
+    r"(?:<Code>|code: "
+    r")(AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken)"
 )
 _SAID = re.compile(r"<Code>(.*?)</Code>.*?(?:<Message>(.*?)</Message>|$)", re.DOTALL)
 _QUERY = re.compile(r"\?[^\s)\"']+")  # of an address: it may hold a signature
@@ -63,10 +66,12 @@ class ObjectStore:
     def __init__(self, uri: str) -> None:
         """
         Args:
-            uri: such as ``s3://bucket/prefix``, without a trailing slash; ``memory://…`` is one process, for tests.
+            uri: such as ``s3://bucket/prefix``, without a trailing slash; ``memory://…`` is one
+                process, for tests.
 
         Raises:
-            ValueError: the address cannot be read alike by all readers, or the settings of the store do not fit.
+            ValueError: the address cannot be read alike by all readers, or the settings of the
+                store do not fit.
             WarehouseUnsupported: no such kind of store, or the package for it is not installed.
         """
         self._uri = uri
@@ -74,18 +79,20 @@ class ObjectStore:
         if scheme not in (*SCHEMES, _MEMORY):
             known = ", ".join(f"{name}://" for name in SCHEMES)
             raise WarehouseUnsupported(
-                f"a warehouse cannot be at {scheme}://: it may not create a file only if it is absent. "
-                f"Known to work: a local or shared folder; by the library also: {known}"
+                f"a warehouse cannot be at {scheme}://: it may not create a file only if it is "
+                f"absent. Known to work: a local or shared folder; by the library also: {known}"
             )
         if set("%#").intersection(rest) or "//" in rest or not rest:
             raise ValueError(
-                f"the warehouse {uri} must have a bucket, no empty folder, and no % or # in its address"
+                f"the warehouse {uri} must have a bucket, no empty folder, and no % or # in its "
+                "address"
             )
         try:
             self._store = _open_store(uri, os.getpid(), _environment())
         except ImportError:
             raise WarehouseUnsupported(
-                f"the warehouse {uri} needs the package obstore in this process. {how_to_install('s3')}"
+                f"the warehouse {uri} needs the package obstore in this process. "
+                f"{how_to_install('s3')}"
             ) from None
         import obstore
 
@@ -93,7 +100,9 @@ class ObjectStore:
 
     @property
     def address(self) -> str:
-        """The URI and what the environment says of the server that answers for it; no user, no key."""
+        """The URI and what the environment says of the server that answers for it; no user, no
+        key.
+        """
         found = [
             f"{name}={_USER.sub('//', value)}"
             for name, value in _environment()
@@ -102,7 +111,9 @@ class ObjectStore:
         return " ".join([self._uri, *found])
 
     def read(self, path: str) -> bytes:
-        """The whole content. Raises: FileNotFoundError: there is no such object. OSError: it is not known."""
+        """The whole content. Raises: FileNotFoundError: there is no such object. OSError: it is not
+        known.
+        """
         with self._errors(path):
             return bytes(self._api.get(self._store, path).bytes())
 
@@ -126,7 +137,8 @@ class ObjectStore:
         except (FileNotFoundError, PermissionError):
             pass
         try:
-            # The answer to HEAD has no body: it tells no absent object from an absent bucket, and not why it is denied.
+            # The answer to HEAD has no body: it tells no absent object from an absent bucket, and
+            # not why it is denied.
             with self._errors(path):
                 return int(self._api.get(self._store, path).meta["size"])
         except FileNotFoundError:
@@ -144,12 +156,16 @@ class ObjectStore:
         return (path for path, *_ in self.listed(folder))
 
     def listed(self, folder: str) -> Iterator[tuple[str, int, str, float]]:
-        """All objects in ``folder`` and below it: path, bytes, etag and when written, page by page. Raises: OSError."""
+        """All objects in ``folder`` and below it: path, bytes, etag and when written, page by page.
+
+        Raises: OSError.
+        """
         with self._errors(folder):
             for page in self._api.list(self._store, folder or None):
                 for one in page:
                     path, size = str(one["path"]), int(one["size"])
-                    # S3A makes an empty object ``folder/`` for a folder, which the library lists as ``folder``.
+                    # S3A makes an empty object ``folder/`` for a folder, which the library lists as
+                    # ``folder``.
                     if size or self.size(path) is not None:
                         at = one["last_modified"]
                         yield path, size, str(one["e_tag"] or at.isoformat()), at.timestamp()
@@ -176,7 +192,8 @@ class ObjectStore:
         """Write an object if there is none.
 
         Returns:
-            True: this call made it. False: it stands; it may be this call's own, if an answer was lost and the request
+            True: this call made it. False: it stands; it may be this call's own, if an answer was
+                lost and the request
             was sent again, so the caller reads it.
 
         Raises:
@@ -221,10 +238,14 @@ class ObjectStore:
 
     @contextmanager
     def _errors(self, path: str) -> Iterator[None]:
-        """Turn what the library raises into what a folder would raise. Nothing of an answer is shown but its reason."""
+        """Turn what the library raises into what a folder would raise.
+
+        Nothing of an answer is shown but its reason.
+        """
         if _opened_in != [os.getpid()]:
             raise OSError(
-                f"{self._at(path)}: this process was forked from one that had opened an object store"
+                f"{self._at(path)}: this process was forked from one that had opened an object "
+                "store"
             )
         kinds = self._api.exceptions
         try:
@@ -235,15 +256,19 @@ class ObjectStore:
             ) from None
         except (OSError, ValueError, kinds.BaseError) as error:
             if _NO_BUCKET.search(str(error)):
-                text = f"the bucket of {self._uri} does not exist. Make it, or correct the address: no bucket is made here"
+                text = (
+                    f"the bucket of {self._uri} does not exist. Make it, or correct the "
+                    "address: no bucket is made here"
+                )
                 raise OSError(text) from None
             if isinstance(error, FileNotFoundError):
                 raise self._absent(path) from None
             denied = (PermissionError, kinds.PermissionDeniedError, kinds.UnauthenticatedError)
             if isinstance(error, denied) or _DENIED.search(str(error)):
                 raise PermissionError(
-                    f"{self._at(path)}: access denied ({_reason(error)}). The credentials of this process must allow "
-                    f"it to list the bucket, and to read, write and remove objects below {self._uri}"
+                    f"{self._at(path)}: access denied ({_reason(error)}). The credentials of this "
+                    "process must allow it to list the bucket, and to read, write and remove "
+                    f"objects below {self._uri}"
                 ) from None
             raise OSError(f"{self._at(path)}: {_reason(error)}") from None
 
@@ -285,13 +310,18 @@ class _Reader(io.RawIOBase):
 
 
 def lacking_keys(uri: str, environ: Mapping[str, str]) -> str:
-    """Say what may be missing if no variable gives this process keys for the S3 at ``uri``; else empty.
+    """Say what may be missing if no variable gives this process keys for the S3 at ``uri``; else
+    empty.
 
-    Its machine may have a role that gives keys. Asked for it, a machine that is not of AWS may not answer for long.
+    Its machine may have a role that gives keys. Asked for it, a machine that is not of AWS may not
+    answer for long.
     """
     if not uri.startswith(("s3://", "s3a://")) or any(environ.get(name) for name in _KEYS):
         return ""
-    return f"This process has no credentials in its environment, and its machine may have no role. {_GIVE_KEYS}."
+    return (
+        "This process has no credentials in its environment, and its machine may have no role. "
+        f"{_GIVE_KEYS}."
+    )
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
@@ -305,7 +335,9 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=8)
 def _open_store(uri: str, pid: int, environment: tuple[tuple[str, str], ...]) -> Any:
-    """One client a process and address, so that connections and a role's credentials are used again."""
+    """One client a process and address, so that connections and a role's credentials are used
+    again.
+    """
     import obstore
     from obstore.store import MemoryStore, from_url
 

@@ -1,7 +1,8 @@
-"""The warehouse probe: reads the id of the warehouse that a process sees, now and then, in a thread, for people.
+"""The warehouse probe: reads the id of the warehouse that a process sees, now and then, in a
+thread, for people.
 
-It finds runners and coordinators that see different folders under one path before a job fails. Nobody waits for a read,
-since one of a dead mount may hang.
+It finds runners and coordinators that see different folders under one path before a job fails.
+Nobody waits for a read, since one of a dead mount may hang.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
 EVERY = 60.0  # seconds from the end of one read to the next
-EVERY_NONE = 5.0  # the same, while there is no warehouse: the first submit makes one, and people ask right after it
+# The same, while there is no warehouse: the first submit makes one, and people ask right after it.
+EVERY_NONE = 5.0
 ANSWERS_WITHIN = 10.0  # seconds after which a read that has not ended is itself the answer
 
 
 class WarehouseProbe:
-    """Reads the warehouse of UNSTUCK_WAREHOUSE, if it is a folder: an object store is not mounted, and asking it would
-    cost each process a client. ``clock`` is monotonic seconds.
+    """Reads the warehouse of UNSTUCK_WAREHOUSE, if it is a folder: an object store is not mounted,
+    and asking it would cost each process a client. ``clock`` is monotonic seconds.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +41,8 @@ class WarehouseProbe:
         )  # ``looked_at`` by the clock of this process; None: no read has ended
 
     def seen(self, at: float) -> WarehouseSeen:
-        """The warehouse as it was seen last; begins a new read if it is time. Never waits and never raises.
+        """The warehouse as it was seen last; begins a new read if it is time. Never waits and never
+        raises.
 
         Args:
             at: the time by the clock of Redis, in seconds.

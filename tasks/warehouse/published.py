@@ -1,4 +1,6 @@
-"""Read what is published, without Spark and without a fleet: where its files are, and its first rows."""
+"""Read what is published, without Spark and without a fleet: where its files are, and its first
+rows.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,19 @@ def published_files(
     *,
     where: Where | None = None,
 ) -> list[str]:
-    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
+    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and
+    pyarrow take them.
 
     Args:
         warehouse: the warehouse, its URI, or its path, which counts from the working folder.
-        where: columns of its ``partition_by`` and the value, or values, of the partitions that are read.
+        where: columns of its ``partition_by`` and the value, or values, of the partitions that are
+            read.
 
     Raises:
-        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
-        ValueError: a column of ``where`` does not part the files; TypeError: no partition has a value of this type.
+        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text
+            names.
+        ValueError: a column of ``where`` does not part the files; TypeError: no partition has a
+            value of this type.
 
     >>> published_files(warehouse, "sales", where={"day": "2026-01-02"})
     ['...parquet']
@@ -49,7 +55,8 @@ def warehouse_at(place: Warehouse | str) -> Warehouse:
 
 
 def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[str, Any]]:
-    """The first rows of a dataset, at most ``count``, in the order of its files. Columns stand as it lists them.
+    """The first rows of a dataset, at most ``count``, in the order of its files. Columns stand as
+    it lists them.
 
     Raises: ModuleNotFoundError: there is no Arrow.
     """
@@ -67,15 +74,17 @@ def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[st
 
 
 def files_where(dataset: str, files: Sequence[DataFile], where: Where | None) -> Sequence[DataFile]:
-    """The files that are in the partitions of ``where``; see `published_files`. Raises: ValueError, TypeError."""
+    """The files that are in the partitions of ``where``; see `published_files`. Raises: ValueError,
+    TypeError.
+    """
     if not where:
         return files
     for file in files:
         if unknown := where.keys() - file.partition.keys():
             parted = f"by {', '.join(file.partition)}" if file.partition else "by no column"
             raise ValueError(
-                f"where: the files of {dataset} are not parted by {', '.join(sorted(unknown))}, but {parted}; "
-                "read all of them, or publish with partition_by:"
+                f"where: the files of {dataset} are not parted by {', '.join(sorted(unknown))}, "
+                f"but {parted}; read all of them, or publish with partition_by:"
             )
     wanted = {
         column: [
@@ -111,7 +120,8 @@ def read_arrow(
     Args:
         to: ``arrow``, ``pandas``, ``duckdb``, or a connection of DuckDB.
 
-    Raises: as `published_files`; ModuleNotFoundError: the library is not installed; ValueError: no such ``to``.
+    Raises: as `published_files`; ModuleNotFoundError: the library is not installed; ValueError: no
+    such ``to``.
     """
     if to not in ("arrow", "pandas", "duckdb") and not hasattr(to, "from_arrow"):
         kinds = "arrow, pandas, duckdb, a connection of DuckDB or a session of Spark"

@@ -1,4 +1,6 @@
-"""SQL that makes a view of each dataset, for DuckDB and Spark; a file of it in the warehouse follows each publish."""
+"""SQL that makes a view of each dataset, for DuckDB and Spark; a file of it in the warehouse
+follows each publish.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def view_path(kind: Kind) -> str:
 def views_sql(kind: Kind, storage: Files, state: State, version: int) -> str:
     """The statements that make a view of each dataset of ``state``, which stands at ``version``."""
     parts = [
-        f"-- unstuck: version {version} of {storage.uri('')}. Run it again after each publish ({_HINTS[kind]}).\n"
+        f"-- unstuck: version {version} of {storage.uri('')}. Run it again after each publish "
+        f"({_HINTS[kind]}).\n"
         "-- A vacuum removes the files of old versions, which these views may name then."
     ]
     known: dict[str, str] = {}
@@ -97,9 +100,13 @@ def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
         return f"{view} AS\nSELECT {empty or 'NULL AS x'} WHERE false;"
     # One path for all files, as Hadoop reads a pattern.
     paths = [re.sub(r"([,{}\[\]*?\\])", r"\\\1", file.path) for file in state.files]
-    place = f"{_hadoop(storage.uri('')).rstrip('/')}/{paths[0] if len(paths) == 1 else '{' + ','.join(paths) + '}'}"
+    pattern = paths[0] if len(paths) == 1 else "{" + ",".join(paths) + "}"
+    place = f"{_hadoop(storage.uri('')).rstrip('/')}/{pattern}"
     listed = ", ".join(f"{column} {kind}" for column, kind in columns)
-    return f"{view} ({listed})\nUSING parquet\nOPTIONS (path {_spark_text(place)}, datetimeRebaseMode 'CORRECTED');"
+    return (
+        f"{view} ({listed})\nUSING parquet\nOPTIONS (path {_spark_text(place)}, "
+        "datetimeRebaseMode 'CORRECTED');"
+    )
 
 
 def _duckdb_type(kind: Any) -> str:
@@ -141,7 +148,9 @@ def kept_kinds(storage: Files) -> list[Kind]:
 
 
 def kept_version(storage: Files, kind: Kind) -> int:
-    """The version of the warehouse that its file of views shows; -1 if there is none that can be read."""
+    """The version of the warehouse that its file of views shows; -1 if there is none that can be
+    read.
+    """
     try:
         found = _HEAD.match(storage.read(view_path(kind)))
     except FileNotFoundError:
@@ -150,11 +159,13 @@ def kept_version(storage: Files, kind: Kind) -> int:
 
 
 def write_views(warehouse: Warehouse, kind: Kind) -> int:
-    """Write the file of views into the warehouse, where each publish rewrites it from then on. Returns its version.
+    """Write the file of views into the warehouse, where each publish rewrites it from then on.
+    Returns its version.
 
     Raises: OSError, UnstuckError: it is not known to be written; repeating is safe.
     """
-    # The head is read again after each write: a process that wrote an older version late finds it, and writes again.
+    # The head is read again after each write: a process that wrote an older version late finds it,
+    # and writes again.
     while kept_version(warehouse.storage, kind) != (head := warehouse.head()):
         text = views_sql(kind, warehouse.storage, warehouse.state(head, removed=True), head)
         warehouse.storage.write_durable(view_path(kind), text.encode())
@@ -162,7 +173,10 @@ def write_views(warehouse: Warehouse, kind: Kind) -> int:
 
 
 def rewrite_kept_views(warehouse: Warehouse) -> None:
-    """Write the files of views anew that are kept in the warehouse. A failure is logged, and told by `doctor`."""
+    """Write the files of views anew that are kept in the warehouse.
+
+    A failure is logged, and told by `doctor`.
+    """
     try:
         for kind in kept_kinds(warehouse.storage):
             write_views(warehouse, kind)

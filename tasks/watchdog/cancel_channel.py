@@ -16,7 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class CancelChannel:
-    """Follows one job at a time, on a connection of its own. An error ends that until the next attempt begins."""
+    """Follows one job at a time, on a connection of its own.
+
+    An error ends that until the next attempt begins.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
@@ -44,7 +47,8 @@ class CancelChannel:
     def received(self) -> bool:
         """Take what has arrived; True if the job wants something, or if the connection was lost.
 
-        Redis may then have been restarted, or rolled back to before this attempt was claimed: it is time to renew.
+        Redis may then have been restarted, or rolled back to before this attempt was claimed: it is
+        time to renew.
         """
         found, held = False, self.socket()
         try:

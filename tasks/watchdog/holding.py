@@ -1,6 +1,8 @@
-"""Memory that a runner and its watchdog share: the runner writes its state, and the watchdog reads it.
+"""Memory that a runner and its watchdog share: the runner writes its state, and the watchdog reads
+it.
 
-It costs no system call, so a short attempt costs the watchdog nothing. What was written stays when the runner dies.
+It costs no system call, so a short attempt costs the watchdog nothing. What was written stays when
+the runner dies.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _HEAD = 8  # bytes before the text of a half: its length and its checksum
 
 @dataclass
 class Holding:
-    """The state of a runner and its attempt. Times are seconds of this host since the epoch, those of clocks monotonic.
+    """The state of a runner and its attempt. Times are seconds of this host since the epoch, those
+    of clocks monotonic.
 
     Attributes:
         token: the attempt that the runner holds; None: none.
@@ -52,9 +55,11 @@ class Holding:
     stages_at: float = 0.0
 
     def to_bytes(self) -> bytes:
-        """Of at most a half. What has no room is left out: secrets and stages, then progress and code; or cut: texts.
+        """Of at most a half. What has no room is left out: secrets and stages, then progress and
+        code; or cut: texts.
 
-        The reader is a process of the same Python, so `marshal` will do, which takes a third of the time of JSON.
+        The reader is a process of the same Python, so `marshal` will do, which takes a third of the
+        time of JSON.
         """
         clocks = [(c.code, c.seconds, c.began, c.step, c.index) for c in self.clocks.values()]
         data = marshal.dumps([*{**vars(self), "clocks": clocks}.values()])
@@ -81,7 +86,8 @@ _FIELDS = tuple(one.name for one in fields(Holding))
 
 
 class SharedHolding:
-    """The memory. There are two halves, so that one is whole whenever its writer dies or its reader looks.
+    """The memory. There are two halves, so that one is whole whenever its writer dies or its reader
+    looks.
 
     The first byte says which half is the last that is whole.
     """
@@ -115,7 +121,8 @@ class SharedHolding:
         """The state that was written last.
 
         Raises:
-            ValueError: neither half holds what a runner writes: something else wrote to this memory.
+            ValueError: neither half holds what a runner writes: something else wrote to this
+                memory.
         """
         for _ in range(
             1000

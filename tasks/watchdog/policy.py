@@ -1,4 +1,6 @@
-"""The policy of a watchdog: from an observation of its runner to an action. Pure: no process, no clock, no store."""
+"""The policy of a watchdog: from an observation of its runner to an action. Pure: no process, no
+clock, no store.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from unstuck.tasks.transport.lease import RenewAnswer
 
 
 class Instruction(StrEnum):
-    """Why a runner is told to leave its attempt, weakest first: a stronger instruction replaces a weaker one."""
+    """Why a runner is told to leave its attempt, weakest first: a stronger instruction replaces a
+    weaker one.
+    """
 
     TIMEOUT = "timeout"
     DRAIN = "drain"
@@ -35,12 +39,17 @@ _INSTRUCTION_OF = {
 
 @dataclass(frozen=True)
 class Clock:
-    """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of an error's text."""
+    """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of
+    an error's text.
+    """
 
-    code: str  # of the failure when it has run out: [SESSION_|WAREHOUSE_|STEP_]TIMEOUT; STEP_FAILED of an error's text
+    # Of the failure when it has run out: [SESSION_|WAREHOUSE_|STEP_]TIMEOUT; STEP_FAILED of an
+    # error's text.
+    code: str
     seconds: float
     began: float  # monotonic seconds
-    step: str = ""  # what it is that may take so long, in words; empty for all steps, and for the session's start
+    # What it is that may take so long, in words; empty for all steps, and for the session's start.
+    step: str = ""
     index: int = 0  # of the step in its group
 
     @property
@@ -56,7 +65,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """The watchdog's knowledge of the attempt that the runner holds. Times are monotonic seconds."""
+    """The watchdog's knowledge of the attempt that the runner holds.
+
+    Times are monotonic seconds.
+    """
 
     clocks: Mapping[str, Clock] = field(default_factory=dict)  # those that run, by code
     instruction: Instruction | None = None
@@ -73,7 +85,9 @@ class WatchState:
 
     @property
     def leaving(self) -> bool:
-        """True while the runner leaves the session: the attempt is over, and its outcome is reported."""
+        """True while the runner leaves the session: the attempt is over, and its outcome is
+        reported.
+        """
         return any(clock.leaving for clock in self.clocks.values())
 
     @property
@@ -88,7 +102,9 @@ class WatchState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The facts of one moment. ``answer``: of a renewal since the last observation, if there was one."""
+    """The facts of one moment. ``answer``: of a renewal since the last observation, if there was
+    one.
+    """
 
     now: float
     runner: ProcessState
@@ -101,7 +117,9 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The next action: pass on ``instruction``; given a ``kill_reason``, kill its tree and report ``outcome``."""
+    """The next action: pass on ``instruction``; given a ``kill_reason``, kill its tree and report
+    ``outcome``.
+    """
 
     state: WatchState
     instruction: Instruction | None = None
@@ -126,7 +144,8 @@ def decide(
     """
     state, instruction = _with_instructions(state, observation)
     if observation.runner is ProcessState.GONE:
-        # Kill nevertheless: what the runner started outlives it (a JVM that writes, Python workers).
+        # Kill nevertheless: what the runner started outlives it (a JVM that writes, Python
+        # workers).
         why = f"{who} {death}"
     elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
@@ -135,14 +154,20 @@ def decide(
     elif state.timed_out is not None and state.timed_out.leaving:
         why = f"{who} was killed: {timeout_failure(state.timed_out, state.stood).text}"
     else:
-        why = f"{who} was killed: it had not left {grace:g}s after it was told to ({state.instruction})"
+        why = (
+            f"{who} was killed: it had not left {grace:g}s after it was told to "
+            f"({state.instruction})"
+        )
     return Action(state, None, why, _outcome_for(state, observation, why))
 
 
 def _with_instructions(
     state: WatchState, observation: Observation
 ) -> tuple[WatchState, Instruction | None]:
-    """``state`` with a new or stronger instruction, and that one if there is one. The grace counts from the first."""
+    """``state`` with a new or stronger instruction, and that one if there is one.
+
+    The grace counts from the first.
+    """
     instructions = (
         [_INSTRUCTION_OF[observation.answer]] if observation.answer in _INSTRUCTION_OF else []
     )
@@ -171,7 +196,9 @@ def _with_instructions(
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:
-    """The outcome to report for a runner that no longer can; None when it has, or the attempt is another's by now."""
+    """The outcome to report for a runner that no longer can; None when it has, or the attempt is
+    another's by now.
+    """
     if state.instruction is Instruction.STALE or state.leaving:
         return None
     if state.instruction is Instruction.CANCEL:
@@ -181,7 +208,8 @@ def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outco
     if state.instruction is Instruction.TIMEOUT and state.timed_out is not None:
         return Outcome(OutcomeKind.FAILED, failure=timeout_failure(state.timed_out, state.stood))
     if observation.drain_at is not None:
-        # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.
+        # Ended with its worker before its time: a supervisor with a shorter grace than ours. No
+        # fault of the group.
         return Outcome(
             OutcomeKind.RELEASED,
             failure=Failure("RELEASED", f"{why}, while its worker was told to stop"),
@@ -190,7 +218,10 @@ def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outco
 
 
 def with_timeouts(clocks: Mapping[str, Clock], group: Mapping[str, Any]) -> dict[str, Clock]:
-    """``clocks`` with the timeouts of an altered ``group``, counted from when each began. No timeout never ends."""
+    """``clocks`` with the timeouts of an altered ``group``, counted from when each began.
+
+    No timeout never ends.
+    """
     steps = group["steps"]
 
     def seconds(clock: Clock) -> float:
@@ -204,28 +235,39 @@ def with_timeouts(clocks: Mapping[str, Clock], group: Mapping[str, Any]) -> dict
 
 
 def timeout_failure(clock: Clock, stood: str = "") -> Failure:
-    """The failure of a group whose time ran out. ``stood``: where its step was seen last; empty if nobody looked."""
+    """The failure of a group whose time ran out. ``stood``: where its step was seen last; empty if
+    nobody looked.
+    """
     seen = f"; its step was last seen at {stood}" if stood else ""
     if clock.code == "WAREHOUSE_TIMEOUT":
         text = (
-            f"{clock.step}: no answer for {clock.seconds:g}s (UNSTUCK_WAREHOUSE_TIMEOUT). A mount of that host may "
-            "hang: look at it there, as the worker's account. The group is tried again, as its retry: allows, and what "
-            "was finished is taken over"
+            f"{clock.step}: no answer for {clock.seconds:g}s (UNSTUCK_WAREHOUSE_TIMEOUT). A mount "
+            "of that host may hang: look at it there, as the worker's account. The group is tried "
+            "again, as its retry: allows, and what was finished is taken over"
         )
     elif clock.code == "SESSION_TIMEOUT" and clock.step:
         text = (
-            f"{clock.step} took longer than {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); a streaming query that a "
-            "step started may not stop. How the attempt ended was said before, and stays"
+            f"{clock.step} took longer than {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); a "
+            "streaming query that a step started may not stop. How the attempt ended was said "
+            "before, and stays"
         )
     elif clock.code == "SESSION_TIMEOUT":
         text = (
-            f"the Spark session had not started after {clock.seconds:g}s (UNSTUCK_SESSION_TIMEOUT); "
-            "see the worker's log, and check UNSTUCK_SPARK_MASTER and that the cluster has room"
+            f"the Spark session had not started after {clock.seconds:g}s "
+            "(UNSTUCK_SESSION_TIMEOUT); see the worker's log, and check UNSTUCK_SPARK_MASTER and "
+            "that the cluster has room"
         )
     elif clock.code == "STEP_FAILED":
         text = f"{clock.step}: its text could not be made within {clock.seconds:g}s"
     elif clock.step:
-        text = f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{seen}; raise its timeout: or mend the step"
+        text = (
+            f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{seen}; raise its "
+            "timeout: or mend the step"
+        )
     else:
-        text = f"the group ran longer than its timeout of {clock.seconds:g}s{seen}; raise timeout: or mend its steps"
+        text = (
+            f"the group ran longer than its timeout of {clock.seconds:g}s{seen}; raise "
+            "timeout: "
+            "or mend its steps"
+        )
     return Failure(clock.code, text)

@@ -28,7 +28,9 @@ _READ_WITHIN = 0.5  # seconds for lines of files, whose server may be gone
 
 
 class StackWatch:
-    """Asks a runner where it stands, once its attempt has run for ``every`` seconds, and again after as long."""
+    """Asks a runner where it stands, once its attempt has run for ``every`` seconds, and again
+    after as long.
+    """
 
     def __init__(
         self, runner: psutil.Process, dump: StackDump, every: float, also_ask: Callable[[str], None]
@@ -45,7 +47,8 @@ class StackWatch:
     def look(self, held: Holding) -> tuple[tuple[Frame, ...], float, float] | None:
         """Ask when it is time, and take the answer to the question before.
 
-        Returns: the frames, and when they were seen and have stood since (monotonic seconds); None: nothing new.
+        Returns: the frames, and when they were seen and have stood since (monotonic seconds); None:
+        nothing new.
         """
         now, answer = time.monotonic(), self._dump.answer()
         if held.token != self._token:
@@ -117,7 +120,9 @@ class StackWatch:
 def _read_lines(
     sources: dict[tuple[str, int], str], places: Iterable[tuple[str, int]], before: float
 ) -> None:
-    """Put the lines at ``places`` into ``sources``, but those of files that have changed since ``before``."""
+    """Put the lines at ``places`` into ``sources``, but those of files that have changed since
+    ``before``.
+    """
     for file, line in places:
         with suppress(OSError, ValueError), open(file, encoding="utf-8", errors="replace") as lines:
             found = os.fstat(lines.fileno())
@@ -130,7 +135,8 @@ def chosen(
 ) -> list[tuple[RawFrame, list[RawFrame]]]:
     """The frames to show, the innermost last, each with those before it that are left out.
 
-    Shown are the user's own and the innermost one; of a stack without the user's, also the last of ours.
+    Shown are the user's own and the innermost one; of a stack without the user's, also the last of
+    ours.
 
     Args:
         packages: those of steps; they are the user's own wherever they are installed.

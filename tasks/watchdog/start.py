@@ -1,6 +1,8 @@
-"""Starts the process of a watchdog: a fork of this one while it has a single thread, otherwise a Python of its own.
+"""Starts the process of a watchdog: a fork of this one while it has a single thread, otherwise a
+Python of its own.
 
-A fork shares the modules that this process has imported, which makes it cheap (docs/decisions/0048).
+A fork shares the modules that this process has imported, which makes it cheap
+(docs/decisions/0048).
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from typing import Any, BinaryIO, NoReturn
 from unstuck.tasks.watchdog.watchdog import run
 
 COMMAND = b"unstuck.tasks.watchdog"
-_ARGUMENTS = 45  # of /proc/self/stat, from after the name on: where the command line begins and ends in memory
+# Of /proc/self/stat, from after the name on: where the command line begins and ends in memory.
+_ARGUMENTS = 45
 
 
 class ForkedWatchdog:
-    """A watchdog that was forked, with what `subprocess.Popen` offers of it. ``stdout``: its instructions."""
+    """A watchdog that was forked, with what `subprocess.Popen` offers of it. ``stdout``: its
+    instructions.
+    """
 
     def __init__(self, pid: int, stdout: BinaryIO) -> None:
         self.pid, self.stdout = pid, stdout
@@ -46,7 +51,8 @@ WatchdogProcess = ForkedWatchdog | subprocess.Popen[bytes]
 
 
 def start_watchdog(hello: dict[str, Any], inherited: Sequence[int]) -> WatchdogProcess:
-    """Start the watchdog that is told ``hello``; of the descriptors of this process it keeps ``inherited``.
+    """Start the watchdog that is told ``hello``; of the descriptors of this process it keeps
+    ``inherited``.
 
     Raises:
         OSError: no process or no descriptor is left, for example.
@@ -82,7 +88,10 @@ def _forked(hello: dict[str, Any], inherited: Sequence[int]) -> ForkedWatchdog:
 def _become_watchdog(
     hello: dict[str, Any], instructions: int, inherited: Sequence[int]
 ) -> NoReturn:
-    """Be as a new Python would be, as far as a watchdog uses it. The frames of the runner are never returned to."""
+    """Be as a new Python would be, as far as a watchdog uses it.
+
+    The frames of the runner are never returned to.
+    """
     code = os.EX_SOFTWARE
     try:
         os.setsid()
@@ -109,7 +118,9 @@ def _forget_signals() -> None:
 
 
 def _forget_logging() -> None:
-    """No handler of the worker's or the user's is used: it may hang, and holds descriptors that are not kept."""
+    """No handler of the worker's or the user's is used: it may hang, and holds descriptors that are
+    not kept.
+    """
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     for logger in logging.root, *logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
@@ -118,18 +129,23 @@ def _forget_logging() -> None:
 
 
 def _rename() -> None:
-    """Let this process be shown, and found (`is_watchdog`), as a watchdog and not as the worker that forked it."""
+    """Let this process be shown, and found (`is_watchdog`), as a watchdog and not as the worker
+    that forked it.
+    """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     begin, end = int(fields[_ARGUMENTS]), int(fields[_ARGUMENTS + 1])
     ctypes.memmove(begin, COMMAND[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
 
 
 def _leave_descriptors(instructions: int, inherited: Sequence[int]) -> None:
-    """Keep the standard error and ``inherited``; read nothing, and write instructions to the standard output."""
+    """Keep the standard error and ``inherited``; read nothing, and write instructions to the
+    standard output.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(instructions, 1)
-    # Not closed: an object of the runner that is freed here would close what has got its number since.
+    # Not closed: an object of the runner that is freed here would close what has got its number
+    # since.
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in (0, 1, 2, nothing, *inherited):
             os.dup2(nothing, descriptor)

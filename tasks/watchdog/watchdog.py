@@ -1,6 +1,8 @@
-"""The watchdog: a process beside each runner that renews its lease, passes instructions, counts its time, and kills it.
+"""The watchdog: a process beside each runner that renews its lease, passes instructions, counts its
+time, and kills it.
 
-It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7 s of 2.7 s).
+It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7
+s of 2.7 s).
 """
 
 from __future__ import annotations
@@ -67,15 +69,16 @@ RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused a
 STACK_KEPT = 60.0  # seconds
 
 
-# It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the runner's temporary
-# files; shutdown_flag, shared and stack are descriptors.
-# What the runner holds stands in memory that both share (``holding``). Instructions go to the runner through a pipe,
-# one JSON object a line: token, instruction (cancel, stale, drain, timeout), failure (of a timeout);
-# or with the op "look": it is to say what Spark runs.
+# It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the
+# runner's temporary files; shutdown_flag, shared and stack are descriptors. What the runner holds
+# stands in memory that both share (``holding``). Instructions go to the runner through a pipe, one
+# JSON object a line: token, instruction (cancel, stale, drain, timeout), failure (of a timeout); or
+# with the op "look": it is to say what Spark runs.
 
 
 class Watchdog:
-    """One runner's watchdog. It renews for no runner that is gone or stopped, and never outlives its runner.
+    """One runner's watchdog. It renews for no runner that is gone or stopped, and never outlives
+    its runner.
 
     ``hello`` is what it was started with.
     """
@@ -131,7 +134,7 @@ class Watchdog:
             dump = StackDump(int(hello["stack"]))
             self._stack = StackWatch(self._runner, dump, settings.stack_every, self._ask_for_stages)
 
-    # -- the loop ----------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def watch(self) -> None:
         """Watch until the runner has ended and its attempt is reported."""
@@ -145,7 +148,9 @@ class Watchdog:
             self._registry.leave(self._id)
 
     def _wait(self, pidfd: int | None) -> None:
-        """Wait for an instruction of the job, the runner's death, or the next moment that matters."""
+        """Wait for an instruction of the job, the runner's death, or the next moment that
+        matters.
+        """
         now = time.monotonic()
         moments = [self._next_tick, now + LOOK_EVERY]
         if self._state.next_end is not None:
@@ -175,7 +180,9 @@ class Watchdog:
             self._next_tick = 0.0  # the renewal brings the instruction
 
     def _look(self) -> None:
-        """Look at what the runner holds. An attempt that two looks find is followed; a shorter one costs no call."""
+        """Look at what the runner holds. An attempt that two looks find is followed; a shorter one
+        costs no call.
+        """
         before, held = self._holding, self._shared.read()
         self._holding = held
         if held.token != before.token:
@@ -198,7 +205,9 @@ class Watchdog:
         self._state = replace(self._state, clocks=clocks)
 
     def _step(self) -> bool:
-        """Observe the runner, renew when it is time, and do what is decided. False: there is nothing left to watch."""
+        """Observe the runner, renew when it is time, and do what is decided. False: there is
+        nothing left to watch.
+        """
         self._read_flag()
         runner = process_state(self._runner)
         self._look()  # after it: what a dead runner holds stays
@@ -215,7 +224,8 @@ class Watchdog:
                 self._registry.note(self._status)
                 self._show_stack()
         orphaned = self._orphaned(runner)
-        self._read_flag()  # again: a worker that was told to stop may have ended the runner, or itself, meanwhile
+        # Again: a worker that was told to stop may have ended the runner, or itself, meanwhile.
+        self._read_flag()
         if self._token is None:
             if runner is ProcessState.GONE or orphaned:
                 self._tree.kill()  # what it left behind
@@ -233,7 +243,8 @@ class Watchdog:
         self._state = action.state
         if action.instruction is not None:
             log.info("%s: %s", self._token, action.instruction)
-            # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
+            # With its token: by the time it is read the runner may hold another attempt, which it
+            # must not hit.
             line: dict[str, Any] = {
                 "op": "instruction",
                 "token": str(self._token),
@@ -253,7 +264,9 @@ class Watchdog:
         return not action.kill_reason
 
     def _read_flag(self) -> None:
-        """Read whether the worker was told to stop; the grace counts from the first reading that says so."""
+        """Read whether the worker was told to stop; the grace counts from the first reading that
+        says so.
+        """
         level = ShutdownLevel.WORK if self._flag is None else self._flag.level
         if level <= self._level:
             return
@@ -263,7 +276,8 @@ class Watchdog:
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
     def _counts_as_living(self, runner: ProcessState) -> bool:
-        """False for a runner that is stopped, and for an idle one below a worker that is: nobody can give it work.
+        """False for a runner that is stopped, and for an idle one below a worker that is: nobody
+        can give it work.
 
         If it seemed to listen, `why` and the doctor would promise work for ever.
         """
@@ -279,10 +293,12 @@ class Watchdog:
         except psutil.NoSuchProcess:
             return False
 
-    # -- Redis ---------------------------------------------------------------------------------------------
+    # -- Redis -------------------------------------------------------------------------------------
 
     def _renew(self, runner: ProcessState) -> bool:
-        """Renew the lease, if there is one. False: Redis is away, and another call now could delay a timeout."""
+        """Renew the lease, if there is one. False: Redis is away, and another call now could delay
+        a timeout.
+        """
         if self._token is None or runner is not ProcessState.ALIVE:
             return True
         try:
@@ -291,8 +307,8 @@ class Watchdog:
                 self._altered = json.loads(self._lease.altered)["group"]
         except redis.RedisError as error:
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
-            # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back may have forgotten
-            # the claim, and offer the attempt to others.
+            # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back
+            # may have forgotten the claim, and offer the attempt to others.
             self._next_tick = min(self._next_tick, time.monotonic() + RENEW_AGAIN)
             return False
         return True
@@ -351,13 +367,15 @@ class Watchdog:
             log.info("%s: its stack could not be shown: %s", self._token, error)
 
     def _ask_for_stages(self, token: str) -> None:
-        """Ask the runner what Spark runs, unless the last question has no answer: nobody may read the pipe."""
+        """Ask the runner what Spark runs, unless the last question has no answer: nobody may read
+        the pipe.
+        """
         asked = (token, self._holding.stages_at)
         if '"app"' in self._holding.progress and asked != self._asked_for_stages:
             self._asked_for_stages = asked
             self._send({"op": "look", "token": token})
 
-    # -- the runner --------------------------------------------------------------------------------------------
+    # -- the runner --------------------------------------------------------------------------------
 
     def _send(self, line: dict[str, Any]) -> None:
         try:
@@ -366,7 +384,9 @@ class Watchdog:
             log.warning("%s reads no instructions any more", self._worker)
 
     def _log_for_attempt(self, text: str) -> None:
-        """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse does."""
+        """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse
+        does.
+        """
         log.warning("%s: %s", self._token, text)
         path = self._holding.log
         if path is None:
@@ -385,7 +405,9 @@ def _append(path: str, line: str) -> None:
 
 
 def _pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when ``pid`` dies; None where there is none, and the tick must do."""
+    """A descriptor that becomes readable when ``pid`` dies; None where there is none, and the tick
+    must do.
+    """
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

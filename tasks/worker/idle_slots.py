@@ -1,7 +1,7 @@
 """Idle slots: each runner of a worker notes in shared memory whether it waits for a job.
 
-Celery counts a runner as busy until its main loop has read the result, so a worker whose loop hangs would look busy for
-ever.
+Celery counts a runner as busy until its main loop has read the result, so a worker whose loop hangs
+would look busy for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class IdleSlots:
     """One number a child: its pid while it waits for a job, else 0."""
 
     def __init__(self, children: Callable[[], list[psutil.Process]] | None = None) -> None:
-        """To be made by the main process before it forks. ``children``: its children; given in tests."""
+        """To be made by the main process before it forks. ``children``: its children; given in
+        tests.
+        """
         self._children = children or psutil.Process().children
         self._pids = memoryview(mmap.mmap(-1, MAX_CHILDREN * 8)).cast("q")
 
@@ -35,9 +37,11 @@ class IdleSlots:
 
     @property
     def available(self) -> bool:
-        """True if a child waits, or if no child is left that could be at work. One that still starts up is at work.
+        """True if a child waits, or if no child is left that could be at work. One that still
+        starts up is at work.
 
-        A child that waits and is stopped is not available: the job that it does not read is in its pipe.
+        A child that waits and is stopped is not available: the job that it does not read is in its
+        pipe.
         """
         try:
             seen = {child.pid: process_state(child) for child in self._children()}

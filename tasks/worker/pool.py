@@ -1,7 +1,8 @@
-"""The prefork pool of workers: Celery's own, whose children may ask to be replaced and note when they are idle.
+"""The prefork pool of workers: Celery's own, whose children may ask to be replaced and note when
+they are idle.
 
-The main process learns here of its start and of every way to end (``shutdown``), and ends what a killed child leaves. A
-child that hangs between attempts is killed by SIGALRM (``hang_alarm``).
+The main process learns here of its start and of every way to end (``shutdown``), and ends what a
+killed child leaves. A child that hangs between attempts is killed by SIGALRM (``hang_alarm``).
 """
 
 from __future__ import annotations
@@ -33,15 +34,21 @@ _recycling_at: float | None = None  # monotonic seconds; None: it may wait for e
 
 
 def recycle_this_process() -> None:
-    """Let this child end cleanly before it takes its next job; Celery starts another in its place."""
-    # billiard offers no way to ask for that but counting tasks or memory. Where a child is about to wait for its next
-    # job, the last result is already sent, and no job has been read that could be lost with the process.
+    """Let this child end cleanly before it takes its next job; Celery starts another in its
+    place.
+    """
+    # billiard offers no way to ask for that but counting tasks or memory. Where a child is about to
+    # wait for its next job, the last result is already sent, and no job has been read that could be
+    # lost with the process.
     global _recycling
     _recycling = True
 
 
 def recycle_this_process_at(moment: float) -> None:
-    """Let this child end as above if it waits for a job at ``moment``, in monotonic seconds. The last call counts."""
+    """Let this child end as above if it waits for a job at ``moment``, in monotonic seconds.
+
+    The last call counts.
+    """
     global _recycling_at
     _recycling_at = moment
 
@@ -115,7 +122,9 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
             )
 
     def _owns(self, pid: int) -> bool:
-        """True for a runner, for the watchdog of a dead one, and for what the main process started in its own group."""
+        """True for a runner, for the watchdog of a dead one, and for what the main process started
+        in its own group.
+        """
         try:
             if pid in {worker.pid for worker in self._pool} or os.getpgid(pid) == os.getpgrp():
                 return True
@@ -135,11 +144,13 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
         ).set_signal_handlers()  # Celery has set its own by now
         adopt_orphans()
         gc.collect()
-        gc.freeze()  # a collection in a child would write to the pages that it shares with this process
+        # A collection in a child would write to the pages that it shares with this process.
+        gc.freeze()
         super().on_start()
 
     def on_close(self) -> None:
-        # A stop that came without a signal: ``celery control shutdown``, SIGHUP, an error that ends the worker.
+        # A stop that came without a signal: ``celery control shutdown``, SIGHUP, an error that ends
+        # the worker.
         this_worker().stop(ShutdownLevel.STOP)
         super().on_close()
 

@@ -1,7 +1,9 @@
-"""The shutdown of a worker, in its main process: every stop is Celery's warm one, with a limit that the kernel keeps.
+"""The shutdown of a worker, in its main process: every stop is Celery's warm one, with a limit that
+the kernel keeps.
 
-Celery's own signals are not used: its cold shutdown may end a runner that is just handing its attempt back (measured: 1
-of 13), and its warm one sometimes hangs (3 of 19). Watchdogs end the attempts; the main process never touches a runner.
+Celery's own signals are not used: its cold shutdown may end a runner that is just handing its
+attempt back (measured: 1 of 13), and its warm one sometimes hangs (3 of 19). Watchdogs end the
+attempts; the main process never touches a runner.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ class MainProcess:
         self._exit_code = os.EX_OK
 
     def set_signal_handlers(self) -> None:
-        """TERM and INT stop this worker; QUIT, or a second of any, stops it now. For the main thread."""
+        """TERM and INT stop this worker; QUIT, or a second of any, stops it now.
+
+        For the main thread.
+        """
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         # The alarm of a worker that SIGHUP has just replaced by this one: it passes through exec.
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -44,7 +49,10 @@ class MainProcess:
             signal.signal(number, self._on_signal)
 
     def stop(self, level: ShutdownLevel) -> None:
-        """Let the watchdogs know, and set a limit to this process. May come again, and from a signal handler."""
+        """Let the watchdogs know, and set a limit to this process.
+
+        May come again, and from a signal handler.
+        """
         if os.getpid() != self._pid:
             return  # a child that was forked just now, and has not set its own handlers yet
         if level <= self.flag.level:
@@ -64,7 +72,8 @@ class MainProcess:
             os.write(2, f"{as_set}\n".encode())
 
     def give_up(self) -> None:
-        """End this worker as if it was told to, with an exit code that says otherwise. From any thread.
+        """End this worker as if it was told to, with an exit code that says otherwise. From any
+        thread.
 
         If the main thread hangs, in its own shutdown perhaps, the alarm ends it.
         """
@@ -96,18 +105,23 @@ class MainProcess:
         )
 
     def _limit(self, seconds: float) -> None:
-        """Let the kernel end this process after ``seconds``, also when Python hangs; never later than it would."""
+        """Let the kernel end this process after ``seconds``, also when Python hangs; never later
+        than it would.
+        """
         left, _ = signal.getitimer(signal.ITIMER_REAL)
         signal.setitimer(signal.ITIMER_REAL, min(left, seconds) if left else seconds)
 
     def _announcement(self, level: ShutdownLevel) -> str:
         if level is ShutdownLevel.STOP_NOW:
             grace = f"{self._settings.cancel_grace:g}s"
-            return f"{self._name} stops now: what runs is handed back, and killed if it has not left after {grace}."
+            return (
+                f"{self._name} stops now: what runs is handed back, and killed if it has not "
+                f"left after {grace}."
+            )
         grace = f"{self._settings.drain_grace:g}s"
         return (
-            f"{self._name} was told to stop and takes no new work. What runs has {grace} to end (UNSTUCK_DRAIN_GRACE); "
-            "then it is handed back. TERM again, or QUIT, hands it back now."
+            f"{self._name} was told to stop and takes no new work. What runs has {grace} to end "
+            "(UNSTUCK_DRAIN_GRACE); then it is handed back. TERM again, or QUIT, hands it back now."
         )
 
 
@@ -115,7 +129,10 @@ _main_process: MainProcess | None = None
 
 
 def become_main_process(name: Any) -> MainProcess:
-    """This process becomes the main process of the worker ``name``. Before it forks its first runner."""
+    """This process becomes the main process of the worker ``name``.
+
+    Before it forks its first runner.
+    """
     global _main_process
     _main_process = MainProcess(str(name), settings())
     return _main_process

@@ -1,4 +1,6 @@
-"""A coordinator process whose report consumer has died must end as a failure, whatever its other threads hang in."""
+"""A coordinator process whose report consumer has died must end as a failure, whatever its other
+threads hang in.
+"""
 
 from __future__ import annotations
 

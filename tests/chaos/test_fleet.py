@@ -1,4 +1,6 @@
-"""A whole local fleet, real processes and real signals: jobs run end to end and survive the loss of any process."""
+"""A whole local fleet, real processes and real signals: jobs run end to end and survive the loss of
+any process.
+"""
 
 from __future__ import annotations
 
@@ -250,8 +252,9 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(
     code = (
         "import sys; from celery import Celery; app = Celery(broker=sys.argv[1], "
         "broker_transport_options={'global_keyprefix': 'unstuck:celery:'}); "
-        "app.send_task('unstuck.submit', kwargs={'spec': {'name': 'foreign', 'groups': [{'name': 'g', "
-        "'spark': False, 'steps': [{'python': 'examples.noop:start'}]}]}, 'key': 'foreign-1'}, queue='control')"
+        "app.send_task('unstuck.submit', kwargs={'spec': {'name': 'foreign', 'groups': [{'name': "
+        "'g', 'spark': False, 'steps': [{'python': 'examples.noop:start'}]}]}, 'key': "
+        "'foreign-1'}, queue='control')"
     )
     subprocess.run([sys.executable, "-c", code, fleet.redis_url], check=True, cwd="/")
     found = wait_until(lambda: client.jobs(name="foreign"), 20, "the job to be submitted")
@@ -335,7 +338,9 @@ def spark_stage(tmp_path: Path) -> dict[str, Any]:
 def test_a_running_spark_stage_is_canceled_in_under_five_seconds(
     client: Client, tmp_path: Path
 ) -> None:
-    """One of three tries at least: a machine that is busy with other things may make one of them late, not all."""
+    """One of three tries at least: a machine that is busy with other things may make one of them
+    late, not all.
+    """
     for _ in range(3):
         (tmp_path / "started").unlink(missing_ok=True)
         job = client.submit({"name": "cancel-spark", "groups": [spark_stage(tmp_path)]}).id

@@ -1,4 +1,6 @@
-"""A real fleet on a line that loses one reply in twenty, those of handshakes included: its work is done."""
+"""A real fleet on a line that loses one reply in twenty, those of handshakes included: its work is
+done.
+"""
 
 from __future__ import annotations
 

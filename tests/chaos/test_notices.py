@@ -1,4 +1,6 @@
-"""Receivers that are away, refuse, hang and answer twice, while the coordinators that send to them are killed."""
+"""Receivers that are away, refuse, hang and answer twice, while the coordinators that send to them
+are killed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A real fleet and a Redis that restarts, freezes, goes away or forgets: nobody's work is taken for that.
+"""A real fleet and a Redis that restarts, freezes, goes away or forgets: nobody's work is taken for
+that.
 
 Every step writes down that it began, so that a second run of it is seen whatever the records say.
 """
@@ -218,8 +219,9 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
     goes_on = client.submit({"name": "goes-on", "groups": [work.group("goes-on", gate="later")]}).id
     wait_until(work.began("ends", "goes-on"), 60, "both to run")
     coordinators = [child for child in fleet.processes if child.name.startswith("coordinator")]
-    # Given: whoever keeps the lease is the last one to come back, so that coordinators sweep before it renews. Its
-    # runner stands still as well, for it would replace a watchdog that is stopped alone.
+    # Given: whoever keeps the lease is the last one to come back, so that coordinators sweep before
+    # it renews. Its runner stands still as well, for it would replace a watchdog that is stopped
+    # alone.
     runner = runner_of(client, goes_on)
     with _stopped(watchdog_of(runner)), _stopped(runner):
         with trouble(server):
@@ -279,7 +281,9 @@ def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: 
 def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
     client: Client, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
-    """Its marker stands, and its lapsed lease tells the rest: the next attempt takes the work over."""
+    """Its marker stands, and its lapsed lease tells the rest: the next attempt takes the work
+    over.
+    """
     groups = [work.group("only", gate="go"), {"name": "end", "needs": ["only"]}]
     job = client.submit({"name": "unsent", "groups": groups})
     wait_until(work.began("only"), 60, "it to run")
@@ -357,7 +361,9 @@ def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
 def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
-    """The worker's main process stands still, so that wake-ups lie in the queue, from which they are deleted."""
+    """The worker's main process stands still, so that wake-ups lie in the queue, from which they
+    are deleted.
+    """
     (light,) = [child for child in fleet.processes if child.name.startswith("light")]
     assert light.pid is not None
     main, queue = psutil.Process(light.pid), KEYS.queue("light")
@@ -400,7 +406,9 @@ def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
 def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_repeats_no_work(
     client: Client, store: redis.Redis, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
-    """As by a failover to a replica that lagged: the offers that were taken since then stand again."""
+    """As by a failover to a replica that lagged: the offers that were taken since then stand
+    again.
+    """
     groups = [
         work.group("early", gate="end"),
         work.group("ended", gate="a"),
@@ -413,7 +421,8 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     files = server.folder / "appendonlydir"
     shutil.copytree(files, server.folder / "then")
 
-    # Two seconds that Redis forgets: two groups end, and one of the freed runners claims the waiting one.
+    # Two seconds that Redis forgets: two groups end, and one of the freed runners claims the
+    # waiting one.
     work.open("a")
     wait_until(work.began("late"), 30, "the waiting group to run")
     wait_until(lambda: client.show(job).done == 2, 30, "both to have ended")

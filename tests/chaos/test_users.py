@@ -1,4 +1,6 @@
-"""What users do to a real fleet: cancel many at once, retry what failed, kill its workers with their own steps."""
+"""What users do to a real fleet: cancel many at once, retry what failed, kill its workers with
+their own steps.
+"""
 
 from __future__ import annotations
 

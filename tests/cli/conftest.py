@@ -1,4 +1,6 @@
-"""The command line as a user has it: real processes against a real Valkey, and a fleet that is played by hand."""
+"""The command line as a user has it: real processes against a real Valkey, and a fleet that is
+played by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Exit codes are a promise to scripts, and an error that was to be expected shows no traceback (``Cli`` looks)."""
+"""Exit codes are a promise to scripts, and an error that was to be expected shows no traceback
+(``Cli`` looks).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def bad(tmp_path: Path) -> Path:
     return path
 
 
-# -- 0 and 1 --------------------------------------------------------------------------------------------------
+# -- 0 and 1 ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.variant
@@ -66,7 +68,7 @@ def test_watching_a_job_that_finished_is_0_and_one_that_failed_is_1(cli: Cli, ha
     assert f"unstuck show {broken}" in done.stdout
 
 
-# -- 2 --------------------------------------------------------------------------------------------------------
+# -- 2 ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["submit", "validate"])
@@ -217,7 +219,7 @@ def test_a_shortened_id_that_fits_several_jobs_is_2_and_lists_them(cli: Cli, han
     assert all(job in done.stderr for job in jobs)
 
 
-# -- 3 --------------------------------------------------------------------------------------------------------
+# -- 3 ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.variant
@@ -230,7 +232,7 @@ def test_no_such_job_is_3(cli: Cli, command: str, job: str) -> None:
     assert done.stdout == ""
 
 
-# -- 5 --------------------------------------------------------------------------------------------------------
+# -- 5 ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -291,10 +293,12 @@ ASKS_REDIS = (
     ),
     *("schedule list", "schedule backfill nightly --from 2026-01-01 --to 2026-01-03"),
 )
-# The demo has a server of its own; the page starts without Redis, says that it is away, and goes on when it is there.
+# The demo has a server of its own; the page starts without Redis, says that it is away, and goes on
+# when it is there.
 ASKS_NOBODY = {"run", "validate", "datasets", "stream", "demo", "web"}
 
-# Eight at once, for most of it is waiting: each in a process forked from one that has given a command already.
+# Eight at once, for most of it is waiting: each in a process forked from one that has given a
+# command already.
 _ALL_AT_ONCE = """
 import json, os, sys, time
 import unstuck.client.client, unstuck.doctor.installation_checks  # most of what a command costs
@@ -400,7 +404,7 @@ def test_a_read_only_replica_is_5_and_says_so(
         replica.stop()
 
 
-# -- the rest -------------------------------------------------------------------------------------------------
+# -- the rest --------------------------------------------------------------------------------------
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(cli: Cli) -> None:

@@ -1,4 +1,6 @@
-"""What a person meets before any job: help, completion, suggestions, and usage errors while Redis is away."""
+"""What a person meets before any job: help, completion, suggestions, and usage errors while Redis
+is away.
+"""
 
 from __future__ import annotations
 

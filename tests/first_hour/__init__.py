@@ -1,1 +1,3 @@
-"""The first hour of docs/first-hour.md, as somebody has it who has nothing but the wheel and the page."""
+"""The first hour of docs/first-hour.md, as somebody has it who has nothing but the wheel and the
+page.
+"""

@@ -1,4 +1,6 @@
-"""What a page tells a reader to do: files to save, changes to them, commands to type, and what these print."""
+"""What a page tells a reader to do: files to save, changes to them, commands to type, and what
+these print.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-# A console block, and what is printed, follow each other; a file is named by the sentence above its block.
+# A console block, and what is printed, follow each other; a file is named by the sentence above its
+# block.
 _BLOCK = re.compile(
     r"(?P<above>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -30,7 +33,9 @@ class Save:
 
 @dataclass(frozen=True)
 class Change:
-    """Lines of a file that go, each run of them with the lines that come for it; lines alone stand at its end."""
+    """Lines of a file that go, each run of them with the lines that come for it; lines alone stand
+    at its end.
+    """
 
     name: str
     diff: str
@@ -81,7 +86,9 @@ def read(page: Path) -> list[Save | Change | Command]:
 
 
 def match(shown: str, said: str) -> dict[str, str] | None:
-    """The ids and processes of the page with those of this run; None unless ``said`` has all lines of ``shown``."""
+    """The ids and processes of the page with those of this run; None unless ``said`` has all lines
+    of ``shown``.
+    """
     parts, names = [], []
     for line in filter(str.strip, shown.splitlines()):
         at, pattern = 0, ""

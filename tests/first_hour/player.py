@@ -1,4 +1,6 @@
-"""Does what a page says in an empty folder, with an environment that has the wheel alone, and takes the time."""
+"""Does what a page says in an empty folder, with an environment that has the wheel alone, and takes
+the time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The page of the first hour holds: each of its commands does what the page says, with the wheel alone."""
+"""The page of the first hour holds: each of its commands does what the page says, with the wheel
+alone.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ def test_a_newcomer_who_does_what_the_page_says_sees_what_it_says(tmp_path: Path
 def test_a_page_is_read_as_files_changes_commands_and_what_they_show(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "Save it as `a.py`:\n\n```python\nx = 1\ny = 2\n```\n\nNow change `a.py`:\n\n```diff\n-y = 2\n+y = 3\n```\n\n"
-        "Type:\n\n```console\nls\npytest a.py  # exit code 1\n```\n\nand see\n\n```text\n1 failed\n```\n"
+        "Save it as `a.py`:\n\n```python\nx = 1\ny = 2\n```\n\nNow change `a.py`:\n\n```diff\n-y = "
+        "2\n+y = 3\n```\n\n"
+        "Type:\n\n```console\nls\npytest a.py  # exit code 1\n```\n\nand see\n\n```text\n1 "
+        "failed\n```\n"
     )
     save, change, ls, tested = read(page)
     assert isinstance(change, Change)
@@ -34,7 +38,10 @@ def test_a_page_is_read_as_files_changes_commands_and_what_they_show(tmp_path: P
 
 def test_what_a_page_shows_is_found_by_its_words_and_lends_its_ids_to_later_commands() -> None:
     shown = "shop 20261127T175724-ycv8jq5h RUNNING 3.2s\n ● one   step 1/1  vm:18628\n"
-    said = "before\nshop  20270101T000000-aaaaaaaa  RUNNING  10m2s\n ● other\n ● one  step 1/1  host-7:4711\n"
+    said = (
+        "before\nshop  20270101T000000-aaaaaaaa  RUNNING  10m2s\n ● other\n ● one  step 1/1  "
+        "host-7:4711\n"
+    )
     names = match(shown, said)
     assert names == {"20261127T175724-ycv8jq5h": "20270101T000000-aaaaaaaa", "18628": "4711"}
     assert renamed("kill -9 18628", names) == "kill -9 4711"

@@ -1,4 +1,6 @@
-"""``python -m tests.simulation --seeds 500 --start 0``; a failing seed prints its trace, shrunk, and its replay."""
+"""``python -m tests.simulation --seeds 500 --start 0``; a failing seed prints its trace, shrunk,
+and its replay.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ def play(
 
 
 def mirrored(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
-    """The histories, on the model and on the real store at once; in this process, whatever ``processes`` says."""
+    """The histories, on the model and on the real store at once; in this process, whatever
+    ``processes`` says.
+    """
     with paired_stores() as both:
         yield from map(both.play, range(start, start + seeds))
         answers = len(both.seen)
@@ -157,8 +161,9 @@ def total(results: list[HistoryResult]) -> str:
     faults = sum(v.faults for v in results)
     longest = max((v.fault_free_for for v in results if v.kept), default=0.0)
     return (
-        f"{len(results)} histories: {steps:,} steps, {commits:,} commits, {claims:,} attempts, {commands:,} commands, "
-        f"{faults:,} faults; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
+        f"{len(results)} histories: {steps:,} steps, {commits:,} commits, {claims:,} attempts, "
+        f"{commands:,} commands, {faults:,} faults; all jobs had ended at most {longest:.0f}s "
+        f"after the last trouble (bound {BOUND:.0f}s)"
     )
 
 

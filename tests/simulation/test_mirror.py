@@ -1,4 +1,6 @@
-"""The same histories, played on the model and on the real store code and scripts on a real Valkey at once."""
+"""The same histories, played on the model and on the real store code and scripts on a real Valkey
+at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The model of the store and the scripts on a real Valkey answer the same, and hold the same afterwards."""
+"""The model of the store and the scripts on a real Valkey answer the same, and hold the same
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +221,9 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
 
 @pytest.mark.variant
 def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Redis) -> None:
-    """Records and frozen inputs go, fork values are collected again, runners get the altered plan and parameters."""
+    """Records and frozen inputs go, fork values are collected again, runners get the altered plan
+    and parameters.
+    """
     both = Both(client, lease_ttl=15.0)
     both.begin("o1")
     steps = iter(range(100))
@@ -277,7 +281,9 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
 
 @pytest.mark.variant
 def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> None:
-    """Packages and aborts of three jobs in any order: each answer, and what stands in the log at the end."""
+    """Packages and aborts of three jobs in any order: each answer, and what stands in the log at
+    the end.
+    """
     seen: set[tuple[Any, ...]] = set()
     for seed in range(20):
         seen |= _agree_on_the_slot(str(tmp_path / str(seed)), random.Random(seed))
@@ -334,7 +340,9 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
 
 
 def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Redis) -> None:
-    """Whoever finishes after the term finds the job due already and leaves it so; the late pass must leave it too."""
+    """Whoever finishes after the term finds the job due already and leaves it so; the late pass
+    must leave it too.
+    """
     store = Store(Settings(prefix="model", lock_ttl=0.002), client)
     lease = Lease(client, KEYS, 15.0, "c")
     submit(client)
@@ -369,7 +377,9 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     "status", [Status.FINISHED, Status.FAILED, Status.CANCELED, Status.STOPPED]
 )
 def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status) -> None:
-    """A coordinator that could not decide it was frozen meanwhile, and another one brought it to its end."""
+    """A coordinator that could not decide it was frozen meanwhile, and another one brought it to
+    its end.
+    """
     store = Store(Settings(prefix="model"), client)
     submit(client)
     client.hset(KEYS.of("both").job, "status", status)

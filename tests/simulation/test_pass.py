@@ -60,7 +60,9 @@ def test_wake_ups_that_cannot_be_sent_do_not_stop_the_sweep(
 def stands_still(
     fault_free: FaultFree, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
 ) -> None:
-    """The next pass stands still behind its lock, for so long that the lock lapses and another coordinator goes on."""
+    """The next pass stands still behind its lock, for so long that the lock lapses and another
+    coordinator goes on.
+    """
     begin = fault_free.reconciler.store.begin
 
     def late(job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
@@ -75,7 +77,9 @@ def stands_still(
 
 
 def test_a_pass_that_stood_still_takes_its_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what others wrote meanwhile would read as written before the clock was set back, and count from before."""
+    """Else what others wrote meanwhile would read as written before the clock was set back, and
+    count from before.
+    """
     fault_free = FaultFree(1)
     began = fault_free.now
     stands_still(fault_free, monkeypatch, partial(fault_free.claim, fault_free.offers[0]))
@@ -86,7 +90,9 @@ def test_a_pass_that_stood_still_takes_its_time_again(monkeypatch: pytest.Monkey
 
 
 def test_a_pass_that_stood_still_starts_no_retry_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read with a time from before it was written, a backoff looks like one from before the clock was set back."""
+    """Read with a time from before it was written, a backoff looks like one from before the clock
+    was set back.
+    """
     fault_free = FaultFree(1, retry={"max": 3, "backoff": "5s", "max_backoff": "5s"})
     token = fault_free.claim(fault_free.offers[0])
     fault_free.deliver()

@@ -1,4 +1,6 @@
-"""Histories of schedules keep every promise; planted bugs break one; the real store and its scripts play them too."""
+"""Histories of schedules keep every promise; planted bugs break one; the real store and its scripts
+play them too.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,9 @@ def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
 
 
 class QuietStage:
-    """A stage on which nothing goes wrong, with the rules and one schedule that reads a stream at its ticks."""
+    """A stage on which nothing goes wrong, with the rules and one schedule that reads a stream at
+    its ticks.
+    """
 
     bound = 12.0
 
@@ -233,7 +237,9 @@ def test_the_real_store_of_schedules_and_its_scripts_play_the_same_histories() -
         assert wanted <= mirror.seen
 
         class Later(MirroredSchedules):
-            """A model that is not what the script is: a commit sets the due to what it thinks right."""
+            """A model that is not what the script is: a commit sets the due to what it thinks
+            right.
+            """
 
             def _set_due(self, name: str, change: ScheduleChange) -> None:
                 if change.due is None:

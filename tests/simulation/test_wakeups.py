@@ -1,7 +1,8 @@
 """Nothing that is silent is forgotten while others talk.
 
-A pass begins by pushing the job's due away, and a pass for a report looks at what the report speaks of. While reports
-came in faster than the sweep, nobody ever looked at a dead worker, a lost offer or a lost report of the same job.
+A pass begins by pushing the job's due away, and a pass for a report looks at what the report speaks
+of. While reports came in faster than the sweep, nobody ever looked at a dead worker, a lost offer
+or a lost report of the same job.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def busy() -> FaultFree:
 def talk(
     busy: FaultFree, tokens: Sequence[Token], seconds: float, until: Callable[[], bool]
 ) -> bool:
-    """Reports of ``tokens`` for some time, one every 50 ms, with the sweep as punctual as can be."""
+    """Reports of ``tokens`` for some time, one every 50 ms, with the sweep as punctual as can
+    be.
+    """
     swept, end = busy.now, busy.now + seconds
     while busy.now < end and not until():
         for token in tokens:
@@ -78,7 +81,9 @@ def test_a_lost_report_costs_one_sweep_while_others_report(busy: FaultFree) -> N
 
 
 def test_a_report_puts_off_no_look_whose_time_has_come(busy: FaultFree) -> None:
-    """A pass for a report pushed the due of a lapsed lease away by half a second, and the next sweep was too early."""
+    """A pass for a report pushed the due of a lapsed lease away by half a second, and the next
+    sweep was too early.
+    """
     tokens = [busy.claim(offer) for offer in busy.offers]
     busy.deliver()
     dead, *living = tokens

@@ -1,4 +1,6 @@
-"""The recipes of docs/write-jobs.md that are SQL alone, run as they stand on the page, night after night."""
+"""The recipes of docs/write-jobs.md that are SQL alone, run as they stand on the page, night after
+night.
+"""
 
 from __future__ import annotations
 

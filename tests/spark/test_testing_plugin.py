@@ -1,4 +1,6 @@
-"""The plugin of pytest with a real Spark, in projects of their own, as users have them: whose warnings are errors."""
+"""The plugin of pytest with a real Spark, in projects of their own, as users have them: whose
+warnings are errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The claims of docs/security.md on what whoever writes a spec may do on a worker, each tried there."""
+"""The claims of docs/security.md on what whoever writes a spec may do on a worker, each tried
+there.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Run = Callable[..., Outcome]
 def worker(
     redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[fleet.FleetWorker]:
-    """A worker that may import no steps but those of one module, and has a variable of its environment."""
+    """A worker that may import no steps but those of one module, and has a variable of its
+    environment.
+    """
     environ = {"UNSTUCK_STEP_MODULES": "catalog_steps", "PRECIOUS": "of the worker"}
     with fleet.worker(
         redis_server.url, tmp_path_factory.mktemp("home"), queues="spark", environ=environ
@@ -36,7 +40,8 @@ def worker(
 @pytest.fixture
 def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
     def run(step: dict[str, Any]) -> Outcome:
-        # A runner renews its last attempt until it has left it. That renewal would claim an offer of the same name.
+        # A runner renews its last attempt until it has left it. That renewal would claim an offer
+        # of the same name.
         job = f"job-{os.urandom(4).hex()}"
         offer = fleet.make_offer(
             client, tmp_path / "warehouse", job, {"name": "g", "steps": [step]}

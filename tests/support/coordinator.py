@@ -1,7 +1,7 @@
 """A coordinator for tests: the real parts on a real store, with the broker in the test's own hand.
 
-Wake-ups are counted in ``wake_ups`` and do not go to Celery, and a test takes the offers off the ready sets itself. The
-worker's side is played with the real lease scripts.
+Wake-ups are counted in ``wake_ups`` and do not go to Celery, and a test takes the offers off the
+ready sets itself. The worker's side is played with the real lease scripts.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class Coordinator:
         Args:
             background: publishes and submits.
             collecting: removes staging; `background` if None.
-            clock: monotonic seconds, of the consumer and of the looks at expected jobs; `self.clock` if None.
+            clock: monotonic seconds, of the consumer and of the looks at expected jobs;
+                `self.clock` if None.
         """
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
         self.redis = client or connect(url)
@@ -168,7 +169,9 @@ class Coordinator:
         return [Offer.parse(offer) for _, offer in sorted(found)]
 
     def note_runner(self, name: str, heard: float = 0.0, **fields: Any) -> None:
-        """As if the watchdog of a runner of queue ``light`` had described it ``heard`` seconds ago."""
+        """As if the watchdog of a runner of queue ``light`` had described it ``heard`` seconds
+        ago.
+        """
         known: dict[str, Any] = {
             "host": "host-9",
             "pid": 77,
@@ -248,7 +251,8 @@ class Coordinator:
     def claim(self, offer: Offer, claimant: str = "runner1") -> Taken:
         """Take this very offer, which is put on a queue of its own for it."""
         self._take_off(offer)
-        # A caller of its own for each offer: a caller that takes again under the same claimant gets the same answer.
+        # A caller of its own for each offer: a caller that takes again under the same claimant gets
+        # the same answer.
         return take(
             self.lease_of(f"{claimant}-{offer.group}-{offer.nonce}"),
             self.redis,
@@ -288,7 +292,9 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of the try to take one offer. ``answer``: CLAIMED, or REFUSED: the offer does not stand."""
+    """What became of the try to take one offer. ``answer``: CLAIMED, or REFUSED: the offer does not
+    stand.
+    """
 
     answer: str
     claim: Claim | None

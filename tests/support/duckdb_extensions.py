@@ -1,4 +1,6 @@
-"""DuckDB with its extensions for Delta tables and S3, in an environment of its own, which the first use installs."""
+"""DuckDB with its extensions for Delta tables and S3, in an environment of its own, which the first
+use installs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ print(json.dumps(duck.execute(sys.argv[1]).fetchall(), default=str))
 
 
 def query(sql: str, environ: Mapping[str, str]) -> list[list[Any]]:
-    """The rows of ``sql``; values that JSON does not know come as text. ``environ``: by which S3 is reached."""
+    """The rows of ``sql``; values that JSON does not know come as text. ``environ``: by which S3 is
+    reached.
+    """
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     python = installed(ENVIRONMENT, "-r", str(REQUIREMENTS))
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""What tests do at failpoints: in their own process with ``armed``, in other processes by a folder of orders."""
+"""What tests do at failpoints: in their own process with ``armed``, in other processes by a folder
+of orders.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Route:
 
 
 class Once:
-    """Calls ``do`` when for the ``nth`` time (from 0) one of ``points`` is reached, and never again."""
+    """Calls ``do`` when for the ``nth`` time (from 0) one of ``points`` is reached, and never
+    again.
+    """
 
     def __init__(self, do: Callable[[], object], points: Collection[Point], nth: int = 0) -> None:
         self._do, self._points, self._left = do, points, nth
@@ -120,7 +124,8 @@ class Effect(StrEnum):
     FREEZE = "freeze"  # SIGSTOP; after SIGCONT the process goes on from here
     RAISE = "raise"  # an error that nobody expects
     PASS = "pass"  # nothing; the order stands, so that a test learns of all who passed
-    LOSE = "lose"  # the error of redis-py when a reply is lost: what was asked of the store was done all the same
+    # The error of redis-py when a reply is lost: what was asked of the store was done all the same.
+    LOSE = "lose"
 
 
 class Armed(RuntimeError):
@@ -138,8 +143,9 @@ def arming(folder: Path) -> dict[str, str]:
 def arm_this_process(folder: str) -> None:
     """Obey the orders in ``folder``.
 
-    A file there is an order for one shot: its name is ``POINT@JOB`` or, for any job, ``POINT``; its text is the effect.
-    The first process that reaches the point takes the order by renaming the file to ``NAME.reached-by-PID``.
+    A file there is an order for one shot: its name is ``POINT@JOB`` or, for any job, ``POINT``; its
+    text is the effect. The first process that reaches the point takes the order by renaming the
+    file to ``NAME.reached-by-PID``.
     """
     arm(lambda point, job: _reached(Path(folder), point, job))
 
@@ -188,8 +194,8 @@ def _do(effect: Effect, point: Point) -> None:
         case Effect.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         case Effect.FREEZE:
-            # To this thread: the kernel may deliver a signal of the process to another thread first, and this one
-            # would go on past the point for a moment.
+            # To this thread: the kernel may deliver a signal of the process to another thread
+            # first, and this one would go on past the point for a moment.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case Effect.RAISE:
             raise Armed(f"this process was armed to fail at {point}")

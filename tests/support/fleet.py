@@ -1,7 +1,7 @@
 """A small fleet for tests: real workers, and a coordinator played by hand.
 
-``make_offer`` writes what a coordinator would have committed, and sends a wake-up; ``outcome`` waits for what the
-runner puts on the record. Nothing here knows how a runner works.
+``make_offer`` writes what a coordinator would have committed, and sends a wake-up; ``outcome``
+waits for what the runner puts on the record. Nothing here knows how a runner works.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def stand(client: redis.Redis, offer: Offer, queue: str) -> None:
 
 
 def send_wake_up(client: redis.Redis, offer: Offer, queue: str) -> None:
-    """Put the offer into the ready set of its queue, and send a wake-up through the server of ``client``."""
+    """Put the offer into the ready set of its queue, and send a wake-up through the server of
+    ``client``.
+    """
     stand(client, offer, queue)
     wake(client, queue)
 
@@ -129,8 +131,8 @@ def claimed(
     """The attempt record, once a runner holds it.
 
     Args:
-        wakes: a queue to which wake-ups are sent meanwhile, as every sweep does: a runner that is being replaced may
-            get one and take nothing.
+        wakes: a queue to which wake-ups are sent meanwhile, as every sweep does: a runner that is
+            being replaced may get one and take nothing.
     """
 
     def held() -> dict[str, Any] | None:
@@ -143,7 +145,9 @@ def claimed(
 
 
 def renewed(client: redis.Redis, offer: Offer) -> None:
-    """Wait until the watchdog knows of the attempt, whose claim the runner told it after the record: it has renewed."""
+    """Wait until the watchdog knows of the attempt, whose claim the runner told it after the
+    record: it has renewed.
+    """
     lease = claimed(client, offer)["lease"]
     wait_until(lambda: attempt(client, offer)["lease"] > lease, 20, f"a renewal for {offer}")
 
@@ -160,7 +164,10 @@ def asleep(client: redis.Redis, runner: psutil.Process) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """True if there is no such process any more. A zombie is gone once all its threads are, and its sockets closed."""
+    """True if there is no such process any more.
+
+    A zombie is gone once all its threads are, and its sockets closed.
+    """
     try:
         process = psutil.Process(pid)
         return not lives(process) and process.num_threads() <= 1
@@ -175,7 +182,9 @@ def outcome(client: redis.Redis, offer: Offer, timeout: float = 20) -> Outcome:
 
 
 def begun(client: redis.Redis, offer: Offer, started: Path, timeout: float = 120) -> None:
-    """Wait until the step of the attempt has made ``started``; one that ended before it came there says so."""
+    """Wait until the step of the attempt has made ``started``; one that ended before it came there
+    says so.
+    """
 
     def made() -> bool:
         assert started.exists() or "outcome" not in (record := attempt(client, offer)), record[
@@ -235,7 +244,10 @@ class FleetWorker:
         ]
 
     def watchdog(self) -> psutil.Process:
-        """That of its only runner. One that was just forked still has the name of its runner for a moment."""
+        """That of its only runner.
+
+        One that was just forked still has the name of its runner for a moment.
+        """
         (found,) = wait_until(lambda: self.watchdogs, 10, "the watchdog")
         return found
 
@@ -246,7 +258,9 @@ class FleetWorker:
         return self.log.read_text(errors="replace")
 
     def story(self, lines: int = 60) -> str:
-        """What it does and did last, for a test that failed: its processes, its log, what they and its JVMs are at."""
+        """What it does and did last, for a test that failed: its processes, its log, what they and
+        its JVMs are at.
+        """
         processes, said = _below(self.process.pid), self.text()
         stacks = [_stacks(pid) for pid in (self.process.pid, *(one.pid for one in processes))]
         jvms = [one for one in processes if "java" in command_line(one)]
@@ -287,7 +301,8 @@ def worker(
 ) -> Iterator[FleetWorker]:
     """A worker that listens to ``queues``; ended, with all that it started, when the block is left.
 
-    ``program``: the module that is run, with the arguments of ``celery``; ``python``: by which Python, newly started.
+    ``program``: the module that is run, with the arguments of ``celery``; ``python``: by which
+    Python, newly started.
     """
     log = folder / f"worker-{os.urandom(2).hex()}.log"
     settings = {

@@ -31,7 +31,9 @@ class Looks:
 
 @contextmanager
 def readers(polls: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Call each of ``polls`` repeatedly within the block, and raise the first error at the end of the block."""
+    """Call each of ``polls`` repeatedly within the block, and raise the first error at the end of
+    the block.
+    """
     stop = threading.Event()
     errors: list[BaseException] = []
 

@@ -1,4 +1,6 @@
-"""How slow the machine is now, so that a limit in seconds fails no test because the machine is busy."""
+"""How slow the machine is now, so that a limit in seconds fails no test because the machine is
+busy.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 SLOWNESS = "TEST_SLOWNESS"  # in the environment: how slow the machine was when the tests began
-WORK = "import asyncio, email.message, http.client, logging.config, multiprocessing.pool, unittest.mock, xml.sax"
-IDLE = 0.15  # seconds that a process takes for this work on the idle machine for which the limits were written
+WORK = (
+    "import asyncio, email.message, http.client, logging.config, multiprocessing.pool, "
+    "unittest.mock, xml.sax"
+)
+# Seconds that a process takes for this work on the idle machine for which the limits were written.
+IDLE = 0.15
 
 
 def slowness() -> float:
@@ -22,14 +28,16 @@ def slowness() -> float:
 
 
 def seconds(idle: float) -> float:
-    """A timeout for what takes at most ``idle`` seconds on an idle machine: three times that, and longer on a machine
-    that was busy when the tests began. Only where a call wants one: whatever hangs is ended with its test.
+    """A timeout for what takes at most ``idle`` seconds on an idle machine: three times that, and
+    longer on a machine that was busy when the tests began. Only where a call wants one: whatever
+    hangs is ended with its test.
     """
     return 3 * idle * float(os.environ[SLOWNESS])
 
 
 def waited(task: str = "thread-self") -> float:
-    """Seconds for which the kernel has let ``task`` wait for a processor so far; 0 where it does not say.
+    """Seconds for which the kernel has let ``task`` wait for a processor so far; 0 where it does
+    not say.
 
     ``task``: the calling thread; or a process id, for the main thread of that process.
     """
@@ -40,7 +48,9 @@ def waited(task: str = "thread-self") -> float:
 
 
 class Limit:
-    """A limit of ``seconds`` of an idle machine from now on; the machine is measured only when they are over."""
+    """A limit of ``seconds`` of an idle machine from now on; the machine is measured only when they
+    are over.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock``: ``time.process_time`` counts the processor time of this process alone."""
@@ -57,7 +67,9 @@ class Limit:
 
     @property
     def kept(self) -> bool:
-        """False when more time is over than the machine needs, as slow as it is, for ``seconds`` of an idle one."""
+        """False when more time is over than the machine needs, as slow as it is, for ``seconds`` of
+        an idle one.
+        """
         elapsed = self.elapsed
         if elapsed > self._allowed:
             self._allowed = max(self._allowed, self._seconds * slowness())

@@ -1,4 +1,6 @@
-"""Servers of our own that tests may kill, freeze and restart; conditions awaited, never slept for."""
+"""Servers of our own that tests may kill, freeze and restart; conditions awaited, never slept
+for.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def answers(url: str) -> bool:
 
 
 def app_of_strangers(url: str, prefix: str = "unstuck") -> Celery:
-    """The Celery app of people who have nothing of ours installed, as docs/write-jobs.md tells them to make it."""
+    """The Celery app of people who have nothing of ours installed, as docs/write-jobs.md tells them
+    to make it.
+    """
     options = {"global_keyprefix": f"{prefix}:celery:"}
     return Celery(broker=url, broker_transport_options=options, set_as_current=False)
 
@@ -58,9 +62,10 @@ def wait_until(
 ) -> T:
     """The first truthy value of ``predicate``; fails with the last value seen.
 
-    ``timeout`` is what the condition takes at most on an idle machine. The wait lasts three times as long, and longer
-    on a machine that is busy when the time is over (``machine.Limit``). ``every``: seconds between two looks. Unless
-    given, they grow with the wait, to a twentieth of it: a look at processes or at Redis takes time from the others.
+    ``timeout`` is what the condition takes at most on an idle machine. The wait lasts three times
+    as long, and longer on a machine that is busy when the time is over (``machine.Limit``).
+    ``every``: seconds between two looks. Unless given, they grow with the wait, to a twentieth of
+    it: a look at processes or at Redis takes time from the others.
     """
     limit = Limit(3 * timeout)
     while not (value := predicate()):
@@ -105,7 +110,8 @@ class RedisServer:
 
         def up() -> bool:
             assert process.poll() is None, (
-                f"the test Valkey did not start; its log: {log.read_text() if log.exists() else None}"
+                "the test Valkey did not start; its log: "
+                f"{log.read_text() if log.exists() else None}"
             )
             return answers(self.url)
 

@@ -1,4 +1,6 @@
-"""The wheel of this checkout, and environments that have it, with what it requires and nothing else."""
+"""The wheel of this checkout, and environments that have it, with what it requires and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def built(folder: Path) -> Path:
         str(folder),
         str(copy),
     ]
-    # An older one than pyproject.toml asks for is replaced by pip for the build alone, from the package index.
+    # An older one than pyproject.toml asks for is replaced by pip for the build alone, from the
+    # package index.
     alone = [] if int(version("setuptools").partition(".")[0]) < 77 else ["--no-build-isolation"]
     done = subprocess.run([*command, *alone], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -48,7 +51,9 @@ def built(folder: Path) -> Path:
 
 
 def required(extra: str = "", *more: str) -> set[str]:
-    """The distributions that ``pip install unstuck[extra] more`` brings, by what each says that it requires."""
+    """The distributions that ``pip install unstuck[extra] more`` brings, by what each says that it
+    requires.
+    """
     found: set[str] = {*more}
     todo = [Requirement(f"unstuck[{extra}]" if extra else "unstuck"), *map(Requirement, more)]
     while todo:
@@ -68,7 +73,10 @@ def required(extra: str = "", *more: str) -> set[str]:
 
 
 def linked(folder: Path, wheel: Path, extra: str, *more: str) -> Path:
-    """An environment with the wheel, and with links to what it requires, and to ``more``. Its Python."""
+    """An environment with the wheel, and with links to what it requires, and to ``more``.
+
+    Its Python.
+    """
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     there = folder / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
@@ -82,7 +90,10 @@ def linked(folder: Path, wheel: Path, extra: str, *more: str) -> Path:
 
 
 def installed(folder: Path, wheel: Path, extra: str) -> Path:
-    """An environment into which pip has installed the wheel with all that it requires. Its Python."""
+    """An environment into which pip has installed the wheel with all that it requires.
+
+    Its Python.
+    """
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     install(python, f"{wheel}[{extra}]" if extra else str(wheel))

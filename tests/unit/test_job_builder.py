@@ -1,4 +1,6 @@
-"""A job in Python compiles to the spec of a YAML file; what is wrong is refused on the line that says it."""
+"""A job in Python compiles to the spec of a YAML file; what is wrong is refused on the line that
+says it.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ def only_spark(spark: Any) -> None: ...
 
 
 def refusal(wrong: Any) -> str:
-    """What the job says that ``wrong`` is given, without its place, which is a line of this file."""
+    """What the job says that ``wrong`` is given, without its place, which is a line of this
+    file.
+    """
     one = Job("one", params={"dya": date})
     one.group(output="made")(step)
     with pytest.raises(SpecError) as raised:

@@ -1,4 +1,6 @@
-"""The API on a real fleet: each answer is that of the command, and fits the schema; nothing that is sent breaks it."""
+"""The API on a real fleet: each answer is that of the command, and fits the schema; nothing that is
+sent breaks it.
+"""
 
 from __future__ import annotations
 
@@ -296,7 +298,9 @@ class Step(NamedTuple):
 
 
 def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None:
-    """Given the jobs of the fleet, when each POST is sent, then it is done, done already, or refused."""
+    """Given the jobs of the fleet, when each POST is sent, then it is done, done already, or
+    refused.
+    """
     held, failed, letter = site.names["held"], site.names["failed"], site.names["dropped"]
     by = {"by": "api-test", "reason": "seen <b>"}
     nightly = yaml.safe_load(SPEC.replace("sent", "rare")) | {
@@ -564,7 +568,9 @@ ODD = [
 
 @pytest.mark.variant
 def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
-    """Each value stands in each place of a path, and in each query parameter and each field of a body of its route."""
+    """Each value stands in each place of a path, and in each query parameter and each field of a
+    body of its route.
+    """
     asked = 0
     schedule = {
         "name": "fuzzed",
@@ -677,7 +683,9 @@ def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(
 
 
 def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
-    """Given a token, a caller without one is refused with a problem; a foreign site can do nothing, cookie or not."""
+    """Given a token, a caller without one is refused with a problem; a foreign site can do nothing,
+    cookie or not.
+    """
     token = TOKEN
     made = create_app(site.client, Access.of("127.0.0.1", token))
     api = TestClient(made, ROOT, raise_server_exceptions=False)

@@ -1,4 +1,6 @@
-"""What somebody who means harm, or another site in the same browser, gets from the page: nothing, and a sentence."""
+"""What somebody who means harm, or another site in the same browser, gets from the page: nothing,
+and a sentence.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,7 @@ def routes() -> list[tuple[str, set[str]]]:
     return sorted(found.items())
 
 
-# -- another site in the same browser ------------------------------------------------------------------------------
+# -- another site in the same browser --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -224,14 +226,16 @@ def test_a_form_of_the_page_itself_is_taken(served: ServedPage, store: Client, j
 def test_a_proxy_makes_no_page_without_a_token_public(
     served: ServedPage, guarded: ServedPage, name: str
 ) -> None:
-    """A proxy may call it by a loopback address, whatever the name was by which it was asked itself."""
+    """A proxy may call it by a loopback address, whatever the name was by which it was asked
+    itself.
+    """
     answer = ask(served, "/", **{name: "192.0.2.7"})
     assert answer.status == 403
     assert "--token-file" in answer.text
     assert ask(guarded, "/", Authorization=f"Bearer {TOKEN}", **{name: "192.0.2.7"}).status == 200
 
 
-# -- who has no token ----------------------------------------------------------------------------------------------
+# -- who has no token ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -351,7 +355,7 @@ def test_the_log_of_the_page_holds_no_token(guarded: ServedPage) -> None:
     assert TOKEN not in guarded.log.read_text()
 
 
-# -- a page that only shows ----------------------------------------------------------------------------------------
+# -- a page that only shows ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -377,7 +381,7 @@ def test_a_page_that_only_shows_takes_no_action(
     assert intent(store, job) == "run"
 
 
-# -- odd requests --------------------------------------------------------------------------------------------------
+# -- odd requests ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -466,7 +470,10 @@ def test_every_answer_forbids_what_a_page_need_not_do(
 def test_a_body_without_end_is_cut_off(served: ServedPage, job: str) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as link:
         link.sendall(
-            f"POST /jobs/{job}/pause HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+            (
+                f"POST /jobs/{job}/pause HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+                "chunked\r\n\r\n"
+            ).encode()
         )
         sent, answered = 0, b""
         link.setblocking(False)
@@ -519,7 +526,9 @@ def test_a_form_of_a_thousand_fields_and_one_that_is_none_do_nothing(
 
 
 def test_clients_that_send_and_read_nothing_keep_nobody_out(served: ServedPage) -> None:
-    """Given a thousand connections that are idle or stop in the middle of a request; then another one is answered."""
+    """Given a thousand connections that are idle or stop in the middle of a request; then another
+    one is answered.
+    """
     with ExitStack() as ends:
         for number in range(1000):
             link = ends.enter_context(

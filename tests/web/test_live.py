@@ -1,4 +1,6 @@
-"""A screen that stays open: it follows what happens, disturbs nobody who types, and says when it cannot ask."""
+"""A screen that stays open: it follows what happens, disturbs nobody who types, and says when it
+cannot ask.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def store(server: RedisServer, tmp_path: Path) -> Iterator[Client]:
 
 
 def look_again(page: Page) -> None:
-    """As a tab does that comes into sight; else tests would wait for the seconds between two looks."""
+    """As a tab does that comes into sight; else tests would wait for the seconds between two
+    looks.
+    """
     page.evaluate("htmx.trigger(document.body, 'again')")
 
 

@@ -1,4 +1,6 @@
-"""The page of a real fleet in a real browser: what people see while work goes on, fails, and is acted on."""
+"""The page of a real fleet in a real browser: what people see while work goes on, fails, and is
+acted on.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,11 @@ def strange(spark, ctx, text):
     ctx.log.info(text)
     raise ValueError(text)
 """
-# Each would do something if it were not shown as text: to a browser, to a terminal, to the direction of a line.
+# Each would do something if it were not shown as text: to a browser, to a terminal, to the
+# direction of a line.
 STRANGE = (
-    "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><svg onload=alert(3)> javascript:alert(4) "
-    "\x1b[31mred\x1b[0m \u202egnp.exe {{ 7*7 }}"
+    "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><svg onload=alert(3)> "
+    "javascript:alert(4) \x1b[31mred\x1b[0m \u202egnp.exe {{ 7*7 }}"
 )
 
 
@@ -104,7 +107,9 @@ def group(name: str, step: str, needs: tuple[str, ...] = (), **more: Any) -> dic
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Path]:
-    """A file for which the job waits; it is there after the test, so that the next job finds an idle runner."""
+    """A file for which the job waits; it is there after the test, so that the next job finds an
+    idle runner.
+    """
     yield tmp_path / "gate"
     (tmp_path / "gate").touch()
 

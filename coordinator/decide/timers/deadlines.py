@@ -1,4 +1,6 @@
-"""When a job, a group or an attempt must be looked at again: pure functions, to decide and to explain with."""
+"""When a job, a group or an attempt must be looked at again: pure functions, to decide and to
+explain with.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from unstuck.tasks.spec.retry import RetryPolicy
 
 S = GroupState
 MAX_PUBLISH_WAIT = 60.0
-PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
+# Seconds without a sign of life after which a try of publishing counts as hanging, at first.
+PUBLISH_HANGS = 120.0
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
-IDLE_LOOK = 600.0  # seconds between looks at a job without an attempt, beside the times that stand on its record
+# Seconds between looks at a job without an attempt, beside the times that stand on its record.
+IDLE_LOOK = 600.0
 
 
 def offer_again_at(record: GroupRecord, env: Environment) -> float:
@@ -34,7 +38,8 @@ def queue_timeout_at(
 ) -> float | None:
     """When a group that nobody claims is given up; None if never, or while nobody may claim it.
 
-    A time ahead of the clock has not come here, but counts from now: what came too early would be a false failure.
+    A time ahead of the clock has not come here, but counts from now: what came too early would be a
+    false failure.
     """
     if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
@@ -64,7 +69,8 @@ def publish_at(job: JobRecord, env: Environment) -> float:
 
 
 def publish_hangs_at(job: JobRecord) -> float:
-    """When the try of publishing that is under way counts as hanging, if it gives no sign of life until then.
+    """When the try of publishing that is under way counts as hanging, if it gives no sign of life
+    until then.
 
     Each try that hangs leaves a thread behind, so it is given longer from time to time.
     """
@@ -74,9 +80,11 @@ def publish_hangs_at(job: JobRecord) -> float:
 
 
 def publish_silent(job: JobRecord, env: Environment) -> float:
-    """Seconds for which the try of publishing under way has given no sign of life. 0 without a try that was watched.
+    """Seconds for which the try of publishing under way has given no sign of life. 0 without a try
+    that was watched.
 
-    Coordinators that were all away have lost the try with them: that says nothing about the warehouse.
+    Coordinators that were all away have lost the try with them: that says nothing about the
+    warehouse.
     """
     if (
         not job.phase.under_way
@@ -88,9 +96,11 @@ def publish_silent(job: JobRecord, env: Environment) -> float:
 
 
 def due_at(state: JobState, env: Environment, more: bool = False) -> float:
-    """When this job must be decided again even if nobody says anything. Every non-terminal job has such a time.
+    """When this job must be decided again even if nobody says anything. Every non-terminal job has
+    such a time.
 
-    A job without an attempt, as one that is paused, can miss nothing but a command, which makes the job due itself.
+    A job without an attempt, as one that is paused, can miss nothing but a command, which makes the
+    job due itself.
     """
     now = env.now
     if more:
@@ -116,6 +126,6 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
             times.append(lease + 0.01 if lease > now else now + 0.5)
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
-    # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
-    # makes room wakes the job.
+    # A time that has come but could not be used (no room, no allowance, a grace) needs no early
+    # look: the event that makes room wakes the job.
     return max(min((at for at in times if at > now), default=later), soon)

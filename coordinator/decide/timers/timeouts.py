@@ -1,7 +1,8 @@
 """Timeouts of the time in a queue and of the whole job.
 
-The user's intent stands above every timeout: none applies under a pause, a cancel or a force-stop. The watchdog beside
-the runner holds the timeouts of a step and of a group's steps (``tasks.watchdog.policy``).
+The user's intent stands above every timeout: none applies under a pause, a cancel or a force-stop.
+The watchdog beside the runner holds the timeouts of a step and of a group's steps
+(``tasks.watchdog.policy``).
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ S = GroupState
 
 
 def check_queue_timeouts(draft: Draft) -> None:
-    """A group that nobody claims within ``queue_timeout`` fails for good: the same queue would not help.
+    """A group that nobody claims within ``queue_timeout`` fails for good: the same queue would not
+    help.
 
-    A claim that arrives in between wins, since the commit checks once more that there is none. After an outage of the
-    sweep, in which perhaps nobody could claim, runners have one lease term to claim, as they have to renew.
+    A claim that arrives in between wins, since the commit checks once more that there is none.
+    After an outage of the sweep, in which perhaps nobody could claim, runners have one lease term
+    to claim, as they have to renew.
     """
     if not draft.env.takeover:
         return
@@ -32,7 +35,8 @@ def check_queue_timeouts(draft: Draft) -> None:
         if at is None or spec.queue_timeout is None or draft.is_over(group_id):
             continue
         if record.since > draft.env.now + CLOCK_SLACK:
-            # The clock was set back. The time is counted from now, or the group would fail too early.
+            # The clock was set back. The time is counted from now, or the group would fail too
+            # early.
             draft.put(group_id, replace(record, since=draft.env.now))
         elif at <= draft.env.now:
             if draft.commit_is_full():
@@ -50,14 +54,19 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
     else:
         who = f"no runner listens on queue {queue}"
         what = f"start one (celery -A unstuck.tasks worker -Q {queue}) and submit the job again"
-    text = f"nobody took it within its queue_timeout of {format_duration(seconds)}; {who}; {what} (not worth a retry)"
+    text = (
+        f"nobody took it within its queue_timeout of {format_duration(seconds)}; {who}; {what} "
+        "(not worth a retry)"
+    )
     return Reason("QUEUE_TIMEOUT", text)
 
 
 def check_job_timeout(draft: Draft) -> None:
-    """Note on the record that the job's time is over: it may end in several commits, and the clock may be set back.
+    """Note on the record that the job's time is over: it may end in several commits, and the clock
+    may be set back.
 
-    Running attempts are stale at once: an instruction would wait for runners that may be why the time ran out.
+    Running attempts are stale at once: an instruction would wait for runners that may be why the
+    time ran out.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.env)
@@ -76,7 +85,8 @@ def check_job_timeout(draft: Draft) -> None:
 
 
 def count_job_time(job: JobRecord, now: float) -> JobRecord:
-    """``job`` with the time that its timeout counts: all but that in PAUSED and HALTED. Its status must be the new one.
+    """``job`` with the time that its timeout counts: all but that in PAUSED and HALTED. Its status
+    must be the new one.
 
     A time that lies ahead was written before the clock was set back; it is counted from now.
     """

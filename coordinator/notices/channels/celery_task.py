@@ -1,4 +1,7 @@
-"""A Celery task of the user's, sent by its name to the user's broker. The id of the task is that of the notice."""
+"""A Celery task of the user's, sent by its name to the user's broker.
+
+The id of the task is that of the notice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A channel carries a notice to one target: its fields are those of the target in ``UNSTUCK_NOTIFY``."""
+"""A channel carries a notice to one target: its fields are those of the target in
+``UNSTUCK_NOTIFY``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class SendFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A notice with what all channels say of it. ``link``: to the page, or empty; ``at``: when it is sent."""
+    """A notice with what all channels say of it. ``link``: to the page, or empty; ``at``: when it
+    is sent.
+    """
 
     notice: Notice
     title: str
@@ -60,7 +64,9 @@ class Channel(Strict, ABC):
 
     @abstractmethod
     def send(self, message: Message, allowed: Allowed) -> str:
-        """Send, within ``timeout``. Returns what the receiver said, in a few words. Raises: SendFailed."""
+        """Send, within ``timeout``. Returns what the receiver said, in a few words. Raises:
+        SendFailed.
+        """
 
     @property
     def hosts(self) -> tuple[str, ...]:

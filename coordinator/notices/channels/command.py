@@ -1,4 +1,6 @@
-"""A command: it gets the notice as JSON on its standard input, runs without a shell, and ends with all it started."""
+"""A command: it gets the notice as JSON on its standard input, runs without a shell, and ends with
+all it started.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _TAIL = 2000  # bytes of what it wrote that are read
 
 
 class Command(Channel):
-    """``command: [PROGRAM, ARGUMENT, …]``, with the environment of the coordinator, without UNSTUCK_NOTIFY."""
+    """``command: [PROGRAM, ARGUMENT, …]``, with the environment of the coordinator, without
+    UNSTUCK_NOTIFY.
+    """
 
     kind: ClassVar[str] = "command"
     command: Annotated[
@@ -33,7 +37,8 @@ class Command(Channel):
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
             given.write(json.dumps(payload(message)).encode())
             given.seek(0)
-            # Files, since a pipe would be waited for until the last process that holds it has ended.
+            # Files, since a pipe would be waited for until the last process that holds it has
+            # ended.
             try:
                 process = subprocess.Popen(
                     self.command,

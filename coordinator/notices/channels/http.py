@@ -1,4 +1,6 @@
-"""Posts a text by HTTP within one time, follows no redirect, and uses the proxy that the environment names."""
+"""Posts a text by HTTP within one time, follows no redirect, and uses the proxy that the
+environment names.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ MOST = 4096  # bytes of an answer that are read
 
 
 def checked_url(url: SecretStr) -> SecretStr:
-    """Raises: ValueError: no address of HTTP. Holds nothing of it, since its path is a secret with many receivers."""
+    """Raises: ValueError: no address of HTTP.
+
+    Holds nothing of it, since its path is a secret with many receivers.
+    """
     try:
         parts = urlsplit(url.get_secret_value())
         _ = parts.port
@@ -46,7 +51,9 @@ def host_of(url: SecretStr) -> str:
 def post(
     url: SecretStr, body: bytes, headers: Mapping[str, str], timeout: float, allowed: Allowed
 ) -> str:
-    """Post ``body``, a JSON text. Returns what was answered. Raises: SendFailed: not with a status of 200 to 299."""
+    """Post ``body``, a JSON text. Returns what was answered. Raises: SendFailed: not with a status
+    of 200 to 299.
+    """
     try:
         with Connecting(timeout) as connecting:
             try:
@@ -113,7 +120,8 @@ def _judged(answer: HTTPResponse, text: str) -> str:
         return said
     if 300 <= answer.status < 400:
         raise SendFailed(
-            f"it answered {answer.status}, a redirect, which is never followed; name the address itself"
+            f"it answered {answer.status}, a redirect, which is never followed; name the address "
+            "itself"
         )
     asked = answer.getheader("Retry-After", "")
     wait = int(asked[:9]) if asked.isascii() and asked.isdecimal() else 0

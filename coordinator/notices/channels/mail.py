@@ -22,7 +22,9 @@ _OWN = "unstuck.invalid"  # the right half of ids; no mail goes there
 
 
 class _Client(smtplib.SMTP):
-    """An SMTP client that connects to an address that is allowed, within the time; by TLS if it has a ``context``."""
+    """An SMTP client that connects to an address that is allowed, within the time; by TLS if it has
+    a ``context``.
+    """
 
     def __init__(
         self, connecting: Connecting, allowed: Allowed, context: ssl.SSLContext | None
@@ -76,7 +78,8 @@ class Mail(Channel):
             or (port and not (port.isdecimal() and 0 < int(port) < 65536))
         ):
             raise ValueError(
-                "expected the host of an SMTP server, such as smtp.example.com or smtp.example.com:2525"
+                "expected the host of an SMTP server, such as smtp.example.com or "
+                "smtp.example.com:2525"
             )
         return value
 
@@ -144,7 +147,10 @@ class Mail(Channel):
 def _said(error: Exception) -> str:
     if isinstance(error, smtplib.SMTPResponseException):
         text = error.smtp_error
-        return f"{error.smtp_code} {text.decode(errors='replace') if isinstance(text, bytes) else text}"
+        return (
+            f"{error.smtp_code} "
+            f"{text.decode(errors='replace') if isinstance(text, bytes) else text}"
+        )
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return "; ".join(
             f"{one}: {code} {why.decode(errors='replace')}"
@@ -154,7 +160,9 @@ def _said(error: Exception) -> str:
 
 
 def mail_of(message: Message, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """The mail: what is sent twice has one Message-ID, and all mails of a problem are one thread."""
+    """The mail: what is sent twice has one Message-ID, and all mails of a problem are one
+    thread.
+    """
     mail = EmailMessage()
     mail["Subject"] = shortened(message.title, 200)
     mail["From"], mail["To"] = sender, ", ".join(to)

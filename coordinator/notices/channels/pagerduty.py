@@ -1,4 +1,7 @@
-"""PagerDuty, and what takes its shape: Events API v2. The end of a problem resolves its incident."""
+"""PagerDuty, and what takes its shape: Events API v2.
+
+The end of a problem resolves its incident.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,9 @@ def pagerduty_event(message: Message, routing_key: str) -> dict[str, object]:
 
 
 class PagerDuty(Channel):
-    """``pagerduty: KEY`` of an Events API v2 integration; ``url`` for the service region of the EU."""
+    """``pagerduty: KEY`` of an Events API v2 integration; ``url`` for the service region of the
+    EU.
+    """
 
     kind: ClassVar[str] = "pagerduty"
     stays_open: ClassVar[bool] = True

@@ -1,6 +1,8 @@
-"""Lateness of jobs that no schedule submits, such as those of a crontab: also of one that never came (pure).
+"""Lateness of jobs that no schedule submits, such as those of a crontab: also of one that never
+came (pure).
 
-A job is expected by its name: from its first submit with a rule ``late`` on, or since a rule of the fleet names it.
+A job is expected by its name: from its first submit with a rule ``late`` on, or since a rule of the
+fleet names it.
 """
 
 from __future__ import annotations
@@ -95,12 +97,16 @@ def expecting(rules: Sequence[Rule]) -> tuple[Rule, ...]:
 
 
 def names_of(rules: Sequence[FleetRule]) -> set[str]:
-    """The names that rules of the fleet expect: written out, since a pattern does not say which jobs there are."""
+    """The names that rules of the fleet expect: written out, since a pattern does not say which
+    jobs there are.
+    """
     return {name for rule in expecting(rules) for name in rule.names if not set("*?[") & set(name)}
 
 
 def looks_back_to(asked: Subscriptions, expected: Expected, now: float, zone: str) -> float | None:
-    """From when on jobs must be known to judge the name at ``now``; None: nothing is to be judged."""
+    """From when on jobs must be known to judge the name at ``now``; None: nothing is to be
+    judged.
+    """
     froms = []
     for key, late in _lates(asked):
         found, told = deadlines(late, zone, now), expected.told.get(key)
@@ -160,7 +166,10 @@ def judge(
             texts[key] = late_text(late, found, zone)
             text = f"{texts[key]}; {_stands(mine)}"
             if forget:
-                text += f". It has not come {GIVEN_UP} times in a row: until it is submitted again, it is not expected"
+                text += (
+                    f". It has not come {GIVEN_UP} times in a row: until it is submitted "
+                    "again, it is not expected"
+                )
             notices += _notice(
                 name, "late", key, to, found.at, now, mine, text, asked.ends("late", to)
             )

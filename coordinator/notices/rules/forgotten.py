@@ -1,4 +1,6 @@
-"""Decides whether a problem that a target was notified of has ended without a notice: Redis has forgotten it (pure)."""
+"""Decides whether a problem that a target was notified of has ended without a notice: Redis has
+forgotten it (pure).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Subject:
 
     @classmethod
     def of_jobs(cls, jobs: Sequence[JobRecord]) -> Subject | None:
-        """Return what is known of the job of a notice, and of the first job of its chain of retries."""
+        """Return what is known of the job of a notice, and of the first job of its chain of
+        retries.
+        """
         if not jobs:
             return None
         told = [told for job in jobs for told in job.told.values()]
@@ -47,7 +51,9 @@ class Subject:
 
     @classmethod
     def of_schedule(cls, record: ScheduleRecord) -> Subject:
-        """Return what is known of a schedule: it is well when a run has ended well and nothing is open."""
+        """Return what is known of a schedule: it is well when a run has ended well and nothing is
+        open.
+        """
         well = 0.0 if record.last_success is None else record.last_success.at
         well = inf if record.status.terminal else well
         unwell = record.problems or record.failures or record.halted
@@ -55,7 +61,9 @@ class Subject:
 
     @classmethod
     def of_expected(cls, text: str, deadline: float) -> Subject:
-        """Return what is known of an expected name: it is well if a look at ``deadline`` or a later one found it so."""
+        """Return what is known of an expected name: it is well if a look at ``deadline`` or a later
+        one found it so.
+        """
         expected = Expected.from_json(text)
         judged = max(expected.judged.values(), default=0.0)
         well = judged >= deadline and not expected.late

@@ -1,7 +1,8 @@
-"""Of which changes of a job somebody is told (pure): from its record before a commit, and its state after.
+"""Of which changes of a job somebody is told (pure): from its record before a commit, and its state
+after.
 
-A problem that was told stands on the record of the job until it is over. So the problem is told once, and its end is
-told to the same targets, also if another coordinator decides then.
+A problem that was told stands on the record of the job until it is over. So the problem is told
+once, and its end is told to the same targets, also if another coordinator decides then.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Subscriptions:
         return self.conditions[word][1] if word in self.conditions else ()
 
     def ends(self, event: str, to: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the targets of a notice that are to be notified of the end of its problem."""
+        """Return those of the targets of a notice that are to be notified of the end of its
+        problem.
+        """
         if event in ("finished", "recovered"):
             return ()
         return tuple(target for target in to if target in self.recovered)
@@ -96,7 +99,8 @@ def tell(
 ) -> Telling:
     """Find the notices of the commit that leads from the record ``before`` to ``state``.
 
-    A run of a schedule tells nothing of its own end: its schedule does. That its job is HALTED no schedule sees.
+    A run of a schedule tells nothing of its own end: its schedule does. That its job is HALTED no
+    schedule sees.
 
     Args:
         due: when the job is decided again.
@@ -159,7 +163,9 @@ class _Telling:
                 self._close(key, but=stays.to if stays else ())
 
     def _note_failure(self) -> None:
-        """The failure stands until a retry ends well, also for who was told that the job before this one failed."""
+        """The failure stands until a retry ends well, also for who was told that the job before
+        this one failed.
+        """
         told = self._asked.told_now(self._job.ended_at, self._env.now, self._asked.to("failed"))
         if (before := self.told.get("failed")) is not None:
             to, ends = (
@@ -266,7 +272,9 @@ class _Telling:
         return self._job.publish_troubled_since if self._job.phase else 0.0, ""
 
     def _waiting_since(self, limit: float) -> tuple[float, str]:
-        """Since when a queue of which the job has an offer has taken nothing of it, and the oldest offer there."""
+        """Since when a queue of which the job has an offer has taken nothing of it, and the oldest
+        offer there.
+        """
         state, oldest = self._state, dict[str, tuple[float, str]]()
         for group in state.by_state[S.QUEUED]:
             attempt = state.attempts.get(group)
@@ -276,7 +284,8 @@ class _Telling:
         for group in (*state.by_state[S.RUNNING], *state.by_state[S.CANCELING]):
             oldest.pop(self._queue(group), None)
         if oldest and min(oldest.values())[0] + limit <= self._env.now:
-            # Before an offer is told, so that one that stood behind others is not: when something ended there last.
+            # Before an offer is told, so that one that stood behind others is not: when something
+            # ended there last.
             for group, record in state.groups.items():
                 if (
                     record.epoch

@@ -1,4 +1,6 @@
-"""The words of a notice of a job (pure): the sentence of ``why``, the first error, what comes next, and what helps."""
+"""The words of a notice of a job (pure): the sentence of ``why``, the first error, what comes next,
+and what helps.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def event_text(event: Event) -> str:
 
 
 def _of_group(explained: Sequence[Explanation], group: str) -> Explanation:
-    """The explanation of ``group``; of a wide fork, in which not all are explained, of another member."""
+    """The explanation of ``group``; of a wide fork, in which not all are explained, of another
+    member.
+    """
     name = split_member(group)[0]
     same = [one for one in explained[1:] if split_member(one.subject)[0] == name]
     return next((one for one in same if one.subject == group), same[0] if same else explained[0])

@@ -1,6 +1,8 @@
-"""The deadlines of ``late``: instants by which a run must have ended well, and the ticks that count for each (pure).
+"""The deadlines of ``late``: instants by which a run must have ended well, and the ticks that count
+for each (pure).
 
-They are ticks of a cron expression, so they come once on the nights when clocks change, on every host alike.
+They are ticks of a cron expression, so they come once on the nights when clocks change, on every
+host alike.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Deadlines:
 def deadlines(late: Late, zone: str, now: float, policy: str = "{}") -> Deadlines:
     """The deadlines of ``late`` at ``now``.
 
-    Runs of the day before a deadline count for it; where ``policy`` has no tick in that day, so does its last tick.
+    Runs of the day before a deadline count for it; where ``policy`` has no tick in that day, so
+    does its last tick.
 
     Args:
         zone: where ``late`` names none.

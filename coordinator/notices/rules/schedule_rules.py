@@ -1,6 +1,8 @@
-"""Of which changes of a schedule somebody is told (pure): from its record before a commit and after it.
+"""Of which changes of a schedule somebody is told (pure): from its record before a commit and after
+it.
 
-A problem that was told stands on the record until a run ends well, so it is told once, not for each retry.
+A problem that was told stands on the record until a run ends well, so it is told once, not for each
+retry.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def tell_of_schedule(
     events: Sequence[Mapping[str, Any]],
     zone: str,
 ) -> Telling:
-    """Judge the commit that leads from ``before`` to ``after``, which ``view`` shows, with ``events``.
+    """Judge the commit that leads from ``before`` to ``after``, which ``view`` shows, with
+    ``events``.
 
     Args:
         zone: of local times, where neither the rule nor the schedule names one.
@@ -95,7 +98,8 @@ class _Telling:
             if failed and not self._stands("failed"):  # it failed and ended well within one look
                 self._open("failed", "failed", float(failed[0]["at"]), str(failed[0]["job"]))
             for key in self._standing():
-                # What no rule watches any more would otherwise stand for ever, and keep each later end from being told.
+                # What no rule watches any more would otherwise stand for ever, and keep each later
+                # end from being told.
                 if _ends_with_success(key) or (
                     key != "backfill" and key not in self._asked.conditions
                 ):
@@ -112,14 +116,17 @@ class _Telling:
                 again=True,
             )
         if record.failures and record.first_error is not None:
-            # Who is told that it is HALTED, which no run has mended yet, is not told of the failure as well.
+            # Who is told that it is HALTED, which no run has mended yet, is not told of the failure
+            # as well.
             halted = self.told["halted"].to if self._stands("halted") else ()
             self._open(
                 "failed", "failed", record.first_error.at, record.first_error.job, but=halted
             )
 
     def ended(self) -> None:
-        """The schedule has ended: nothing of it is a problem any more if its last run ended well, or it was STOPPED."""
+        """The schedule has ended: nothing of it is a problem any more if its last run ended well,
+        or it was STOPPED.
+        """
         stopped = self._record.status is ScheduleStatus.STOPPED
         if stopped or self._runs["RUN_FINISHED"]:
             for key in self._standing():
@@ -129,7 +136,9 @@ class _Telling:
             self.backfill()
 
     def backfill(self) -> None:
-        """Judge the backfill: FAILED is a problem until its failed ticks are done or skipped, or it is canceled."""
+        """Judge the backfill: FAILED is a problem until its failed ticks are done or skipped, or it
+        is canceled.
+        """
         one, to = self._record.backfill, self._asked.to("failed")
         if one is not None and one.halted is not None and not one.over:
             if to and (self._backfill_failed or not self._stands("backfill")):
@@ -242,7 +251,9 @@ class _Telling:
         late: Late | None = None,
         deadline: Deadlines | None = None,
     ) -> None:
-        """A problem stands: it is told, unless it was already, or a short while ago; ``again``: in any case."""
+        """A problem stands: it is told, unless it was already, or a short while ago; ``again``: in
+        any case.
+        """
         if key not in self._asked.conditions:
             return
         last = self.told.get(key)
@@ -304,7 +315,9 @@ class _Telling:
 
 
 def told_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice, ...]:
-    """The end of what stands of a schedule that is removed, to those who asked to be told of it: nobody else could."""
+    """The end of what stands of a schedule that is removed, to those who asked to be told of it:
+    nobody else could.
+    """
     standing = [told for told in record.told.values() if not told.over and told.ends]
     if not standing:
         return ()
@@ -321,18 +334,25 @@ def told_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice
             at=now,
             since=since,
             status="REMOVED",
-            text=f"{by} has removed it, though its problem stood: nothing of it is looked at any more",
+            text=(
+                f"{by} has removed it, though its problem stood: nothing of it is looked at any "
+                "more"
+            ),
             commands=("unstuck schedule list",),
         ),
     )
 
 
 def _status(record: ScheduleRecord, of_backfill: bool) -> str:
-    """Return the status that a notice carries; CANCELED if the backfill that it reports was canceled."""
+    """Return the status that a notice carries; CANCELED if the backfill that it reports was
+    canceled.
+    """
     canceled = of_backfill and record.backfill is not None and record.backfill.canceled
     return str(Status.CANCELED) if canceled else record.status
 
 
 def _ends_with_success(key: str) -> bool:
-    """Whether a run that ends well ends the problem; lateness and backlogs have ends of their own."""
+    """Whether a run that ends well ends the problem; lateness and backlogs have ends of their
+    own.
+    """
     return key.partition(":")[0] in ("failed", "halted", "retrying_for")

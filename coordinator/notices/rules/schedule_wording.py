@@ -1,4 +1,6 @@
-"""The words of a notice of a schedule (pure): what ``schedule why`` says, what comes next, and what helps."""
+"""The words of a notice of a schedule (pure): what ``schedule why`` says, what comes next, and what
+helps.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def words(
     deadline: Deadlines | None = None,
     zone: str = "UTC",
 ) -> Words:
-    """The words for ``event``, or for ``read``, which is the end of a backlog, as the schedule stands.
+    """The words for ``event``, or for ``read``, which is the end of a backlog, as the schedule
+    stands.
 
     Args:
         job: that of the run of which it is told; ``of_backfill``: its backfill is what is told of.
@@ -48,9 +51,15 @@ def words(
             "" if error is None else error.job,
         )
     if event == "late" and late is not None and deadline is not None:
-        text = f"{late_text(late, deadline, zone)}; {_last_success(schedule)}; {_holds(schedule)}{text}"
+        text = (
+            f"{late_text(late, deadline, zone)}; {_last_success(schedule)}; "
+            f"{_holds(schedule)}{text}"
+        )
     elif event == "failed" and schedule.last_error is not None:
-        text = f"its run of {tick_text(schedule.last_error.tick)} failed: {schedule.last_error.text}; {text}"
+        text = (
+            f"its run of {tick_text(schedule.last_error.tick)} failed: "
+            f"{schedule.last_error.text}; {text}"
+        )
     elif event == "retrying_for":
         text = (
             f"{schedule.failures} runs failed in a row; {text}" if schedule.failures > 1 else text
@@ -90,7 +99,9 @@ def words(
 
 
 def late_text(late: Late, deadline: Deadlines, zone: str) -> str:
-    """Say by when no run had ended well: ``no run has ended well by 06:00 of 2026-11-27 (Europe/Berlin)``."""
+    """Say by when no run had ended well: ``no run has ended well by 06:00 of 2026-11-27
+    (Europe/Berlin)``.
+    """
     name = zone_name(late, zone)
     day = datetime.fromtimestamp(deadline.at, zone_of(name))
     return f"no run has ended well by {late.hour:02}:{late.minute:02} of {day:%Y-%m-%d} ({name})"

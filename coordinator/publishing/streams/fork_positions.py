@@ -1,4 +1,6 @@
-"""One position out of those that the members of a fork have written, each of which has read a share of the stream."""
+"""One position out of those that the members of a fork have written, each of which has read a share
+of the stream.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ _OF_ALL = ("looked", "ignored")  # counts of what lies there, at which each memb
 
 
 def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Checkpoint | None:
-    """The checkpoint of the output ``name``, to which members have added ``parts``; None if none has read anything.
+    """The checkpoint of the output ``name``, to which members have added ``parts``; None if none
+    has read anything.
 
-    A repeat writes the same file. Raises: PublishFailed: the parts are not of one position; OSError.
+    A repeat writes the same file. Raises: PublishFailed: the parts are not of one position;
+    OSError.
     """
     if not parts or parts[0].adds_to is None:
         return parts[0] if parts else None
@@ -26,8 +30,8 @@ def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Ch
     if any(one.held_by != first.held_by for one in parts):
         raise _failed(
             name,
-            "one member gave the position of the stream to this output, and another gave it to another one. Write the "
-            "outputs in the same order in all members",
+            "one member gave the position of the stream to this output, and another gave it to "
+            "another one. Write the outputs in the same order in all members",
         )
     if any(
         (one.after, one.adds_to, one.generation) != (first.after, first.adds_to, first.generation)

@@ -1,4 +1,6 @@
-"""The backlog of a job: what has arrived for its streams since they were published, asked without Spark."""
+"""The backlog of a job: what has arrived for its streams since they were published, asked without
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 
 class BacklogLooks:
-    """Looks at the streams of jobs. One object for the life of a process, so that an idle stream costs little."""
+    """Looks at the streams of jobs.
+
+    One object for the life of a process, so that an idle stream costs little.
+    """
 
     def __init__(self) -> None:
         self._looks = Looks()
 
     def look(self, spec: JobSpec, warehouse: Warehouse) -> dict[str, Look]:
-        """By the address of each stream that the groups of ``spec`` read, what a job would find now.
+        """By the address of each stream that the groups of ``spec`` read, what a job would find
+        now.
 
         Raises: LogBroken, WarehouseNewer, OSError: the warehouse could not be read.
         """
@@ -58,7 +64,8 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         return told
     if look.oldest is not None:
         return replace(told, since=look.oldest)
-    # Without times, what was unread at an earlier look has waited since then, until the position is behind it.
+    # Without times, what was unread at an earlier look has waited since then, until the position is
+    # behind it.
     at = dict(look.next) or {0: look.looked - look.new}
     if (
         before is not None

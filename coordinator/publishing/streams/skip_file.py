@@ -1,6 +1,8 @@
-"""Skip one file of a stream: an entry of the warehouse log counts the file as read, and adds no row.
+"""Skip one file of a stream: an entry of the warehouse log counts the file as read, and adds no
+row.
 
-Before the first load there is no dataset for an entry, so the warehouse keeps a note that this load reads.
+Before the first load there is no dataset for an entry, so the warehouse keeps a note that this load
+reads.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class SkippedFile:
 
     Attributes:
         path: of the file.
-        version: the entry of the log that says so, or the newest of the dataset if ``new`` is False; 0 if the dataset
-            was not loaded yet, and its first load will pass over the file.
+        version: the entry of the log that says so, or the newest of the dataset if ``new`` is
+            False; 0 if the dataset was not loaded yet, and its first load will pass over the file.
         new: this call made that entry or note; False if the file counts as read already.
     """
 
@@ -48,15 +50,16 @@ class _Moved(Exception):
 def skip_file(
     warehouse: Warehouse, dataset: str, file: str, *, by: str, reason: str = ""
 ) -> SkippedFile:
-    """Let the stream of ``dataset`` pass over ``file``, with the content that it has now. Repeating the call is safe.
+    """Let the stream of ``dataset`` pass over ``file``, with the content that it has now. Repeating
+    the call is safe.
 
     Args:
         file: its path; once the dataset is loaded, also its path below the folder of the stream.
         by, reason: who and why, for the history.
 
     Raises:
-        Refused: no dataset can have this name; it is loaded from no list of files; this file is none of them, or is not
-            there.
+        Refused: no dataset can have this name; it is loaded from no list of files; this file is
+            none of them, or is not there.
         SourceUnavailable: this process cannot ask the folder of the stream.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
     """
@@ -72,7 +75,8 @@ def skip_file(
         except _Moved:
             continue
     raise Refused(
-        f"jobs go on with the stream of {dataset} all the time; pause what submits them, and ask again"
+        f"jobs go on with the stream of {dataset} all the time; pause what submits them, and ask "
+        "again"
     )
 
 
@@ -88,7 +92,8 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
         raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
     if before.held_by:
         raise Refused(
-            f"{before.held_by} holds the position of this stream: skip the file for {before.held_by}"
+            f"{before.held_by} holds the position of this stream: skip the file for "
+            f"{before.held_by}"
         )
     folder = fixed_folder(before.stream)
     path = file if file.startswith(f"{folder.rstrip('/')}/") else f"{folder.rstrip('/')}/{file}"
@@ -136,7 +141,8 @@ def _skip_at_first(
         )
     if not file.startswith("/") and "://" not in file:
         raise Refused(
-            f"{dataset} was not loaded yet, so the folder of its stream is not known: give the whole path"
+            f"{dataset} was not loaded yet, so the folder of its stream is not known: give the "
+            "whole path"
         )
     note = Skipped(file, _found(file), _why(by, reason))
     return SkippedFile(file, 0, note_skipped(warehouse.storage, dataset, note))

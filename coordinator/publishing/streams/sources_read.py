@@ -30,7 +30,8 @@ class SourceRead:
 
 
 def sources_of(warehouse: Warehouse, dataset: str, entry: Entry) -> list[SourceRead]:
-    """The sources of ``dataset`` at the version of ``entry``; of another dataset of the entry if that names them.
+    """The sources of ``dataset`` at the version of ``entry``; of another dataset of the entry if
+    that names them.
 
     Raises: OSError: the warehouse could not be read.
     """

@@ -1,4 +1,6 @@
-"""How publishing goes on with a stream: each row of it once, also when two jobs have read the same files (pure)."""
+"""How publishing goes on with a stream: each row of it once, also when two jobs have read the same
+files (pure).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ STREAM_MOVED = (
 
 
 def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, StagedOutput]:
-    """``outputs`` without those for whose stream nothing had arrived, if their datasets stand as they would then."""
+    """``outputs`` without those for whose stream nothing had arrived, if their datasets stand as
+    they would then.
+    """
 
     def is_idle(name: str, output: StagedOutput) -> bool:
         standing = state.get(name)
@@ -36,7 +40,8 @@ def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, St
 def with_checkpoint(
     name: str, change: Change, output: StagedOutput, standing: DatasetState | None
 ) -> Change:
-    """``change`` of the dataset ``name``, with the checkpoint of the stream that ``output`` was read from, if any.
+    """``change`` of the dataset ``name``, with the checkpoint of the stream that ``output`` was
+    read from, if any.
 
     Args:
         standing: the dataset as it is published.
@@ -47,7 +52,8 @@ def with_checkpoint(
     if made is None:
         return change
     published = standing.checkpoint if standing is not None else None
-    if made.held_by:  # who holds the position is compared, and a note takes the place of notes of this stream alone
+    # Who holds the position is compared, and a note takes the place of notes of this stream alone.
+    if made.held_by:
         note = published is None or (bool(published.held_by) and published.stream == made.stream)
         return replace(change, checkpoint=made) if note else change
     before = "" if published is None else published.path
@@ -62,7 +68,8 @@ def with_checkpoint(
         )
         raise PublishFailed(
             STREAM_MOVED if before else CANNOT_RESUME,
-            f"{name} was read from a stream, and {other} since this job was submitted. What both have read must not be "
-            "published twice, so nothing was published. Submit the job again: it will read what is new",
+            f"{name} was read from a stream, and {other} since this job was submitted. What both "
+            "have read must not be published twice, so nothing was published. Submit the job "
+            "again: it will read what is new",
         )
     return replace(change, checkpoint=made)

@@ -1,4 +1,6 @@
-"""Problems of outputs and streams that only the whole spec shows: who makes them, how they are published, checks."""
+"""Problems of outputs and streams that only the whole spec shows: who makes them, how they are
+published, checks.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def output_problems(
     outputs: Mapping[str, OutputSpec],
     hint: Hint,
 ) -> Iterator[Problem]:
-    """Find mistakes in outputs, ``publish:`` and ``outputs:``; ``hint`` suggests a name for a misspelled one.
+    """Find mistakes in outputs, ``publish:`` and ``outputs:``; ``hint`` suggests a name for a
+    misspelled one.
 
     ``params``: the names of the job's parameters.
     """
@@ -47,7 +50,8 @@ def output_problems(
 
 
 def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
-    # Compared without case: Spark's views and some file systems treat `Flights` and `flights` as one name.
+    # Compared without case: Spark's views and some file systems treat `Flights` and `flights` as
+    # one name.
     first: dict[str, tuple[str, Loc]] = {}
     for loc, step in steps_of(every):
         if step.output is None:
@@ -59,7 +63,10 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
                 if name == step.output
                 else f"{step.output!r} (or {name!r}: case does not count)"
             )
-            message = f"output {same} is made by {path_text(maker)} too; an output has one maker, give one another name"
+            message = (
+                f"output {same} is made by {path_text(maker)} too; an output has one maker, "
+                "give one another name"
+            )
             yield Problem(message, (*loc, "output"))
 
 
@@ -104,7 +111,10 @@ def _modes(
     outputs: Mapping[str, OutputSpec],
     hint: Hint,
 ) -> Iterator[Problem]:
-    """An output that is not published has no mode. Its columns, rules and expectations are checked."""
+    """An output that is not published has no mode.
+
+    Its columns, rules and expectations are checked.
+    """
     makers_of, named = _makers(every), set(publish or ())
     shown = published_outputs(every, publish)
     for name, spec in outputs.items():
@@ -118,12 +128,17 @@ def _modes(
                 ("outputs", name),
             )
         elif publish is None and makers and name not in shown:
-            text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
+            text = (
+                f"{name!r} is not published, because other groups need {makers[0]}; name it in "
+                "publish:"
+            )
             yield Problem(text, ("outputs", name))
 
 
 def published_outputs(every: Sequence[GroupSpec], publish: Sequence[str] | None) -> Collection[str]:
-    """The outputs that become visible: those of ``publish:``, else the declared ones of groups that no other needs."""
+    """The outputs that become visible: those of ``publish:``, else the declared ones of groups that
+    no other needs.
+    """
     if publish is not None:
         return publish
     needed = {
@@ -161,15 +176,18 @@ def _checked(
                 )
             if len(rejected) > MAX_NAME:
                 longest = MAX_NAME - len(REJECTED)
-                text = f"an output with rules has a name of at most {longest} characters: {REJECTED} comes after it"
+                text = (
+                    f"an output with rules has a name of at most {longest} characters: "
+                    f"{REJECTED} comes after it"
+                )
                 yield Problem(text, ("outputs", name), True)
         fork = next(
             (group for group in makers_of.get(name, ()) if group.for_each is not None), None
         )
         if spec.expect is not None and spec.expect.unique and fork is not None:
             text = (
-                f"{name!r} is made by the members of the fork {fork.name!r}, each of which knows its own rows alone; "
-                "check the keys in a group that needs the fork"
+                f"{name!r} is made by the members of the fork {fork.name!r}, each of which knows "
+                "its own rows alone; check the keys in a group that needs the fork"
             )
             yield Problem(text, ("outputs", name, "expect", "unique"))
 
@@ -192,7 +210,10 @@ def _partitions(
                     for group, step in makers
                 ]
                 if known and not any(param in names for names in known):
-                    text = f"no parameter {param!r} of the step that makes {name!r}{hint(param, known[0], 'parameters')}"
+                    text = (
+                        f"no parameter {param!r} of the step that makes "
+                        f"{name!r}{hint(param, known[0], 'parameters')}"
+                    )
                     yield Problem(text, ("outputs", name, "partitions", column))
 
 
@@ -220,7 +241,10 @@ def appended_outputs(
 def stream_problems(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec]
 ) -> Iterator[Problem]:
-    """Find mistakes in the streams that groups read. Which output is written from one, only a run shows."""
+    """Find mistakes in the streams that groups read.
+
+    Which output is written from one, only a run shows.
+    """
     appended = appended_outputs(outputs, publish)
     for i, group in enumerate(every):
         streams = group.streams
@@ -228,7 +252,10 @@ def stream_problems(
             at: Loc = ("groups", i, "inputs", name)
             if stream.state and not group.spark:
                 yield Problem(
-                    f"{name!r} is a stream with state: true, which Spark reads; leave out spark: false",
+                    (
+                        f"{name!r} is a stream with state: true, which Spark reads; leave out "
+                        "spark: false"
+                    ),
                     at,
                 )
             if (
@@ -237,12 +264,18 @@ def stream_problems(
                 and group.for_each is not None
             ):
                 yield Problem(
-                    f"{name!r} is a stream with identity: content, which the members of a fork cannot share",
+                    (
+                        f"{name!r} is a stream with identity: content, which the members of a fork "
+                        "cannot share"
+                    ),
                     at,
                 )
             if stream.state and group.for_each is not None:
                 yield Problem(
-                    f"{name!r} is a stream with state: true, which the members of a fork cannot share",
+                    (
+                        f"{name!r} is a stream with state: true, which the members of a fork "
+                        "cannot share"
+                    ),
                     at,
                 )
             if len(streams) > 1:
@@ -254,7 +287,8 @@ def stream_problems(
             if group.steps and not made:
                 wants = next(iter(outputs_of(group)), "NAME")
                 yield Problem(
-                    f"{name!r} is a stream, and no output of the group is published by appending to a dataset; say "
-                    f"outputs: {{{wants}: {{mode: append}}}}, and name it under publish: where there is one",
+                    f"{name!r} is a stream, and no output of the group is published by appending "
+                    f"to a dataset; say outputs: {{{wants}: {{mode: append}}}}, and name it under "
+                    "publish: where there is one",
                     at,
                 )

@@ -1,7 +1,8 @@
-"""Problems that only the whole spec shows: needs, cycles, joins, forks, outputs, parameters and their bounds (pure).
+"""Problems that only the whole spec shows: needs, cycles, joins, forks, outputs, parameters and
+their bounds (pure).
 
-Only what the spec alone can decide is refused. A Python step may write any output, so a question that depends on one is
-left to the runner.
+Only what the spec alone can decide is refused. A Python step may write any output, so a question
+that depends on one is left to the runner.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def problems_in(
 ) -> list[Problem]:
     """Everything that is wrong with a spec as a whole.
 
-    ``conf``: that of its defaults. ``outputs``: how single outputs are published, and what is checked of them.
+    ``conf``: that of its defaults. ``outputs``: how single outputs are published, and what is
+    checked of them.
     """
     groups = _by_name(every)
     owners = {output: group.name for group in reversed(every) for output in outputs_of(group)}
@@ -100,9 +102,11 @@ def problems_in(
 
 
 def problems_of_graph(data: Any) -> list[Problem]:
-    """Find mistakes in the names and needs of a spec of which another part cannot be read, such as a field.
+    """Find mistakes in the names and needs of a spec of which another part cannot be read, such as
+    a field.
 
-    Leaves out what mending the rest might mend: a need is called unknown only where all groups have their names.
+    Leaves out what mending the rest might mend: a need is called unknown only where all groups have
+    their names.
     """
     written = data.get("groups") if isinstance(data, dict) else None
     if not isinstance(written, list | tuple):
@@ -137,7 +141,8 @@ def _by_name(every: Sequence[GroupSpec]) -> dict[str, GroupSpec]:
 def _hints() -> Hint:
     """A function that names the nearest known name, or else all of them.
 
-    It looks for the nearest only the first few times, since that takes tenths of a second among 10,000 names.
+    It looks for the nearest only the first few times, since that takes tenths of a second among
+    10,000 names.
     """
     asked = count()
 
@@ -163,7 +168,9 @@ def _sizes(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[Pr
 
 
 def _members(group: GroupSpec, params: Mapping[str, Any]) -> int:
-    """The members of a fork, as far as lists of the spec give them. ``params``: the values of the job's parameters."""
+    """The members of a fork, as far as lists of the spec give them. ``params``: the values of the
+    job's parameters.
+    """
     lists = [
         _values({**params, **group.params}, source) for source in (group.for_each or {}).values()
     ]
@@ -191,7 +198,10 @@ def _graph(every: Sequence[GroupSpec], hint: Hint | None) -> Iterator[Problem]:
             )
             yield Problem(message, ("groups", i, "name"))
         if group.queue == CONTROL_QUEUE:
-            message = f"the queue {CONTROL_QUEUE!r} is the coordinators' own, where no worker listens; name another"
+            message = (
+                f"the queue {CONTROL_QUEUE!r} is the coordinators' own, where no worker "
+                "listens; name another"
+            )
             yield Problem(message, ("groups", i, "queue"))
         if not group.steps and not group.needs:
             message = (
@@ -293,7 +303,10 @@ def _fork(
                 if wrong := scalar_problem(one):
                     yield Problem(wrong, at)
                 elif isinstance(one, str) and (found := reference_in(one)) is not None:
-                    message = "the values of a fork are stored and shown, so no reference is resolved in them"
+                    message = (
+                        "the values of a fork are stored and shown, so no reference is "
+                        "resolved in them"
+                    )
                     yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
     if (members := _members(group, params)) > MAX_FORK:
         yield Problem(
@@ -311,7 +324,9 @@ def _fork(
 
 
 def values_reader(group: GroupSpec) -> str:
-    """The name of the group that reads the values of ``group`` before it; empty unless it is forked over an input."""
+    """The name of the group that reads the values of ``group`` before it; empty unless it is forked
+    over an input.
+    """
     return (
         f"{group.name}-values"
         if group.fork_from is not None and group.fork_from.output in group.inputs
@@ -321,30 +336,52 @@ def values_reader(group: GroupSpec) -> str:
 
 def _wrong_reader(reader: str, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> str:
     if reader in groups:
-        return f"there is a group {reader!r}, the name of the one that will read these values; give it another name"
+        return (
+            f"there is a group {reader!r}, the name of the one that will read these values; "
+            "give it another name"
+        )
     if len(reader) > MAX_NAME:
-        return f"a group named {reader!r} will read these values, and names have at most {MAX_NAME} characters"
+        return (
+            f"a group named {reader!r} will read these values, and names have at most "
+            f"{MAX_NAME} characters"
+        )
     if group.join.rule not in ("all_succeeded", "none_failed"):
-        return f"a fork over an input waits for the group that reads its values, so join: cannot be {group.join}"
+        return (
+            "a fork over an input waits for the group that reads its values, so join: cannot "
+            f"be {group.join}"
+        )
     return ""
 
 
 def _fork_source(
     group: GroupSpec, source: str, groups: dict[str, GroupSpec], owners: dict[str, str]
 ) -> str:
-    """Why ``group`` cannot be forked from a column of ``source``; empty if it can, or if only a run can show it."""
+    """Why ``group`` cannot be forked from a column of ``source``; empty if it can, or if only a run
+    can show it.
+    """
     needed = {need: groups[need] for need in group.needs if need in groups}
     if not group.needs:
-        return f"a fork of {source!r} must need the group that makes it; add needs:, or inputs: with that name"
+        return (
+            f"a fork of {source!r} must need the group that makes it; add needs:, or inputs: "
+            "with that name"
+        )
     maker = needed.get(source) or next(
         (g for g in needed.values() if source in outputs_of(g)), None
     )
     if maker is None:
         outside = source if source in groups else owners.get(source)
         if outside == group.name:
-            return f"{source!r} is made by this group itself; a fork takes its values from a group that it needs"
+            return (
+                f"{source!r} is made by this group itself; a fork takes its values from a "
+                "group "
+                "that it needs"
+            )
         if outside is not None:
-            return f"{source!r} is made by group {outside!r}, which is not among the needs; add it to needs:"
+            return (
+                f"{source!r} is made by group {outside!r}, which is not among the needs; add "
+                "it "
+                "to needs:"
+            )
         if len(needed) < len(group.needs):
             return ""
         makers = [g for g in needed.values() if any(step.python for step in g.steps)]
@@ -354,10 +391,16 @@ def _fork_source(
             known = dict.fromkeys(
                 [*needed, *(name for g in needed.values() for name in outputs_of(g))]
             )
-            return f"no needed group makes {source!r}{suggestion(source, known)}; known: {listed(known)}"
+            return (
+                f"no needed group makes {source!r}{suggestion(source, known)}; known: "
+                f"{listed(known)}"
+            )
         maker = makers[0]
     if maker.for_each is not None:
-        return f"group {maker.name!r} is a fork itself; its members would each bring values of their own"
+        return (
+            f"group {maker.name!r} is a fork itself; its members would each bring values of "
+            "their own"
+        )
     if maker.is_join:
         return f"group {maker.name!r} has no steps, so it makes no output"
     several = outputs_of(maker)
@@ -419,8 +462,8 @@ def _wrong_param(name: str, group: GroupSpec, params: Mapping[str, Any], hint: H
         return f"unknown parameter {shorten(name)}{hint(name, params, 'there are')}"
     if (found := next(filter(None, map(reference_in, texts_in(params[name]))), None)) is not None:
         return (
-            f"{name!r} holds {shorten(found)}, which only a worker can resolve, and a condition is judged elsewhere; "
-            "record the value by ctx.result in a group before, and ask for that"
+            f"{name!r} holds {shorten(found)}, which only a worker can resolve, and a condition is "
+            "judged elsewhere; record the value by ctx.result in a group before, and ask for that"
         )
     return ""
 
@@ -440,14 +483,18 @@ def _wrong_result(
     if not before(name, group.name):
         return f"group {name!r} does not come before this one; add it to needs:"
     if named.for_each is not None:
-        return f"group {name!r} is a fork; its members have results of their own, and none speaks for all"
+        return (
+            f"group {name!r} is a fork; its members have results of their own, and none speaks "
+            "for all"
+        )
     if not named.records_results:
         return f"group {name!r} has no Python step and no stream, so it has no results"
     return ""
 
 
 def _order(groups: dict[str, GroupSpec]) -> Callable[[str, str], bool]:
-    """Whether one group comes before another; true for all where there is a cycle, which is reported anyway.
+    """Whether one group comes before another; true for all where there is a cycle, which is
+    reported anyway.
 
     A set of groups is one number of bits, since a chain of 10,000 groups has 50 million pairs.
     """
@@ -483,7 +530,10 @@ def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
     yield from problems
     if not problems and len(json.dumps(params)) > MAX_PARAMS:
         yield Problem(
-            f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step reads",
+            (
+                f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the "
+                "step reads"
+            ),
             loc,
         )
 
@@ -506,7 +556,8 @@ def _is_warm(group: GroupSpec) -> bool:
 
 def _static(key: str, group: str, loc: Loc) -> Problem:
     message = (
-        f"{shorten(key)} can only be set when a Spark session starts, and groups share one; give {group} fresh: true, "
-        "which starts one for each of its attempts, or set it in UNSTUCK_SPARK_CONF for all"
+        f"{shorten(key)} can only be set when a Spark session starts, and groups share one; give "
+        f"{group} fresh: true, which starts one for each of its attempts, or set it in "
+        "UNSTUCK_SPARK_CONF for all"
     )
     return Problem(message, loc)

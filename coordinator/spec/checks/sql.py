@@ -1,4 +1,6 @@
-"""Problems in the SQL of steps: no single statement, a text without its end, results that it cannot name (pure)."""
+"""Problems in the SQL of steps: no single statement, a text without its end, results that it cannot
+name (pure).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def sql_problems(
                 )
             elif missing := _missing_need(tables_in(step.sql), group, j, groups, made_by):
                 yield Problem(missing, loc)
-            # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
+            # A parameter of the name ``results`` may hold a struct, whose fields are written in the
+            # same way.
             if "results" not in {*params, *group.params, *step.params, *(group.for_each or ())}:
                 for marker in dict.fromkeys(markers(step.sql)):
                     if wrong := _wrong_result(marker, group, groups):
@@ -65,7 +68,8 @@ def _missing_need(
     groups: Mapping[str, GroupSpec],
     made_by: Mapping[str, str],
 ) -> str:
-    """Say which output of another group a statement reads that its group does not need; empty if it reads none.
+    """Say which output of another group a statement reads that its group does not need; empty if it
+    reads none.
 
     Without the need it would read the rows of an earlier job, if there are any.
     """
@@ -84,8 +88,9 @@ def _missing_need(
         maker = made_by.get(table)
         if maker is not None and maker != group.name and table not in known:
             return (
-                f"{table} is an output of group {maker}, which group {group.name} does not need; add needs: [{maker}], "
-                f"or name it in inputs: for the rows that an earlier job has published"
+                f"{table} is an output of group {maker}, which group {group.name} does not need; "
+                f"add needs: [{maker}], or name it in inputs: for the rows that an earlier job has "
+                "published"
             )
     return ""
 
@@ -118,7 +123,11 @@ def _wrong_result(marker: ResultMarker, group: GroupSpec, groups: Mapping[str, G
     if named is None:
         return f"unknown group {marker.group!r}{suggestion(marker.group, read)}"
     if named.for_each is not None:
-        return f"group {marker.group!r} is a fork; its members have results of their own, and none speaks for all"
+        return (
+            f"group {marker.group!r} is a fork; its members have results of their own, and "
+            "none "
+            "speaks for all"
+        )
     if not named.records_results:
         return f"group {marker.group!r} has no Python step and no stream, so it has no results"
     return ""

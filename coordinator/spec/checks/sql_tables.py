@@ -1,7 +1,9 @@
-"""Tables that the SQL of a group cannot read: no output of a needed group, no input, nothing that an earlier step made.
+"""Tables that the SQL of a group cannot read: no output of a needed group, no input, nothing that
+an earlier step made.
 
-A name is refused only where no run can make it readable (pure). With a metastore or a catalog of the user, any name may
-be a table. Names with a dot are those of other catalogs and files, and are never looked at.
+A name is refused only where no run can make it readable (pure). With a metastore or a catalog of
+the user, any name may be a table. Names with a dot are those of other catalogs and files, and are
+never looked at.
 """
 
 from __future__ import annotations
@@ -32,20 +34,26 @@ _IN_MEMORY = "in-memory"  # Spark's own catalog, which is empty when an attempt 
 _SPARK_CONNECT = "sc://"
 
 Writes = Mapping[str, Collection[str] | None]
-"""By group, the outputs that its Python writes; None, or no entry, for a group whose Python may write others."""
+"""By group, the outputs that its Python writes; None, or no entry, for a group whose Python may
+write others.
+"""
 Published = Callable[[], Collection[str]]
 """Return the names of the published datasets; none if the warehouse cannot be read."""
 
 
 class UnknownTable(NamedTuple):
-    """A table that a statement reads and that nothing provides. ``is_sure``: no step in Python may provide it."""
+    """A table that a statement reads and that nothing provides. ``is_sure``: no step in Python may
+    provide it.
+    """
 
     problem: Problem
     is_sure: bool
 
 
 class _Readable(NamedTuple):
-    """The tables that the steps of a group can read, in lower case. ``is_open``: there may be others."""
+    """The tables that the steps of a group can read, in lower case. ``is_open``: there may be
+    others.
+    """
 
     names: frozenset[str]
     is_open: bool
@@ -120,7 +128,9 @@ def _unknown_in(
 def _before_the_steps(
     group: GroupSpec, groups: Mapping[str, GroupSpec], writes: Writes
 ) -> _Readable:
-    """Return what ``group`` reads from others: a group with one output answers to its own name, too."""
+    """Return what ``group`` reads from others: a group with one output answers to its own name,
+    too.
+    """
     names, is_open = [*group.inputs], False
     for maker in groups_read(group, groups):
         written = writes.get(maker.name) if any(step.python for step in maker.steps) else ()
@@ -146,7 +156,10 @@ class _Advice:
 
     def text(self, table: str, group: GroupSpec, readable: _Readable) -> str:
         cause = "no group that it needs makes one, and none of its inputs has this name"
-        return f"group {group.name} cannot read a table {table}: {cause}{self._remedy(table, readable)}"
+        return (
+            f"group {group.name} cannot read a table {table}: "
+            f"{cause}{self._remedy(table, readable)}"
+        )
 
     def _remedy(self, table: str, readable: _Readable) -> str:
         there = sorted(name for name in readable.names if not name.endswith(REJECTED))
@@ -159,12 +172,14 @@ class _Advice:
             if elsewhere := self._elsewhere(table):
                 return elsewhere
         return (
-            f"; it reads: {listed(there) or 'none'}. Name a published dataset in inputs:, and write a table of a "
-            f"metastore with its database, such as default.{table}"
+            f"; it reads: {listed(there) or 'none'}. Name a published dataset in inputs:, and "
+            f"write a table of a metastore with its database, such as default.{table}"
         )
 
     def _elsewhere(self, table: str) -> str:
-        """Suggest an output of another group, or a published dataset, that the group would have to name."""
+        """Suggest an output of another group, or a published dataset, that the group would have to
+        name.
+        """
         near = difflib.get_close_matches(
             table[:100], [*self._made_by, *self._published()], n=1, cutoff=0.6
         )

@@ -1,6 +1,8 @@
-"""Finds what is right and may be a slip: parameters that nothing uses, markers of SQL that nothing gives or fills in.
+"""Finds what is right and may be a slip: parameters that nothing uses, markers of SQL that nothing
+gives or fills in.
 
-SQL, conditions and forks name their parameters; which of them Python takes, only a process can tell that imports it.
+SQL, conditions and forks name their parameters; which of them Python takes, only a process can tell
+that imports it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ Takes = Mapping[str, Collection[str] | None]
 """Per group, the parameters that its Python steps take; None: any."""
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
-# Also in strings and comments: each load of a job asks, and the tokenizer of SQL takes 800 times as long.
+# Also in strings and comments: each load of a job asks, and the tokenizer of SQL takes 800 times as
+# long.
 _MARKERS = re.compile(r":([A-Za-z_]\w*)")
 _QUOTED = re.compile(r"[rR]?['\"]:(\w+)['\"]")
 _TEMPLATES = re.compile(
@@ -33,7 +36,8 @@ def doubts(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem]:
 
 
 def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem]:
-    """Find the parameters of the job, its groups and their SQL that nothing uses, as far as can be told.
+    """Find the parameters of the job, its groups and their SQL that nothing uses, as far as can be
+    told.
 
     ``takes``: of groups that are not in it, nobody knows what their Python takes.
     """
@@ -64,7 +68,9 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem
 
 
 def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
-    """Find the ``:name`` of statements to which no parameter gives a value; Spark would refuse them in the attempt."""
+    """Find the ``:name`` of statements to which no parameter gives a value; Spark would refuse them
+    in the attempt.
+    """
     for i, group in enumerate(spec.groups):
         given = {*spec.params, *group.params, *(group.for_each or ())}
         for j, step in enumerate(group.steps):
@@ -76,7 +82,9 @@ def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
 
 
 def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
-    """Find texts in statements that look as if a parameter were put in: each compares as the text that it is."""
+    """Find texts in statements that look as if a parameter were put in: each compares as the text
+    that it is.
+    """
     for i, group in enumerate(spec.groups):
         for j, step in enumerate(group.steps):
             sql, loc = step.sql or "", ("groups", i, "steps", j, "sql")
@@ -87,7 +95,10 @@ def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
                 if (found := _QUOTED.fullmatch(text)) and found[1] in given:
                     name = found[1]
                     yield Problem(
-                        f"':{name}' is text in quotes, and no parameter; write :{name} without quotes",
+                        (
+                            f"':{name}' is text in quotes, and no parameter; write :{name} without "
+                            "quotes"
+                        ),
                         loc,
                     )
                 for one in _TEMPLATES.finditer(text):

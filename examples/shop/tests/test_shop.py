@@ -26,7 +26,7 @@ def shop(unstuck: Unstuck) -> Unstuck:
     return unstuck
 
 
-# -- steps alone ----------------------------------------------------------------------------------------------
+# -- steps alone -----------------------------------------------------------------------------------
 
 
 def test_orders_without_an_amount_are_dropped(unstuck: Unstuck) -> None:
@@ -41,7 +41,7 @@ def test_an_order_of_an_unknown_customer_is_of_eu(unstuck: Unstuck) -> None:
     assert done.rows() == [{"id": 13, "amount": 1.0, "region": "eu"}]
 
 
-# -- the whole job --------------------------------------------------------------------------------------------
+# -- the whole job ---------------------------------------------------------------------------------
 
 
 def test_a_night_is_a_report_by_region(shop: Unstuck) -> None:
@@ -76,7 +76,7 @@ def test_a_customer_that_is_there_twice_is_refused(shop: Unstuck) -> None:
     assert reason.code == "EXPECTATION_FAILED"
 
 
-# -- what arrives ---------------------------------------------------------------------------------------------
+# -- what arrives ----------------------------------------------------------------------------------
 
 
 def test_a_late_file_is_loaded_once_by_the_next_run(shop: Unstuck) -> None:
@@ -95,7 +95,7 @@ def test_a_broken_file_is_named_with_its_line(shop: Unstuck) -> None:
     assert "line 2" in run.why()
 
 
-# -- the schedule ---------------------------------------------------------------------------------------------
+# -- the schedule ----------------------------------------------------------------------------------
 
 
 def test_the_night_on_which_clocks_are_set_forward_runs_once_for_its_day(shop: Unstuck) -> None:

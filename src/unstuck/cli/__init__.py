@@ -1,7 +1,8 @@
 """The command line ``unstuck``; ``app`` lists the commands.
 
-Commands ask and show, and decide nothing: the client, the warehouse reader and the local fleet do the work. An expected
-error is shown without a traceback, and with ``--json`` standard output holds the answer alone.
+Commands ask and show, and decide nothing: the client, the warehouse reader and the local fleet do
+the work. An expected error is shown without a traceback, and with ``--json`` standard output holds
+the answer alone.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def main() -> None:
 
 
 def _reader_has_gone(out: TextIO) -> NoReturn:
-    """``head`` or ``less`` has seen enough. Python would complain once more when it flushes at exit."""
+    """``head`` or ``less`` has seen enough.
+
+    Python would complain once more when it flushes at exit.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     from unstuck.exits import ExitCode
 

@@ -109,7 +109,9 @@ def _unstuck(
         ),
     ] = False,
 ) -> None:
-    """Spark pipelines on a fleet of Celery workers: no job gets stuck, and none lies about its state."""
+    """Spark pipelines on a fleet of Celery workers: no job gets stuck, and none lies about its
+    state.
+    """
 
 
 for panel, word, command, example in COMMANDS:

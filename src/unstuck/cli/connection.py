@@ -1,4 +1,7 @@
-"""The connection of a command to Redis. A command answers, or says that Redis does not, within five seconds."""
+"""The connection of a command to Redis.
+
+A command answers, or says that Redis does not, within five seconds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ def settings_here() -> Settings:
 
 @contextmanager
 def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator[Connection]:
-    """A connection, closed at the end. ``otherwise``: the advice if Redis does not answer, instead of the usual.
+    """A connection, closed at the end. ``otherwise``: the advice if Redis does not answer, instead
+    of the usual.
 
     Raises:
         Unreachable: Redis did not answer, or answered with an error, in the block or before it.

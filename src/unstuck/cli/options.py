@@ -1,4 +1,6 @@
-"""The words that several commands take: how a person names a job, a status, a time or a parameter, and says yes."""
+"""The words that several commands take: how a person names a job, a status, a time or a parameter,
+and says yes.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,15 @@ def since_time(text: str) -> float:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The host and the port of ``HOST:PORT`` or ``:PORT``; the host is empty for all interfaces. Raises: BadRequest."""
+    """The host and the port of ``HOST:PORT`` or ``:PORT``; the host is empty for all interfaces.
+
+    Raises: BadRequest.
+    """
     host, colon, port = address.rpartition(":")
     if not (colon and port.isascii() and port.isdecimal() and int(port) <= 65535):
         raise BadRequest(
-            f"{address!r} is no address to listen at; expected HOST:PORT or :PORT, as 127.0.0.1:8620"
+            f"{address!r} is no address to listen at; expected HOST:PORT or :PORT, as "
+            "127.0.0.1:8620"
         )
     return host.strip("[]"), int(port)
 
@@ -76,7 +82,8 @@ def params_of(
 def read_spec(
     path: Path, params: list[str] | None, *, scheduled: bool = False, unfinished: bool = False
 ) -> JobSpec:
-    """The spec in the file, on standard input, or of a job in Python (``module:job``). Raises: SpecError, BadParameter.
+    """The spec in the file, on standard input, or of a job in Python (``module:job``). Raises:
+    SpecError, BadParameter.
 
     Args:
         scheduled: as for `JobSpec.from_file`.
@@ -87,7 +94,9 @@ def read_spec(
 
 
 def written_spec(path: Path) -> Written:
-    """The spec as it is written in the file, on standard input, or by a job in Python. Raises: SpecError."""
+    """The spec as it is written in the file, on standard input, or by a job in Python. Raises:
+    SpecError.
+    """
     if JOB_IN_PYTHON.fullmatch(str(path)) and not path.exists():
         from unstuck.job_builder import load_job
 
@@ -177,7 +186,9 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the jo
 
 
 def write_picture(picture: Svg, file: Path) -> None:
-    """Write a picture as a file of its own, or to standard output. Raises: typer.BadParameter: not possible."""
+    """Write a picture as a file of its own, or to standard output. Raises: typer.BadParameter: not
+    possible.
+    """
     if file == STANDARD_INPUT:
         sys.stdout.write(on_paper(picture))
         return
@@ -213,8 +224,8 @@ def confirm(
     count = count_of(len(found), what)
     if not (sys.stdin.isatty() and stderr.is_terminal):
         raise BadRequest(
-            f"{word} would be given to {count}, and nobody is there to agree. Nothing was changed; give --yes if they "
-            "are meant."
+            f"{word} would be given to {count}, and nobody is there to agree. Nothing was changed; "
+            "give --yes if they are meant."
         )
     try:
         answer = stderr.input(f"{word}: {count}, as listed? [y/N] ", markup=False, emoji=False)

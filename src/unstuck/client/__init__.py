@@ -1,1 +1,3 @@
-"""The interface for applications: jobs and schedules are submitted, awaited, read and commanded here."""
+"""The interface for applications: jobs and schedules are submitted, awaited, read and commanded
+here.
+"""

@@ -59,8 +59,8 @@ _BREAKER = (
 class Client:
     """Submit jobs, give them commands, and ask about them.
 
-    Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the fleet which `unstuck up`
-    runs in this folder. Any method may raise `Unreachable`.
+    Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the
+    fleet which `unstuck up` runs in this folder. Any method may raise `Unreachable`.
 
     >>> with Client() as client:
     ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).job.status
@@ -74,7 +74,8 @@ class Client:
         redis_client: redis.Redis | None = None,
         breaker: CircuitBreaker = _BREAKER,
     ) -> None:
-        """``redis_client``: a connection of the caller to the Redis of ``settings``, which must decode responses.
+        """``redis_client``: a connection of the caller to the Redis of ``settings``, which must
+        decode responses.
 
         Raises: SettingsInvalid: those of the environment.
         """
@@ -124,29 +125,32 @@ class Client:
         take_over: bool = False,
         by: str | None = None,
     ) -> JobHandle:
-        """Store a job, to be run by the fleet. Durable when it returns, as far as ``UNSTUCK_DURABILITY`` says.
+        """Store a job, to be run by the fleet. Durable when it returns, as far as
+        ``UNSTUCK_DURABILITY`` says.
 
         Args:
             spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file.
-            key: submitting the same spec under the same key again answers with the same job, or with the last retry of
-                it, and its status.
-            params: values for parameters that the spec names; those that it requires must be among them.
+            key: submitting the same spec under the same key again answers with the same job, or
+                with the last retry of it, and its status.
+            params: values for parameters that the spec names; those that it requires must be among
+                them.
             retry: if that job is FAILED, CANCELED or STOPPED, retry it, with ``spec``.
             take_over: publish also datasets that another job owns. The job owns them from then on.
             by: who submits; the OS user by default.
 
         Raises:
-            SpecError: the spec is wrong, names a version that the warehouse does not have, or its SQL reads a table
-                that nothing provides; nothing was stored.
-            BadKey: the key is empty, longer than 200 characters, holds control characters, or has the form of the
-                run of a tick; nothing was stored.
+            SpecError: the spec is wrong, names a version that the warehouse does not have, or its
+                SQL reads a table that nothing provides; nothing was stored.
+            BadKey: the key is empty, longer than 200 characters, holds control characters, or has
+                the form of the run of a tick; nothing was stored.
             BadRequest: ``retry`` without a key.
             KeyConflict: the key belongs to a job with another spec, which is not to be retried.
             DatasetOwned: another job owns a dataset that the job publishes; nothing was stored.
             NotDurable: stored, but not confirmed as durable in time.
-            WarehouseSilent, OSError: the warehouse has not answered in time, or with an error; nothing was stored.
-            Unreachable: Redis could not be asked. Submitting again under a key is safe, and answered with the job if it
-                is stored, also while the warehouse does not answer.
+            WarehouseSilent, OSError: the warehouse has not answered in time, or with an error;
+                nothing was stored.
+            Unreachable: Redis could not be asked. Submitting again under a key is safe, and
+                answered with the job if it is stored, also while the warehouse does not answer.
 
         >>> job = client.submit(spec, key="sales-2026-01-02")
         >>> job.new, client.submit(spec, key="sales-2026-01-02").id == job.id
@@ -167,13 +171,15 @@ class Client:
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle:
-        """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never changes itself.
+        """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never
+        changes itself.
 
-        Work that stands is taken over by its marker, if it would be done the same way again. Retrying a job twice is
-        one new job.
+        Work that stands is taken over by its marker, if it would be done the same way again.
+        Retrying a job twice is one new job.
 
         Args:
-            spec: as of `submit`, in the place of the stored one; what differs, and what depends on it, runs again.
+            spec: as of `submit`, in the place of the stored one; what differs, and what depends on
+                it, runs again.
             params: values for parameters that are to change; what depends on them runs again.
             rerun: groups that run again in any case, with all that comes after them.
             adopt_all: take over work also where the code of its steps has changed since.
@@ -184,9 +190,11 @@ class Client:
             NoSuchJob, NoSuchGroup: there is none.
             Refused: the job has not ended, or it is FINISHED.
             DatasetOwned: another job owns a dataset that the job publishes.
-            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
+            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be
+                seen from here.
             WarehouseSilent: its warehouse has not answered in time; nothing was stored.
-            SpecError: the parameters are wrong, or the spec names a version that the warehouse does not have yet.
+            SpecError: the parameters are wrong, or the spec names a version that the warehouse does
+                not have yet.
             Unreachable: Redis could not be asked; asking again is safe.
         """
         how: dict[str, Any] = {
@@ -208,14 +216,16 @@ class Client:
         by: str | None = None,
         now: bool = False,
     ) -> CommandResult:
-        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it changes nothing.
+        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it
+        changes nothing.
 
         Args:
             reason: why, for the event log.
             by: who asks; the OS user by default.
             now: of a pause: interrupt what is running.
 
-        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
+        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be
+        done.
 
         Raises:
             NoSuchJob: there is no such job.
@@ -226,10 +236,12 @@ class Client:
     def alter(
         self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
+        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what
+        may change when.
 
         Args:
-            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.
+            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a
+                value out.
 
         Raises:
             SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
@@ -239,7 +251,8 @@ class Client:
     def skip(
         self, job: str, group: str, *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
+        """Skip a group, a fork or one member that has not ended; what comes after decides by its
+        join rule.
 
         Raises: NoSuchGroup; see also `command`.
         """
@@ -257,7 +270,10 @@ class Client:
     def pause(
         self, job: str, *, reason: str = "", by: str | None = None, now: bool = False
     ) -> CommandResult:
-        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
+        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody).
+
+        See `command`.
+        """
         return CommandResult.of(self._requests.pause(job, reason=reason, by=by, now=now))
 
     def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
@@ -269,7 +285,10 @@ class Client:
         return CommandResult.of(self._requests.stop(job, reason=reason, by=by))
 
     def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """Interrupt what runs and end the job; at the deadline it ends without its workers. See `command`."""
+        """Interrupt what runs and end the job; at the deadline it ends without its workers.
+
+        See `command`.
+        """
         return CommandResult.of(self._requests.cancel(job, reason=reason, by=by))
 
     def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
@@ -300,7 +319,9 @@ class Client:
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def _why(self, job: str) -> str:
-        """The reason why a job waits, in one line; empty if there is no such job, or it cannot be read."""
+        """The reason why a job waits, in one line; empty if there is no such job, or it cannot be
+        read.
+        """
         try:
             return self.show(job, why=True, members=1).why_line(job)
         except (NoSuchJob, NewerJob):
@@ -346,27 +367,36 @@ class Client:
         """Runners, coordinators, and the queues between them.
 
         Args:
-            wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
+            wanted: show also queues that open jobs name and nobody listens to; costs a look at each
+                of them.
         """
         return fleet_of(self._redis, self._keys, self.settings.runner_silence, wanted=wanted)
 
     def late_jobs(self) -> list[LateJob]:
-        """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the oldest first."""
+        """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the
+        oldest first.
+        """
         return late_jobs(ExpectedJobsStore(self._redis, self._keys))
 
     def failed_jobs(self) -> list[ListedJob]:
-        """Return the last job of each name that FAILED, unless a job of the name was submitted since then.
+        """Return the last job of each name that FAILED, unless a job of the name was submitted
+        since then.
 
-        The runs of ticks are not included: their schedules report them. The last failure comes first.
+        The runs of ticks are not included: their schedules report them. The last failure comes
+        first.
         """
         return self._queries.failed()
 
     def offers(self) -> list[WaitingOffers]:
-        """The offers that stand ready for runners, by queue and pool, those first that wait for longest."""
+        """The offers that stand ready for runners, by queue and pool, those first that wait for
+        longest.
+        """
         return waiting_offers(self._redis, self._keys)
 
     def events(self, job: str, after: str = "-") -> Iterator[tuple[str, dict[str, Any]]]:
-        """The events of a job after the entry ``after``, the oldest first, each with the id of its entry."""
+        """The events of a job after the entry ``after``, the oldest first, each with the id of its
+        entry.
+        """
         while page := self._queries.events(job, after):
             yield from page
             after = page[-1][0]
@@ -374,11 +404,15 @@ class Client:
     def newest_events(
         self, job: str, count: int, before: str = "+"
     ) -> list[tuple[str, dict[str, Any]]]:
-        """At most ``count`` events of a job before the entry ``before``, the newest first, each with its entry's id."""
+        """At most ``count`` events of a job before the entry ``before``, the newest first, each
+        with its entry's id.
+        """
         return self._queries.newest_events(job, count, before)
 
     def counters(self) -> dict[str, int]:
-        """How many reports of workers were APPLIED, DUPLICATE, STALE, … since the store was made."""
+        """How many reports of workers were APPLIED, DUPLICATE, STALE, … since the store was
+        made.
+        """
         return self._queries.counters()
 
     def jobs(
@@ -413,7 +447,8 @@ class Client:
 
         Raises:
             DatasetNotFound: no such dataset.
-            Refused: it is loaded from no list of files, or this file is none of them, or is not there.
+            Refused: it is loaded from no list of files, or this file is none of them, or is not
+                there.
             SourceUnavailable: this process cannot ask the folder of the stream.
             WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
         """
@@ -424,11 +459,13 @@ class Client:
     def restore(
         self, dataset: str, version: int, *, reason: str = "", by: str | None = None
     ) -> Restored:
-        """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after the dataset run.
+        """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after
+        the dataset run.
 
         Raises:
             DatasetNotFound: there is no such dataset, or no such version.
-            Refused: its files are not all there any more; it is a Delta table; or it was published meanwhile.
+            Refused: its files are not all there any more; it is a Delta table; or it was published
+                meanwhile.
             WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
         """
         place, index = self.settings.warehouse, StagingIndex(self._redis, self._keys)
@@ -439,7 +476,8 @@ class Client:
         return done
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
-        """Wait until the job has ended, or is HALTED and cannot go on by itself; the last view of it.
+        """Wait until the job has ended, or is HALTED and cannot go on by itself; the last view of
+        it.
 
         Raises:
             TimeoutError: it had not ended after ``timeout`` seconds. The job goes on.
@@ -455,7 +493,9 @@ class Client:
         return self.show(job)
 
     def follow(self, job: str, every: float = 0.5) -> Iterator[JobView]:
-        """Views of the job, one every ``every`` seconds, until it has ended; the last one is terminal."""
+        """Views of the job, one every ``every`` seconds, until it has ended; the last one is
+        terminal.
+        """
         while True:
             view = self.show(job)
             yield view

@@ -1,4 +1,6 @@
-"""The job that a person or a program means by a word; one rule for the command line, the page and the API."""
+"""The job that a person or a program means by a word; one rule for the command line, the page and
+the API.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ _LOOK_AT = 100_000  # jobs; as many as a listing ever answers with
 
 
 def find_job(client: Client, word: str, *, by_key: bool = False) -> str:
-    """The id of the job that ``word`` names: an id, a name (of its newest job), the beginning of an id, or ``last``.
+    """The id of the job that ``word`` names: an id, a name (of its newest job), the beginning of an
+    id, or ``last``.
 
     Args:
-        by_key: it may be ``last`` or the key of a job, which counts more than the beginning of an id. Only for what
-            changes nothing: many keys are dates, and so begin the ids of other jobs.
+        by_key: it may be ``last`` or the key of a job, which counts more than the beginning of an
+            id. Only for what changes nothing: many keys are dates, and so begin the ids of other
+            jobs.
 
     Raises:
         NoSuchJob: it names none.
@@ -32,8 +36,9 @@ def find_job(client: Client, word: str, *, by_key: bool = False) -> str:
             raise NoSuchJob("there is no job yet; submit one with `unstuck submit SPEC`")
         if not by_key:
             raise BadRequest(
-                "`last` may be another job by the time that a command is given, so only looks take it; nothing was "
-                f"changed. The newest job is {newest.id} ({newest.name}, {newest.status})."
+                "`last` may be another job by the time that a command is given, so only looks take "
+                f"it; nothing was changed. The newest job is {newest.id} ({newest.name}, "
+                f"{newest.status})."
             )
         return newest.id
     jobs = client.jobs(limit=_LOOK_AT)
@@ -54,8 +59,8 @@ def find_job(client: Client, word: str, *, by_key: bool = False) -> str:
         )
     if not fitting:
         raise NoSuchJob(
-            f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and no id begins with "
-            "it; `unstuck list` shows what is there"
+            f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and "
+            "no id begins with it; `unstuck list` shows what is there"
         )
     if len(fitting) > 1:
         shown = "\n".join(f"  {job.id}  {job.name}  {job.status}" for job in fitting[:20])

@@ -1,4 +1,6 @@
-"""A job as its submitter holds it: await it, ask about it, read what it has published, give it commands."""
+"""A job as its submitter holds it: await it, ask about it, read what it has published, give it
+commands.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +62,18 @@ class JobHandle:
         return self._client.wait(self.id, timeout)
 
     def why(self) -> str:
-        """A line for the job, and for each of its groups that is not done: what it waits for. Raises: NoSuchJob."""
+        """A line for the job, and for each of its groups that is not done: what it waits for.
+
+        Raises: NoSuchJob.
+        """
         view = self._client.show(self.id, why=True)
         return "\n".join(f"{subject}: {view.why_line(subject)}" for subject in view.why)
 
     @property
     def results(self) -> dict[str, Any]:
-        """By group, what its steps recorded; of a fork a list, in the order of its members. Raises: NoSuchJob."""
+        """By group, what its steps recorded; of a fork a list, in the order of its members. Raises:
+        NoSuchJob.
+        """
         return {
             group.name: found if group.forked else found[0]
             for group in self.show().groups
@@ -78,7 +85,8 @@ class JobHandle:
         return [event for _, event in self._client.events(self.id)]
 
     def logs(self, group: str | None = None) -> Iterator[str]:
-        """The lines that its newest attempts logged and printed. ``group``: a group, a fork or one member.
+        """The lines that its newest attempts logged and printed. ``group``: a group, a fork or one
+        member.
 
         Raises: NoSuchJob, NoSuchGroup; OSError: the warehouse could not be read.
         """
@@ -90,7 +98,8 @@ class JobHandle:
             yield from lines_of(files, log)
 
     def files(self, dataset: str, *, where: Mapping[str, Any] | None = None) -> list[str]:
-        """Where the Parquet files of a dataset are, as it stood when this job was published; see `published_files`.
+        """Where the Parquet files of a dataset are, as it stood when this job was published; see
+        `published_files`.
 
         Raises: DatasetNotFound: the job has not published it, or not yet.
         """
@@ -107,8 +116,9 @@ class JobHandle:
         """The rows of a dataset, as it stood when this job was published.
 
         Args:
-            to: ``arrow`` for a table, ``pandas`` for a frame with Arrow types, ``duckdb`` for a relation; or a
-                connection of DuckDB, for a relation there; or a session of Spark, for a frame as of `published`.
+            to: ``arrow`` for a table, ``pandas`` for a frame with Arrow types, ``duckdb`` for a
+                relation; or a connection of DuckDB, for a relation there; or a session of Spark,
+                for a frame as of `published`.
             where: as of `published_files`.
 
         Raises:

@@ -1,6 +1,8 @@
-"""Collects what is not well now, each with its sentence; what goes on; what ended in the last day. Read-only.
+"""Collects what is not well now, each with its sentence; what goes on; what ended in the last day.
+Read-only.
 
-It reads a bounded number of jobs, and one failed job for each name. It explains jobs within a bounded time.
+It reads a bounded number of jobs, and one failed job for each name. It explains jobs within a
+bounded time.
 """
 
 from __future__ import annotations
@@ -158,7 +160,9 @@ def _of_schedules(seen: Seen) -> list[Trouble]:
 
 
 def _told(view: ScheduleView, at: float) -> tuple[str, str, float] | None:
-    """The status, the sentence and the beginning of what is worst about a schedule; None if it is well."""
+    """The status, the sentence and the beginning of what is worst about a schedule; None if it is
+    well.
+    """
     one, backlog = view.schedule, view.backlog
     late = next(
         (since for condition, since in one.problems.items() if condition.startswith("late")), 0.0
@@ -193,8 +197,8 @@ def _of_fleet(seen: Seen) -> list[Trouble]:
     fleet, found = seen.fleet, []
     if not any(not one.silent for one in fleet.coordinators):
         text = (
-            "No coordinator is heard of: none runs, or Redis refuses what it writes (`unstuck doctor` says which). "
-            "Until then nothing is decided, and nothing is published."
+            "No coordinator is heard of: none runs, or Redis refuses what it writes (`unstuck "
+            "doctor` says which). Until then nothing is decided, and nothing is published."
         )
         found.append(Trouble("fleet", "coordinators", "SILENT", text, fleet.swept_at or 0.0))
     for queue, text in unread_messages(fleet, seen.stalled_after).items():
@@ -219,7 +223,10 @@ def _of_fleet(seen: Seen) -> list[Trouble]:
     for pool in seen.pools:
         if pool.waiting and not pool.slots:
             waiting = count_of(pool.waiting, "group")
-            text = f"It has 0 slots, and work waits for one ({waiting}): `unstuck pool set {pool.name} N`."
+            text = (
+                f"It has 0 slots, and work waits for one ({waiting}): `unstuck pool set "
+                f"{pool.name} N`."
+            )
             found.append(Trouble("pool", pool.name, "WAITING", text))
     return found
 
@@ -238,7 +245,8 @@ def ended_lately(seen: Seen) -> list[Ended]:
 
 
 def waits_now(client: Client, seen: Seen, found: Sequence[Trouble]) -> dict[str, str]:
-    """The line of ``why`` for the jobs of ``found`` that have no sentence yet, then for those that go on.
+    """The line of ``why`` for the jobs of ``found`` that have no sentence yet, then for those that
+    go on.
 
     Raises: Unreachable.
     """

@@ -43,7 +43,10 @@ def retry_job(
     except (Refused, WarehouseSilent) as error:
         return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
     except WarehouseMismatch as error:
-        text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job again in another one"
+        text = (
+            f"job {job} is not retried: {error}. Bring it back and retry, or submit the job "
+            "again in another one"
+        )
         return CommandResult(Answer.REFUSED, client.show(job).job, text)
     record = client.show(new.id).job
     if new.new:
@@ -77,6 +80,6 @@ def _taken_over(client: Client, before: str, new: JobFacts) -> str:
         what = "parameters" if new.any_code else "code, parameters"
         message += f", and takes over each of {listed(kept)} unless its {what} or inputs changed"
     return (
-        f"{message}. `unstuck show {new.id}` says of each group whether its work was taken over, and why not; "
-        f"`unstuck watch {new.id}` follows it"
+        f"{message}. `unstuck show {new.id}` says of each group whether its work was taken over, "
+        f"and why not; `unstuck watch {new.id}` follows it"
     )

@@ -1,4 +1,6 @@
-"""The client of schedules: an app or the command line sets them, gives them commands and reads them."""
+"""The client of schedules: an app or the command line sets them, gives them commands and reads
+them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ class ScheduleClient(ScheduleRequests):
     def backfill_ticks(
         self, name: str, first: Bound, last: Bound | None = None, *, backwards: bool = False
     ) -> list[BackfillTick]:
-        """The ticks that a backfill would have, in their order, with what their jobs get and their outcomes.
+        """The ticks that a backfill would have, in their order, with what their jobs get and their
+        outcomes.
 
         Raises: as `backfill`, and BadRequest if there would be none or too many.
         """
@@ -118,7 +121,9 @@ class ScheduleClient(ScheduleRequests):
         return explain_schedule(view, idle(self._queries, view.at), jobs)
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
-        """The newest events of a schedule, also of a removed one, the oldest first. Raises: NoSuchSchedule."""
+        """The newest events of a schedule, also of a removed one, the oldest first. Raises:
+        NoSuchSchedule.
+        """
         found = self._store.events(name, most)
         if not found:
             self._record(name)

@@ -20,7 +20,8 @@ EXPLAIN_WITHIN = (
 def waits_of(
     client: Client, jobs: Sequence[ListedJob], within: float = EXPLAIN_WITHIN
 ) -> dict[str, str]:
-    """The line of ``why`` for each job that has not ended, of as many as can be asked in ``within`` seconds.
+    """The line of ``why`` for each job that has not ended, of as many as can be asked in ``within``
+    seconds.
 
     Raises: Unreachable.
     """

@@ -1,7 +1,8 @@
-"""The doctor examines Redis, the fleet, the settings, the warehouse and this machine, and finds what is wrong.
+"""The doctor examines Redis, the fleet, the settings, the warehouse and this machine, and finds
+what is wrong.
 
-Everything is looked at side by side, and what has not answered in time is itself a finding: a person, or a check of an
-orchestrator, has the answer within five seconds.
+Everything is looked at side by side, and what has not answered in time is itself a finding: a
+person, or a check of an orchestrator, has the answer within five seconds.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ UNREACHED = ("REDIS_UNREACHABLE", "REDIS_REFUSES", "REDIS_RIGHTS")
 
 
 class Doctor:
-    """Examines one installation, as often as it is asked. A check that hangs is not begun again before it has ended."""
+    """Examines one installation, as often as it is asked.
+
+    A check that hangs is not begun again before it has ended.
+    """
 
     def __init__(self, settings: Settings, timeout: float = TIMEOUT) -> None:
         """``timeout``: seconds for one examination."""
@@ -107,8 +111,14 @@ class Doctor:
             findings += [] if jobs is None else checks.of_warehouse_and_jobs(seen, jobs)
             findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
         else:
-            text = f"the warehouse {settings.warehouse} has not answered within {within}; a file _doctor-… may be left"
-            cure = f"{lacking_keys(settings.warehouse, os.environ)} See whether it is mounted here, and its server up."
+            text = (
+                f"the warehouse {settings.warehouse} has not answered within {within}; a file "
+                "_doctor-… may be left"
+            )
+            cure = (
+                f"{lacking_keys(settings.warehouse, os.environ)} See whether it is mounted "
+                "here, and its server up."
+            )
             findings.append(problem("WAREHOUSE", text, cure.strip()))
         findings += jobs_lost.result() if jobs_lost.done() else []
         findings += files.result() if files.done() else []
@@ -126,7 +136,10 @@ class Doctor:
         return self._hanging[name]
 
     def _examine_redis(self) -> tuple[tuple[JobWarehouse, ...] | None, FleetView | None]:
-        """Keeps each finding at once, so that it counts even if Redis hangs then. Returns what others need of it."""
+        """Keeps each finding at once, so that it counts even if Redis hangs then.
+
+        Returns what others need of it.
+        """
         settings, keys = self._settings, Keys(self._settings.prefix)
         place = without_password(settings.redis_url)
         found = self._of_redis = []
@@ -134,7 +147,11 @@ class Doctor:
             with answering(settings.redis_url) as client:
                 found.append(ok("REDIS", f"answers at {place}"))
                 if lacks := lacking_rights(client, keys, DOCTOR):
-                    cure = "docs/operate.md has the line of ACL for all of them; these checks need it as well."
+                    cure = (
+                        "docs/operate.md has the line of ACL for all of them; these checks "
+                        "need "
+                        "it as well."
+                    )
                     found.append(problem("REDIS_RIGHTS", may_not(settings.redis_url, lacks), cure))
                     return None, None
                 found.append(
@@ -189,8 +206,14 @@ def of_names(environ: Iterable[str]) -> list[Finding]:
     for name in sorted(environ):
         prefix, _, rest = name.lower().partition("_")
         if prefix == "unstuck" and rest not in (*Settings.model_fields, *NO_SETTINGS):
-            text = f"{name} is set and is no setting, so nobody reads it{suggestion(name.upper(), known)}"
-            cure = "Correct its name or unset it; docs/settings.md has the names. Look at the other processes' as well."
+            text = (
+                f"{name} is set and is no setting, so nobody reads "
+                f"it{suggestion(name.upper(), known)}"
+            )
+            cure = (
+                "Correct its name or unset it; docs/settings.md has the names. Look at the "
+                "other processes' as well."
+            )
             found.append(warning("SETTINGS", text, cure))
     return found
 

@@ -16,12 +16,13 @@ from unstuck.views.queues import STALLED_AFTER, some, unfit_runners, unread_mess
 from unstuck.views.words import count_of
 
 RESTART_COORDINATOR = (
-    "Look at their logs and restart them: Celery has stalled in them, or all their threads hang. Submits and "
-    "commands sent through Celery wait meanwhile, and so does the sweep of beat."
+    "Look at their logs and restart them: Celery has stalled in them, or all their threads hang. "
+    "Submits and commands sent through Celery wait meanwhile, and so does the sweep of beat."
 )
 RESTART_WORKER = (
-    "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or Celery in it has "
-    "stalled. Other workers of the queue take what lies there; no job is lost by a restart."
+    "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or "
+    "Celery in it has stalled. Other workers of the queue take what lies there; no job is lost by "
+    "a restart."
 )
 
 
@@ -53,21 +54,33 @@ def of_fleet(
         yield ok("WORKERS", some(shown))
     else:
         text = f"no worker is heard of at {place}, so nothing runs"
-        cure = "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or "
+        cure = (
+            "Start one: celery -A unstuck.tasks worker. If some run, they use another "
+            "UNSTUCK_REDIS_URL or "
+        )
         yield (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
     if unfit := [f"{host} ({why})" for host, why in unfit_runners(view).items()]:
-        cure = "Mend these hosts. Their runners try again every 30s while work stands ready; nothing need be restarted."
+        cure = (
+            "Mend these hosts. Their runners try again every 30s while work stands ready; "
+            "nothing need be restarted."
+        )
         yield problem("HOSTS", f"unfit for Spark, so they take no such work: {some(unfit)}", cure)
     if silent := [
         f"{one.host}:{one.pid}" for one in [*view.coordinators, *view.runners] if one.silent
     ]:
-        cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
+        cure = (
+            "If they were stopped, nothing: they are forgotten after an hour. Else look at "
+            "their hosts."
+        )
         yield warning("SILENT", f"not heard of any more: {some(silent)}", cure)
     if stalled := [f"{one.worker} ({ago(one.at, view.at)})" for one in view.stalled]:
         text = (
             f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(stalled)}"
         )
-        cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
+        cure = (
+            "See that a supervisor started them again. If it comes back, look at the network "
+            "between them and Redis."
+        )
         yield warning("STALLED", text, cure)
     yield from _queues(view, stalled_after)
 
@@ -97,7 +110,8 @@ def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
 
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
-    """Does everybody run one release, on one Python, and do all runners have one Spark, Java, pandas and pyarrow?
+    """Does everybody run one release, on one Python, and do all runners have one Spark, Java,
+    pandas and pyarrow?
 
     Of what is not ours, the first two numbers of a version count. ``here``: this machine, where
     we run.
@@ -116,7 +130,11 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
         known = {"Spark": on.spark, "Java": on.java, "pandas": on.pandas, "pyarrow": on.pyarrow}
         for what, version in known.items():
             seen[what][minor(version)].append(f"{one.host}:{one.pid}")
-    cure = "Unless an upgrade is under way: install the same versions everywhere, and restart what differs."
+    cure = (
+        "Unless an upgrade is under way: install the same versions everywhere, and restart "
+        "what "
+        "differs."
+    )
     found = []
     for what, versions in seen.items():
         named = [

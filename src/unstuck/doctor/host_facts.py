@@ -1,6 +1,8 @@
-"""Host facts: the Java and PySpark of this machine, and whether the warehouse can be published to from here.
+"""Host facts: the Java and PySpark of this machine, and whether the warehouse can be published to
+from here.
 
-The warehouse gets one probe file beside the log, which is removed again. This module never imports Spark.
+The warehouse gets one probe file beside the log, which is removed again. This module never imports
+Spark.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ class WarehouseFacts:
         id: of the warehouse; None if it has none yet.
         creates_once: of two creates of one file, the second was refused.
         trouble: why it cannot be used; empty if it can, or if nothing is there.
-        free, disk: bytes that this account may still write, and all that it may use; None if the place is no folder.
-        made_at: when the warehouse was made, in seconds by the clock of its file system; None if that is not known.
+        free, disk: bytes that this account may still write, and all that it may use; None if the
+            place is no folder.
+        made_at: when the warehouse was made, in seconds by the clock of its file system; None if
+            that is not known.
     """
 
     uri: str
@@ -56,7 +60,8 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
     try:
         warehouse = Warehouse(uri)
         files = warehouse.storage
-        # Without a folder there is nothing to probe, and none must be made: the doctor changes nothing.
+        # Without a folder there is nothing to probe, and none must be made: the doctor changes
+        # nothing.
         local = files.local_path("")
         if not (local.is_dir() if local is not None else files.names("")):
             return WarehouseFacts(uri, trouble="" if local is None else in_the_way(local))
@@ -70,13 +75,16 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
 
 
 def _room(folder: Path) -> tuple[int, int]:
-    """Bytes that are free on the disk of ``folder``, and of the whole disk, without what is kept for root: as `df`."""
+    """Bytes that are free on the disk of ``folder``, and of the whole disk, without what is kept
+    for root: as `df`.
+    """
     disk = shutil.disk_usage(folder)
     return disk.free, disk.used + disk.free
 
 
 def staged_jobs(uri: str, since: float) -> list[str]:
-    """Jobs with work in the warehouse at ``uri`` that were submitted at ``since`` (seconds) or later, the newest first.
+    """Jobs with work in the warehouse at ``uri`` that were submitted at ``since`` (seconds) or
+    later, the newest first.
 
     May hang as long as its file system does. Raises: OSError, ValueError, WarehouseUnsupported.
     """
@@ -98,7 +106,8 @@ def small_files(uri: str) -> dict[str, int]:
 
 
 def stale_views(uri: str) -> dict[str, tuple[int, int]]:
-    """The kept files of views that are behind: by path, the version that each shows, and the newest one.
+    """The kept files of views that are behind: by path, the version that each shows, and the newest
+    one.
 
     May hang as long as its file system does. Raises: OSError, ValueError, UnstuckError.
     """
@@ -111,7 +120,9 @@ def stale_views(uri: str) -> dict[str, tuple[int, int]]:
 
 
 def in_the_way(folder: Path) -> str:
-    """Name the file in the place where ``folder``, or one above it, would have to be made; empty if there is none."""
+    """Name the file in the place where ``folder``, or one above it, would have to be made; empty if
+    there is none.
+    """
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if there.is_dir():
         return ""
@@ -123,7 +134,10 @@ def in_the_way(folder: Path) -> str:
 
 
 def lacks_connector(warehouse: str, spark_conf: Mapping[str, str]) -> bool:
-    """Whether the PySpark of this machine has no connector for the S3 that ``warehouse`` is on. Loads no Spark."""
+    """Whether the PySpark of this machine has no connector for the S3 that ``warehouse`` is on.
+
+    Loads no Spark.
+    """
     if not warehouse.startswith(("s3://", "s3a://")):
         return False
     if any(
@@ -139,7 +153,10 @@ def lacks_connector(warehouse: str, spark_conf: Mapping[str, str]) -> bool:
 
 
 def java_facts() -> tuple[int, str | None]:
-    """The major version of Java (0: none), and that of PySpark. (0, None) where no worker is installed."""
+    """The major version of Java (0: none), and that of PySpark.
+
+    (0, None) where no worker is installed.
+    """
     try:
         spark = version("pyspark")
     except PackageNotFoundError:

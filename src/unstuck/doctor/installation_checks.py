@@ -1,7 +1,8 @@
-"""The doctor judges Redis, the records, the settings, this machine and the warehouse (pure: facts in, findings out).
+"""The doctor judges Redis, the records, the settings, this machine and the warehouse (pure: facts
+in, findings out).
 
-``redis_facts`` and ``host_facts`` read the facts; ``fleet_checks`` judges the processes and their queues. Every code
-has its cure in docs/troubleshooting.md.
+``redis_facts`` and ``host_facts`` read the facts; ``fleet_checks`` judges the processes and their
+queues. Every code has its cure in docs/troubleshooting.md.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ FRESH = (
     10.0  # seconds after a warehouse was made in which a process may still say that there is none
 )
 STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
-MAKE_ROOM = "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk)."
+MAKE_ROOM = (
+    "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION "
+    "(docs/operate.md, "
+    "free the disk)."
+)
 _SILENT = (
     "COORDINATORS",
     "WORKERS",
@@ -75,14 +80,20 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
         text = (
             "This Redis is a read-only replica: nothing can be submitted, claimed or decided here"
         )
-        cure = "Set UNSTUCK_REDIS_URL to the primary; after a failover, to the address that follows it."
+        cure = (
+            "Set UNSTUCK_REDIS_URL to the primary; after a failover, to the address that "
+            "follows it."
+        )
         yield problem("REDIS_READ_ONLY", text, cure)
     if not cluster and not replica:
         yield ok("REDIS_READ_ONLY", "it is a primary and can be written to")
     yield _persistence(seen, settings)
     policy = info.get("maxmemory_policy", "unknown")
     if policy != "noeviction":
-        text = f"maxmemory-policy is {policy}: a full Redis would drop records, and a dropped record is a lost job"
+        text = (
+            f"maxmemory-policy is {policy}: a full Redis would drop records, and a dropped "
+            "record is a lost job"
+        )
         yield problem(
             "REDIS_EVICTION", text, "Set `maxmemory-policy noeviction` in its configuration."
         )
@@ -93,7 +104,9 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
 
 
 def refused_writes(seen: ServerFacts) -> str:
-    """The code of the finding that says why this Redis refuses all writes; empty if it takes them, as far as known."""
+    """The code of the finding that says why this Redis refuses all writes; empty if it takes them,
+    as far as known.
+    """
     info = seen.info
     if info.get("role") == "slave":
         return "REDIS_READ_ONLY"
@@ -103,13 +116,17 @@ def refused_writes(seen: ServerFacts) -> str:
 
 
 def of_silence(findings: Iterable[Finding], refused: str) -> Iterator[Finding]:
-    """``findings``, of which those that silence alone would explain say to mend ``refused`` first, if it is not empty.
+    """``findings``, of which those that silence alone would explain say to mend ``refused`` first,
+    if it is not empty.
 
     While Redis refuses writes, no process can note that it is there, or what it has done.
     """
     for one in findings:
         silent = refused and one.code in _SILENT and one.level is not Level.OK
-        first = f"First mend {refused}: while Redis refuses writes, no process can say that it is there. "
+        first = (
+            f"First mend {refused}: while Redis refuses writes, no process can say that it is "
+            "there. "
+        )
         yield replace(one, cure=f"{first}If it still stands then: {one.cure}") if silent else one
 
 
@@ -118,10 +135,16 @@ def _persistence(seen: ServerFacts, settings: Settings) -> Finding:
     if errors := [
         f"{name} is {seen.info[name]}" for name in _WRITES if seen.info.get(name, "ok") != "ok"
     ]:
-        cure = "Look at the server's log and disk. Until it can write, it refuses writes or loses them."
+        cure = (
+            "Look at the server's log and disk. Until it can write, it refuses writes or loses "
+            "them."
+        )
         return problem(code, f"its last write to disk went wrong: {', '.join(errors)}", cure)
     if not seen.info.get("aof_enabled"):
-        cure = "Set `appendonly yes` and `appendfsync everysec` in its configuration (CONFIG SET, then CONFIG REWRITE)."
+        cure = (
+            "Set `appendonly yes` and `appendfsync everysec` in its configuration (CONFIG SET, "
+            "then CONFIG REWRITE)."
+        )
         return problem(
             code, "it has no append-only file, so a restart forgets jobs that were taken", cure
         )
@@ -146,8 +169,14 @@ def _memory(seen: ServerFacts) -> Finding:
     if not (limit or host):
         return ok("REDIS_MEMORY", f"{used}, no limit known")
     share = memory / (limit or host)
-    text = f"{used} of {_size(limit or host)} ({share:.0%}, {'maxmemory' if limit else 'all that its host has'})"
-    cure = "Give it more memory, shorten UNSTUCK_RETENTION, or find out who else fills it. Full, it refuses all writes."
+    text = (
+        f"{used} of {_size(limit or host)} ({share:.0%}, "
+        f"{'maxmemory' if limit else 'all that its host has'})"
+    )
+    cure = (
+        "Give it more memory, shorten UNSTUCK_RETENTION, or find out who else fills it. Full, "
+        "it refuses all writes."
+    )
     if share >= FULL:
         return problem("REDIS_MEMORY", text, cure)
     return warning("REDIS_MEMORY", text, cure) if share >= NEARLY_FULL else ok("REDIS_MEMORY", text)
@@ -160,8 +189,14 @@ def _size(count: int) -> str:
 def _clock(seen: ServerFacts) -> Finding:
     off = abs(seen.ahead)
     if off > SKEW + seen.unsure:
-        text = f"the clock of this machine is {off:.1f}s {'ahead of' if seen.ahead > 0 else 'behind'} that of Redis"
-        cure = "Let NTP set both. Nothing is decided by the clock of this machine, but times that people see are wrong."
+        text = (
+            f"the clock of this machine is {off:.1f}s "
+            f"{'ahead of' if seen.ahead > 0 else 'behind'} that of Redis"
+        )
+        cure = (
+            "Let NTP set both. Nothing is decided by the clock of this machine, but times that "
+            "people see are wrong."
+        )
         return warning("CLOCK", text, cure)
     return ok(
         "CLOCK",
@@ -173,8 +208,15 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     """Does anybody take what waits?"""
     yield _reports(seen, settings)
     if seen.dead:
-        cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
-        what = "reports that nobody could apply, notices that nobody took, or submits that were refused"
+        cure = (
+            "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck "
+            "dead "
+            "drop`."
+        )
+        what = (
+            "reports that nobody could apply, notices that nobody took, or submits that were "
+            "refused"
+        )
         text = f"{count_of(seen.dead, 'dead letter')}: {what}"
         yield warning("DEAD_LETTERS", text, cure)
     else:
@@ -183,20 +225,36 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     gap = longest_gap(settings.sweep_every if seen.period is None else seen.period)
     late = max(LATE, gap)
     if seen.overdue is not None and seen.overdue > late:
-        text = f"job {seen.overdue_job} should have been decided {format_duration(seen.overdue)} ago, and nobody did"
-        cure = f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} in it."
+        text = (
+            f"job {seen.overdue_job} should have been decided {format_duration(seen.overdue)} "
+            "ago, and nobody did"
+        )
+        cure = (
+            f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} "
+            "in it."
+        )
         yield (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)(
             "JOBS_OVERDUE", text, cure
         )
     else:
         yield ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
     if seen.halted:
-        text = f"{count_of(seen.halted, 'open job')} cannot go on alone: no coordinator could decide what is next"
-        cure = "`unstuck list --status HALTED` names each with its reason; resume or cancel it when the cause is gone."
+        text = (
+            f"{count_of(seen.halted, 'open job')} cannot go on alone: no coordinator could "
+            "decide what is next"
+        )
+        cure = (
+            "`unstuck list --status HALTED` names each with its reason; resume or cancel it "
+            "when the cause is gone."
+        )
         yield problem("JOBS_HALTED", text, cure)
     if seen.halted_schedules:
         which = some([f"{name} ({why})" for name, why in seen.halted_schedules.items()])
-        text = f"{count_of(len(seen.halted_schedules), 'schedule')} cannot go on alone, and run no job: {which}"
+        text = (
+            f"{count_of(len(seen.halted_schedules), 'schedule')} cannot go on alone, and run "
+            "no "
+            f"job: {which}"
+        )
         yield problem(
             "SCHEDULES_HALTED", text, "`unstuck schedule why NAME` says why, and what helps."
         )
@@ -206,8 +264,14 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
             "POOLS", text, f"Unless it was closed on purpose: `unstuck pool set {pool} N`."
         )
     if seen.newer:
-        text = f"a newer release than this one has stored {some(list(seen.newer))}: coordinators of this one leave them"
-        cure = "End the upgrade: run coordinators of the release that stored them; no other decides them."
+        text = (
+            f"a newer release than this one has stored {some(list(seen.newer))}: coordinators "
+            "of this one leave them"
+        )
+        cure = (
+            "End the upgrade: run coordinators of the release that stored them; no other "
+            "decides them."
+        )
         yield warning("JOBS_NEWER", text, cure)
     yield _sweep(seen, gap)
     if seen.stray:
@@ -216,7 +280,10 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
         option = (
             f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
         )
-        cure = f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
+        cure = (
+            f"Give the Celery app that sends {option}, send again, and remove the list: "
+            f"redis-cli DEL {CONTROL_QUEUE}"
+        )
         yield problem("STRAY_MESSAGES", text, cure)
 
 
@@ -227,7 +294,10 @@ def _reports(seen: RecordFacts, settings: Settings) -> Finding:
     )
     if seen.unread_age is not None and seen.unread_age > LATE:
         count = "" if seen.lag is None else f" ({seen.lag:,} unread)"
-        text = f"the oldest report that no coordinator has read waits for {format_duration(seen.unread_age)}{count}"
+        text = (
+            "the oldest report that no coordinator has read waits for "
+            f"{format_duration(seen.unread_age)}{count}"
+        )
         return (problem if seen.unread_age > TOO_LATE else warning)(code, text, cure)
     if seen.pending_age is not None and seen.pending_age > LATE + 2 * settings.report_idle:
         waits = format_duration(seen.pending_age)
@@ -253,7 +323,9 @@ def _sweep(seen: RecordFacts, gap: float) -> Finding:
 
 
 def of_settings(settings: Settings) -> list[Finding]:
-    """Do the terms fit each other? As this process sees them: every process of a fleet should have the same."""
+    """Do the terms fit each other? As this process sees them: every process of a fleet should have
+    the same.
+    """
     s = settings
     lease = (s.lease_ttl, "UNSTUCK_LEASE_TTL")
     lock, idle = (s.lock_ttl, "UNSTUCK_LOCK_TTL"), s.report_idle + s.sweep_every
@@ -298,13 +370,21 @@ def of_settings(settings: Settings) -> list[Finding]:
     stops = s.stop_within() + LAST_STEPS
     if stops > STOP_TIMEOUT:
         text = (
-            f"a worker may take {stops:g}s to stop (UNSTUCK_DRAIN_GRACE {s.drain_grace:g}s + UNSTUCK_CANCEL_GRACE "
-            f"{s.cancel_grace:g}s + 10s), longer than the {STOP_TIMEOUT:g}s that a supervisor was advised to wait"
+            f"a worker may take {stops:g}s to stop (UNSTUCK_DRAIN_GRACE {s.drain_grace:g}s + "
+            f"UNSTUCK_CANCEL_GRACE {s.cancel_grace:g}s + 10s), longer than the {STOP_TIMEOUT:g}s "
+            "that a supervisor was advised to wait"
         )
-        wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
+        wait = (
+            f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the "
+            "like), "
+            "or shorten one."
+        )
         broken.append(warning("SETTINGS", text, wait))
     if not s.stalled_after:
-        text = "UNSTUCK_STALLED_AFTER is 0: a process in which Celery has stalled stays so until somebody restarts it"
+        text = (
+            "UNSTUCK_STALLED_AFTER is 0: a process in which Celery has stalled stays so until "
+            "somebody restarts it"
+        )
         broken.append(
             warning(
                 "SETTINGS", text, "Set UNSTUCK_STALLED_AFTER to a minute or more, for all of them."
@@ -319,21 +399,35 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
     found = ok("SPARK", f"PySpark {spark}")
     if not spark.startswith(tuple(f"{version}." for version in SPARKS)):
-        text = f"PySpark {spark} is here, with which Unstuck is not tested; it is with {', '.join(SPARKS)}"
+        text = (
+            f"PySpark {spark} is here, with which Unstuck is not tested; it is with "
+            f"{', '.join(SPARKS)}"
+        )
         found = warning("SPARK", text, "Install one of these versions on all workers.")
     if lacks_connector:
-        text = f"PySpark {spark} has no connector for S3, where the warehouse is: groups that use Spark would fail"
-        cure = "Set spark.jars.packages in UNSTUCK_SPARK_CONF of the workers (SPARK_LACKS_STORE), or use spark: false."
+        text = (
+            f"PySpark {spark} has no connector for S3, where the warehouse is: groups that use "
+            "Spark would fail"
+        )
+        cure = (
+            "Set spark.jars.packages in UNSTUCK_SPARK_CONF of the workers (SPARK_LACKS_STORE), "
+            "or use spark: false."
+        )
         found = warning("SPARK", text, cure)
     if java >= JAVA:
         return [ok("JAVA", f"Java {java}"), found]
     what = f"Java {java} is too old" if java else "Java is not installed"
-    cure = f"Install Java {JAVA} or newer, on the PATH or in JAVA_HOME. It matters only where a worker is to run."
+    cure = (
+        f"Install Java {JAVA} or newer, on the PATH or in JAVA_HOME. It matters only where a "
+        "worker is to run."
+    )
     return [problem("JAVA", f"{what} for Spark on this machine", cure), found]
 
 
 def of_delta(jobs: list[str]) -> list[Finding]:
-    """Warn that this machine lacks the package deltalake, so it cannot publish ``jobs``, which write Delta tables."""
+    """Warn that this machine lacks the package deltalake, so it cannot publish ``jobs``, which
+    write Delta tables.
+    """
     if not jobs:
         return []
     text = (
@@ -348,7 +442,11 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
     """Can the warehouse be published to?"""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
     if "://" in seen.uri:
-        cure = "Look at the bucket, its region and endpoint, and the credentials: docs/operate.md, object store."
+        cure = (
+            "Look at the bucket, its region and endpoint, and the credentials: "
+            "docs/operate.md, "
+            "object store."
+        )
     if (install := how_to_install("s3")) in seen.trouble:
         cure = install
     if any(os.strerror(full) in seen.trouble for full in (errno.ENOSPC, errno.EDQUOT)):
@@ -361,37 +459,53 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
         text = f"there is no warehouse at {seen.uri} yet; the first submit makes one"
         return warning("WAREHOUSE", text, f"Nothing, if this is a new installation. {cure}")
     if not seen.creates_once:
-        text = f"{seen.uri} does not create a file only if it is absent: two publishers would overwrite each other"
-        cure = "Put the warehouse elsewhere, or upgrade the object store. Jobs are refused there: WAREHOUSE_UNSAFE."
+        text = (
+            f"{seen.uri} does not create a file only if it is absent: two publishers would "
+            "overwrite each other"
+        )
+        cure = (
+            "Put the warehouse elsewhere, or upgrade the object store. Jobs are refused there: "
+            "WAREHOUSE_UNSAFE."
+        )
         return problem("WAREHOUSE", text, cure)
     return ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")
 
 
 def of_disk(seen: WarehouseFacts) -> list[Finding]:
-    """Is there room for what the next jobs write? Nothing where the warehouse is no folder, or cannot be used."""
+    """Is there room for what the next jobs write? Nothing where the warehouse is no folder, or
+    cannot be used.
+    """
     if seen.free is None or not seen.disk:
         return []
     share = 1 - seen.free / seen.disk
-    text = f"the disk of the warehouse {seen.uri} has {_size(seen.free)} of {_size(seen.disk)} free ({share:.0%} full)"
+    text = (
+        f"the disk of the warehouse {seen.uri} has {_size(seen.free)} of {_size(seen.disk)} "
+        f"free ({share:.0%} full)"
+    )
     return [warning("DISK", text, MAKE_ROOM) if share >= FULL else ok("DISK", text)]
 
 
 def of_warehouse_and_jobs(seen: WarehouseFacts, jobs: tuple[JobWarehouse, ...]) -> list[Finding]:
-    """Is the warehouse here the one that the open jobs were submitted to? Nothing where it cannot be used."""
+    """Is the warehouse here the one that the open jobs were submitted to? Nothing where it cannot
+    be used.
+    """
     if seen.trouble:
         return []
     here = [job for job in jobs if job.warehouse == seen.uri]
     if differing := [f"{job.job} ({job.id})" for job in here if job.id != seen.id]:
         what = f"has the id {seen.id} here" if seen.id else "is not there, as seen from here"
         text = (
-            f"the warehouse {seen.uri} {what}, and {count_of(len(differing), 'open job')} submitted to another under "
-            f"that path: {some(differing)}"
+            f"the warehouse {seen.uri} {what}, and {count_of(len(differing), 'open job')} "
+            f"submitted to another under that path: {some(differing)}"
         )
         cure = "Share one folder between all hosts, mounted under one path. See WAREHOUSE_MISMATCH."
         return [problem("WAREHOUSE_ID", text, cure)]
     text = f"{seen.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at"
     if away := len(jobs) - len(here):
-        text = f"{count_of(away, 'open job')} with another warehouse than {seen.uri}, which was not looked at"
+        text = (
+            f"{count_of(away, 'open job')} with another warehouse than {seen.uri}, which was "
+            "not looked at"
+        )
     return [ok("WAREHOUSE_ID", text)]
 
 
@@ -399,7 +513,8 @@ def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -
     """Does the store still know the jobs of which there is work in the warehouse?
 
     Args:
-        staged: jobs with work in the warehouse, submitted within the retention; ``unknown``: those the store knows not.
+        staged: jobs with work in the warehouse, submitted within the retention; ``unknown``: those
+            the store knows not.
     """
     code, recent = "LOST_JOBS", f"the last {format_duration(settings.retention)}"
     if not unknown:
@@ -408,13 +523,14 @@ def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -
             f"the store knows {count_of(len(staged), 'job')} of {recent} that the warehouse knows",
         )
     text = (
-        f"the warehouse {settings.warehouse} has work of {count_of(len(unknown), 'job')} of {recent} that this Redis "
-        f"does not know: {some(list(unknown))}. It was emptied (FLUSHALL), or restored from an older copy, or it is "
-        "another Redis"
+        f"the warehouse {settings.warehouse} has work of {count_of(len(unknown), 'job')} of "
+        f"{recent} that this Redis does not know: {some(list(unknown))}. It was emptied "
+        "(FLUSHALL), or restored from an older copy, or it is another Redis"
     )
     cure = (
-        "Restore the Redis that had them, or submit those again that are not published (`unstuck datasets`). Nothing, "
-        "if another fleet uses this warehouse as well, or forgets jobs sooner (UNSTUCK_RETENTION)."
+        "Restore the Redis that had them, or submit those again that are not published (`unstuck "
+        "datasets`). Nothing, if another fleet uses this warehouse as well, or forgets jobs sooner "
+        "(UNSTUCK_RETENTION)."
     )
     return warning(code, text, cure)
 
@@ -433,8 +549,13 @@ def of_small_files(found: Mapping[str, int]) -> list[Finding]:
 
 
 def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
-    """Does each kept file of views show what is published? ``behind``: by path, the version shown and the newest."""
-    cure = "unstuck datasets --export-views {} --keep. The log of the publisher says why it could not write it."
+    """Does each kept file of views show what is published? ``behind``: by path, the version shown
+    and the newest.
+    """
+    cure = (
+        "unstuck datasets --export-views {} --keep. The log of the publisher says why it could "
+        "not write it."
+    )
     return [
         warning(
             "VIEWS_STALE",
@@ -446,7 +567,9 @@ def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
 
 
 def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:
-    """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, now and then."""
+    """Is the warehouse here the one that runners and coordinators see? Each looks from its own
+    host, now and then.
+    """
     code = "WAREHOUSE_SHARED"
     fleet = [*view.coordinators, *view.runners]
     all_ = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
@@ -466,22 +589,35 @@ def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Findin
     if differing := [
         f"{who} ({what.trouble or what.id or 'none'})" for who, what in looks if what.id != known
     ]:
-        text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {some(differing)}"
-        cure = "Mount the same folder at that path on their hosts. Until then their attempts fail: WAREHOUSE_MISMATCH."
+        text = (
+            f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: "
+            f"{some(differing)}"
+        )
+        cure = (
+            "Mount the same folder at that path on their hosts. Until then their attempts "
+            "fail: "
+            "WAREHOUSE_MISMATCH."
+        )
         found.append(problem(code, text, cure))
     if elsewhere := [
         f"{who} ({what.uri})" for who, what in all_ if what.uri not in (None, seen.uri)
     ]:
-        text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {some(elsewhere)}"
-        cure = "If it is the same one, mount it everywhere under one path, set as UNSTUCK_WAREHOUSE. Else nothing."
+        text = (
+            f"runners and coordinators that are set to another warehouse than {seen.uri}: "
+            f"{some(elsewhere)}"
+        )
+        cure = (
+            "If it is the same one, mount it everywhere under one path, set as "
+            "UNSTUCK_WAREHOUSE. Else nothing."
+        )
         found.append(warning(code, text, cure))
     text = (
         f"{len(looks):,} of {len(all_):,} runners and coordinators say that they see the same there"
     )
     if silent := len(all_) - len(looks):
         text += (
-            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they have not "
-            "looked since it was made)"
+            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, "
+            "or they have not looked since it was made)"
         )
     return found or [ok(code, text)]
 
@@ -489,7 +625,8 @@ def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Findin
 def _saw_too_early(seen: WarehouseFacts, what: WarehouseSeen) -> bool:
     """Did that process see no warehouse, before it was made or about then? That says nothing.
 
-    Every process of a new fleet has looked before the first submit makes the warehouse. It looks again within seconds.
+    Every process of a new fleet has looked before the first submit makes the warehouse. It looks
+    again within seconds.
     """
     if what.id != "" or what.looked_at is None or seen.made_at is None:
         return False

@@ -1,4 +1,6 @@
-"""The doctor judges who can be told: the targets that specs name, those that coordinators know, and how these do."""
+"""The doctor judges who can be told: the targets that specs name, those that coordinators know, and
+how these do.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ class NoticeFacts:
     """The targets that are named, and those that take nothing.
 
     Attributes:
-        named: target → the jobs and schedules whose specs name it, as ``job ID`` or ``schedule NAME``.
-        failing: target → since when it has taken nothing, what it last said, and how many notices wait for it.
+        named: target → the jobs and schedules whose specs name it, as ``job ID`` or ``schedule
+            NAME``.
+        failing: target → since when it has taken nothing, what it last said, and how many notices
+            wait for it.
     """
 
     named: Mapping[str, list[str]]
@@ -72,26 +76,40 @@ def _targets_in(spec: str) -> set[str]:
 
 
 def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
-    """Does each target that a spec names exist, on all coordinators, and does it take what is sent?"""
+    """Does each target that a spec names exist, on all coordinators, and does it take what is
+    sent?
+    """
     coordinators = [one for one in view.coordinators if not one.silent]
     known = {target for one in coordinators for target in one.targets}
     bad = False
     for target, who in sorted(facts.named.items()):
         if coordinators and target not in known:
             bad = True
-            text = f"{some(who)} tell {target!r}, which no coordinator has in UNSTUCK_NOTIFY{suggestion(target, known)}"
-            cure = "Add it there and restart the coordinators, or correct `to:`. Until then it is told nothing."
+            text = (
+                f"{some(who)} tell {target!r}, which no coordinator has in "
+                f"UNSTUCK_NOTIFY{suggestion(target, known)}"
+            )
+            cure = (
+                "Add it there and restart the coordinators, or correct `to:`. Until then it is "
+                "told nothing."
+            )
             yield problem(CODE, text, cure)
     for target in sorted(known):
         if lacking := [
             f"{one.host}:{one.pid}" for one in coordinators if target not in one.targets
         ]:
             bad = True
-            text = f"the target {target!r} is not in UNSTUCK_NOTIFY of {some(lacking)}, and is in that of others"
+            text = (
+                f"the target {target!r} is not in UNSTUCK_NOTIFY of {some(lacking)}, and is in "
+                "that of others"
+            )
             yield warning(CODE, text, "Give all coordinators one setting, and restart those.")
     for target, (since, said, waiting) in sorted(facts.failing.items()):
         bad = True
-        text = f"{target!r} has taken no notice for {format_duration(max(0.0, view.at - since))}: {said}"
+        text = (
+            f"{target!r} has taken no notice for {format_duration(max(0.0, view.at - since))}: "
+            f"{said}"
+        )
         text += f"; {count_of(waiting, 'notice')} for it" if waiting else ""
         yield warning(CODE, text, f"Try it where the setting is: unstuck notify test {target}")
     if not bad:

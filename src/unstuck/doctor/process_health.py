@@ -1,6 +1,8 @@
-"""The health of the coordinators or workers of one host, by the work that they have done lately, for probes.
+"""The health of the coordinators or workers of one host, by the work that they have done lately,
+for probes.
 
-A process that died is no longer judged: its supervisor knows. A process that is there must have been heard of.
+A process that died is no longer judged: its supervisor knows. A process that is there must have
+been heard of.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ SLACK = 2.0  # seconds by which the age of a process and that of its last word m
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the processes of one host are. ``ailing``: a sentence for each that is not well; ``well``: how many are."""
+    """How the processes of one host are. ``ailing``: a sentence for each that is not well;
+    ``well``: how many are.
+    """
 
     well: int
     ailing: tuple[str, ...]
@@ -37,7 +41,8 @@ def health_of(
 
     Args:
         client: must decode responses.
-        max_age: seconds within which each must have been heard of; at least as long as it is silent by itself.
+        max_age: seconds within which each must have been heard of; at least as long as it is silent
+            by itself.
 
     Raises: redis.RedisError.
     """
@@ -55,7 +60,10 @@ def health_of(
     swept, period = (float(one) if one else 0.0 for one in alive)
     if health.well and now - swept > max(max_age, 3 * period + 1):
         # Each coordinator sweeps by itself where nobody else does.
-        silent = f"no sweep has moved for {format_duration(now - swept)}, and this coordinator makes none"
+        silent = (
+            f"no sweep has moved for {format_duration(now - swept)}, and this coordinator "
+            "makes none"
+        )
         return Health(0, (*health.ailing, silent))
     return health
 
@@ -94,7 +102,9 @@ def judged(
 
 
 def process_age(pid: int) -> float | None:
-    """Seconds since the process ``pid`` of this host began; None if there is none, or only a dead one is left."""
+    """Seconds since the process ``pid`` of this host began; None if there is none, or only a dead
+    one is left.
+    """
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -1,4 +1,6 @@
-"""Redis facts: the state of the server and of the fleet's records in it. Read-only; ``checks`` judges the facts."""
+"""Redis facts: the state of the server and of the fleet's records in it. Read-only; ``checks``
+judges the facts.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ class ServerFacts:
 
     Attributes:
         info: what it answers to INFO.
-        fsync: of the append-only file: ``everysec``, ``always``, ``no``; None if it may not be asked.
-        ahead: seconds that the clock of this machine is ahead of the server's; ``unsure`` by as much either way.
+        fsync: of the append-only file: ``everysec``, ``always``, ``no``; None if it may not be
+            asked.
+        ahead: seconds that the clock of this machine is ahead of the server's; ``unsure`` by as
+            much either way.
     """
 
     info: Mapping[str, Any]
@@ -39,7 +43,9 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobWarehouse:
-    """Where an open job publishes: the address of the warehouse, and its id when the job was submitted."""
+    """Where an open job publishes: the address of the warehouse, and its id when the job was
+    submitted.
+    """
 
     job: str
     warehouse: str
@@ -48,18 +54,22 @@ class JobWarehouse:
 
 @dataclass(frozen=True, slots=True)
 class RecordFacts:
-    """The state of the fleet's records. Ages are in seconds by the clock of Redis; None: there is nothing of the kind.
+    """The state of the fleet's records. Ages are in seconds by the clock of Redis; None: there is
+    nothing of the kind.
 
     Attributes:
         lag: reports that no coordinator has read; None if that is not known.
-        unread_age, pending_age: of the oldest report that nobody read; that somebody read and nobody finished.
+        unread_age, pending_age: of the oldest report that nobody read; that somebody read and
+            nobody finished.
         dead: reports that nobody could apply.
         open: jobs that have not ended; ``halted``: those that are HALTED.
         overdue: by how long the most overdue of the open jobs, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
-        warehouses: of open jobs, the newest; ``newer``: those of them that a newer release has stored.
+        warehouses: of open jobs, the newest; ``newer``: those of them that a newer release has
+            stored.
         period: UNSTUCK_SWEEP_EVERY of the process that swept last.
-        stray: messages for a coordinator that were sent without any prefix, so that no fleet reads them.
+        stray: messages for a coordinator that were sent without any prefix, so that no fleet reads
+            them.
         halted_schedules: each that is HALTED, or cannot be read, with a word for why.
         closed_pools: pools of no slots for which groups wait, and how many.
     """

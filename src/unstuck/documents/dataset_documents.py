@@ -1,4 +1,6 @@
-"""The documents of datasets: how one stands, its versions, and the sources of its stream; and rows as plain values."""
+"""The documents of datasets: how one stands, its versions, and the sources of its stream; and rows
+as plain values.
+"""
 
 from __future__ import annotations
 
@@ -79,10 +81,12 @@ class RestoredDocument(Document):
 
 
 class DatasetVersionDocument(Document):
-    """One version of a dataset: its change, the job that made it, and the inputs and code that led to its rows.
+    """One version of a dataset: its change, the job that made it, and the inputs and code that led
+    to its rows.
 
     Attributes:
-        taken_from: name of the job that owned the dataset before, if this version changed its owner; else empty.
+        taken_from: name of the job that owned the dataset before, if this version changed its
+            owner; else empty.
     """
 
     version: int
@@ -134,7 +138,9 @@ class SourceDocument(Document):
 
 
 def plain_value(value: Any) -> Any:
-    """A value of a row as JSON has it: times in ISO form, bytes in hexadecimal, decimals as text."""
+    """A value of a row as JSON has it: times in ISO form, bytes in hexadecimal, decimals as
+    text.
+    """
     if isinstance(value, dict):
         return {name: plain_value(one) for name, one in value.items()}
     if isinstance(value, list):

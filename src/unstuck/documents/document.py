@@ -1,4 +1,6 @@
-"""A JSON document that the command line and the API both answer, and its text; its fields are a promise to programs."""
+"""A JSON document that the command line and the API both answer, and its text; its fields are a
+promise to programs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ _NOT_IN_JSON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def iso(at: Any) -> Any:
-    """Seconds as a time for programs: ISO 8601 in UTC, with Z; None for a time that never was. Else as it is."""
+    """Seconds as a time for programs: ISO 8601 in UTC, with Z; None for a time that never was.
+
+    Else as it is.
+    """
     if not at or not isinstance(at, int | float):
         return at or None
     utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
@@ -32,14 +37,19 @@ Word = Annotated[str | None, BeforeValidator(lambda text: text or None)]
 
 
 class Document(BaseModel):
-    """The fields of a document, in their order. A nested document is read from the attributes of its record."""
+    """The fields of a document, in their order.
+
+    A nested document is read from the attributes of its record.
+    """
 
     # Most commands answer few of the documents, and a model takes about a millisecond to build.
     model_config = ConfigDict(from_attributes=True, defer_build=True)
 
     @classmethod
     def of(cls, record: Any, **known: Any) -> Self:
-        """The document of ``record``, whose attributes are named as the fields, but for what is ``known`` better."""
+        """The document of ``record``, whose attributes are named as the fields, but for what is
+        ``known`` better.
+        """
         return cls.model_validate(
             {
                 name: known[name] if name in known else getattr(record, name)
@@ -77,6 +87,8 @@ _ESCAPES = _Escapes()
 
 
 def json_text(answer: Any, indent: int | None = None) -> str:
-    """``answer`` as JSON in which characters that a terminal would obey are escaped, and others can be read."""
+    """``answer`` as JSON in which characters that a terminal would obey are escaped, and others can
+    be read.
+    """
     text = json.dumps(plain(answer), indent=indent, ensure_ascii=False)
     return text if text.isascii() and "\x7f" not in text else text.translate(_ESCAPES)

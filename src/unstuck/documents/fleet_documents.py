@@ -1,4 +1,6 @@
-"""The documents of the fleet: its processes, queues and pools, its notices and dead letters, its examination."""
+"""The documents of the fleet: its processes, queues and pools, its notices and dead letters, its
+examination.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,9 @@ class NoticesDocument(Document):
 
 
 class DeadLetterDocument(Document):
-    """A dead letter. ``deliveries`` is null where that was not recorded; of three kinds, one is not null."""
+    """A dead letter. ``deliveries`` is null where that was not recorded; of three kinds, one is not
+    null.
+    """
 
     id: str
     at: Time

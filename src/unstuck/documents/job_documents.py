@@ -1,4 +1,6 @@
-"""The documents of jobs: of a listing, of one job, of its explanation, its alterations, its events and its logs."""
+"""The documents of jobs: of a listing, of one job, of its explanation, its alterations, its events
+and its logs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from unstuck.views.jobs.job_views import ForkView, JobView
 
 
 class ListedJobDocument(Document):
-    """One line of ``list``; ``why``: what the job waits for. ``total`` is null while a dynamic fork is not expanded."""
+    """One line of ``list``; ``why``: what the job waits for.
+
+    ``total`` is null while a dynamic fork is not expanded.
+    """
 
     id: str
     name: str
@@ -65,7 +70,9 @@ class StackDocument(Document):
 
 
 class MemberDocument(Document):
-    """One group that is not forked, or one member of a fork; ``why`` and ``stack`` where it is not done."""
+    """One group that is not forked, or one member of a fork; ``why`` and ``stack`` where it is not
+    done.
+    """
 
     id: str
     value: Any
@@ -96,7 +103,9 @@ class MemberDocument(Document):
 
 
 class GroupDocument(Document):
-    """One planned group with its members; those without a record are WAITING, and only counted in ``states``."""
+    """One planned group with its members; those without a record are WAITING, and only counted in
+    ``states``.
+    """
 
     name: str
     needs: tuple[str, ...]
@@ -198,7 +207,9 @@ class ClaimedGroupDocument(Document):
 
 
 class DiffDocument(Document):
-    """The alterations in order, and for each group that was ever claimed the revision that it ran with."""
+    """The alterations in order, and for each group that was ever claimed the revision that it ran
+    with.
+    """
 
     id: str
     revision: int
@@ -242,7 +253,9 @@ class LogLineDocument(Document):
 
 
 class JobAnswerDocument(Document):
-    """The answer of a command to one job. ``answer``: DONE, ALREADY, REFUSED, NO_SUCH_JOB, or WRONG: no such group."""
+    """The answer of a command to one job. ``answer``: DONE, ALREADY, REFUSED, NO_SUCH_JOB, or
+    WRONG: no such group.
+    """
 
     id: str
     answer: str
@@ -257,7 +270,9 @@ class JobAnswerDocument(Document):
 
 
 class SubmittedDocument(Document):
-    """The answer to a submit. ``status``: of a job that was there; ``retried``: the job that is retried."""
+    """The answer to a submit. ``status``: of a job that was there; ``retried``: the job that is
+    retried.
+    """
 
     id: str
     name: str

@@ -27,7 +27,9 @@ class TroubleDocument(Document):
 
 
 class EndedDocument(Document):
-    """The jobs of one name that ended in the last day: the one that ended last, and how many ended how."""
+    """The jobs of one name that ended in the last day: the one that ended last, and how many ended
+    how.
+    """
 
     name: str
     job: str
@@ -41,7 +43,9 @@ class EndedDocument(Document):
 
 
 class NowDocument(Document):
-    """Things that are not well, the worst first; the newest jobs that go on beside that; what ended, the last first."""
+    """Things that are not well, the worst first; the newest jobs that go on beside that; what
+    ended, the last first.
+    """
 
     at: Time
     not_well: list[TroubleDocument]

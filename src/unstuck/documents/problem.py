@@ -25,7 +25,8 @@ STATUS = {
     ExitCode.REFUSED: 409,
     ExitCode.UNREACHABLE: 503,
 }
-# The command line calls these bad usage, since it answers the person whose warehouse and whose word it was.
+# The command line calls these bad usage, since it answers the person whose warehouse and whose word
+# it was.
 _APART: dict[type[Exception], int] = {
     Ambiguous: 409,
     NoSuchGroup: 404,
@@ -41,7 +42,9 @@ _APART: dict[type[Exception], int] = {
 
 
 class PlaceDocument(Document):
-    """One thing that is wrong, and where: in the spec that was sent, or in a value of the request."""
+    """One thing that is wrong, and where: in the spec that was sent, or in a value of the
+    request.
+    """
 
     file: str | None = None
     line: int | None = None
@@ -51,7 +54,10 @@ class PlaceDocument(Document):
 
 
 class ProblemDocument(Document):
-    """An error. ``detail`` is the sentence of the command line, and ``code`` is there to compare."""
+    """An error.
+
+    ``detail`` is the sentence of the command line, and ``code`` is there to compare.
+    """
 
     type: str
     title: str

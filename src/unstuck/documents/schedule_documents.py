@@ -1,4 +1,6 @@
-"""The documents of schedules: how one stands, its explanation, its backfill, and what became of a command."""
+"""The documents of schedules: how one stands, its explanation, its backfill, and what became of a
+command.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,10 @@ class BacklogDocument(Document):
 
 
 class BackfillDocument(Document):
-    """Ticks of the past that a person asked for. A run that goes on and is not submitted yet is null."""
+    """Ticks of the past that a person asked for.
+
+    A run that goes on and is not submitted yet is null.
+    """
 
     status: str
     total: int
@@ -107,7 +112,8 @@ def _backfill_document(fill: Backfill) -> BackfillDocument:
 
 
 class ScheduleDocument(Document):
-    """How a schedule stands, with its next ticks, and the values that each gives to parameters of its job.
+    """How a schedule stands, with its next ticks, and the values that each gives to parameters of
+    its job.
 
     A run that goes on and is not submitted yet is null.
     """
@@ -205,7 +211,9 @@ class ScheduleExplanationDocument(Document):
 
 
 class TickDocument(Document):
-    """One tick of a backfill: the values that it gives to parameters, its current run, and its outcome."""
+    """One tick of a backfill: the values that it gives to parameters, its current run, and its
+    outcome.
+    """
 
     tick: Time
     params: dict[str, str]
@@ -218,7 +226,8 @@ class TickDocument(Document):
 
 
 class ScheduleAnswerDocument(Document):
-    """The answer of a command to one schedule: DONE, ALREADY, REFUSED, or NO_SUCH_SCHEDULE, with a null status.
+    """The answer of a command to one schedule: DONE, ALREADY, REFUSED, or NO_SUCH_SCHEDULE, with a
+    null status.
 
     ``warnings``: of the spec that `set` has stored.
     """

@@ -1,4 +1,6 @@
-"""Draws the graph of a job, or of a spec that was not submitted: a box for each group, and one for each whole fork."""
+"""Draws the graph of a job, or of a spec that was not submitted: a box for each group, and one for
+each whole fork.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class GraphGroup:
 
     Attributes:
         needs: the groups before it; one that is not drawn is passed over.
-        state: its own; of a fork, the one that needs a look first. Empty: of a spec, in which nothing happens.
+        state: its own; of a fork, the one that needs a look first. Empty: of a spec, in which
+            nothing happens.
         forked: it stands for all its members; ``census``: how many of them have which state.
         join: its rule; ``only_joins``: it has no steps.
         note: a few words below its name.

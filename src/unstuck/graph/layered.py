@@ -1,7 +1,9 @@
-"""Lays out a graph in layers from left to right, so that few lines cross and most are straight (pure).
+"""Lays out a graph in layers from left to right, so that few lines cross and most are straight
+(pure).
 
-The steps are those of Sugiyama, Tagawa and Toda (1981): layers, order within a layer, then the places. Places are
-least squares under the distances that must be kept, which pooling of neighbours solves exactly.
+The steps are those of Sugiyama, Tagawa and Toda (1981): layers, order within a layer, then the
+places. Places are least squares under the distances that must be kept, which pooling of neighbours
+solves exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ GAP_X, GAP_Y = 56.0, 18.0  # between layers, and between boxes of a layer
 LINE_Y = 10.0  # between two lines that pass a layer
 ORDERINGS, PLACINGS = 12, 16  # sweeps over all layers, and
 SWEPT = 50_000  # lines that are looked at in all of them, but for the first two
-PASSED = 5_000  # layers that all lines may pass; of a graph with more, lines that others imply are left out
+# Layers that all lines may pass; of a graph with more, lines that others imply are left out.
+PASSED = 5_000
 STRAIGHT = 8.0  # weight of a line that passes a layer, against that of a box
 JUNCTION = (6.0, 6.0)
 
@@ -37,7 +40,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One edge. A line between the points ``2n`` and ``2n + 1`` crosses a gap; the others pass a layer, level."""
+    """One edge. A line between the points ``2n`` and ``2n + 1`` crosses a gap; the others pass a
+    layer, level.
+    """
 
     source: str
     target: str
@@ -46,7 +51,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A graph with places. ``junctions``: boxes at which lines meet that would else be one for each pair of nodes."""
+    """A graph with places. ``junctions``: boxes at which lines meet that would else be one for each
+    pair of nodes.
+    """
 
     width: float
     height: float
@@ -73,7 +80,8 @@ class _Node:
 
 
 def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> Layout:
-    """Places for the nodes in ``sizes``, each to the right of what it needs. The same graph gets the same places.
+    """Places for the nodes in ``sizes``, each to the right of what it needs. The same graph gets
+    the same places.
 
     Raises: CycleError.
     """
@@ -106,7 +114,9 @@ def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> La
 
 
 def _join_lines(needs: dict[str, tuple[str, ...]], nodes: dict[str, _Node]) -> list[str]:
-    """Put a junction between several nodes and what all of them need, where that takes fewer lines."""
+    """Put a junction between several nodes and what all of them need, where that takes fewer
+    lines.
+    """
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, its in needs.items():
         alike.setdefault(its, []).append(name)
@@ -124,7 +134,8 @@ def _join_lines(needs: dict[str, tuple[str, ...]], nodes: dict[str, _Node]) -> l
 def _in_order(needs: Mapping[str, Sequence[str]], nodes: Mapping[str, _Node]) -> list[_Node]:
     """The nodes with their lines and layers, each after what it needs.
 
-    Each is one layer after the last that it needs, or farther to the right where that shortens more lines.
+    Each is one layer after the last that it needs, or farther to the right where that shortens more
+    lines.
     """
     order = [nodes[name] for name in TopologicalSorter(needs).static_order()]
     for node in order:
@@ -163,7 +174,9 @@ def _spread_unbound(order: Sequence[_Node]) -> None:
 
 
 def _pass_layers(source: _Node, target: _Node) -> list[_Node]:
-    """Put a node into each layer between the two, so that each line goes from one layer to the next."""
+    """Put a node into each layer between the two, so that each line goes from one layer to the
+    next.
+    """
     passed = [
         _Node(f"{source.name}\0{target.name}", (0.0, 0.0), True, layer)
         for layer in range(source.layer + 1, target.layer)
@@ -178,7 +191,9 @@ def _pass_layers(source: _Node, target: _Node) -> list[_Node]:
 
 
 def _fewest_crossings(layers: list[list[_Node]]) -> list[list[_Node]]:
-    """The order of each layer: nodes go to the middle of their neighbours, from left to right and back."""
+    """The order of each layer: nodes go to the middle of their neighbours, from left to right and
+    back.
+    """
     best, fewest = layers, _crossings(layers)
     lines = sum(len(node.after) for layer in layers for node in layer)
     for sweep in range(max(2, min(ORDERINGS, SWEPT // (lines + 1)))):
@@ -234,7 +249,9 @@ def _place(layers: Sequence[Sequence[_Node]]) -> None:
 
 
 def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
-    """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of least squares."""
+    """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of
+    least squares.
+    """
     offsets = [0.0]
     for above, below in pairwise(layer):
         offsets.append(

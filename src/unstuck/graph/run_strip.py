@@ -1,4 +1,6 @@
-"""Draws the last runs of a schedule as a strip: a bar for each, as high as it took long, the newest on the right."""
+"""Draws the last runs of a schedule as a strip: a bar for each, as high as it took long, the newest
+on the right.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SIGN = 9.0  # font size of the sign below a bar
 
 @dataclass(frozen=True, slots=True)
 class StripRun:
-    """One run. ``title``: all that is to be told of it; ``took``: seconds, None while it is not known."""
+    """One run. ``title``: all that is to be told of it; ``took``: seconds, None while it is not
+    known.
+    """
 
     status: str
     title: str

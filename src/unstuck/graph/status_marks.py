@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """``symbol``: one character. ``colour``: its name; ``line`` and ``fill``: that colour on white paper."""
+    """``symbol``: one character. ``colour``: its name; ``line`` and ``fill``: that colour on white
+    paper.
+    """
 
     symbol: str
     colour: str

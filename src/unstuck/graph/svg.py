@@ -1,7 +1,8 @@
-"""Writes SVG that needs no style sheet: each text escaped, colours as presentation attributes, classes for a page.
+"""Writes SVG that needs no style sheet: each text escaped, colours as presentation attributes,
+classes for a page.
 
-A strict content policy of a page allows it, since it holds no style and no script. Text and lines take the colour of
-the text around them.
+A strict content policy of a page allows it, since it holds no style and no script. Text and lines
+take the colour of the text around them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Svg(str):
 
 
 def element(name: str, *content: str, **attributes: Any) -> str:
-    """An element. ``content``: elements, or text that was escaped; of a name like ``font_size``, ``_`` stands for
-    ``-``, and ``class_`` is ``class``. An attribute that is None or empty is left out."""
+    """An element. ``content``: elements, or text that was escaped; of a name like ``font_size``,
+    ``_`` stands for ``-``, and ``class_`` is ``class``. An attribute that is None or empty is left
+    out."""
     told = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_written(value)}"'
         for key, value in attributes.items()
@@ -48,7 +50,9 @@ def text(x: float, y: float, words: str, **attributes: Any) -> str:
 
 
 def title(words: str) -> str:
-    """The text of an element that a reader hears, and that is shown when the pointer stands on it."""
+    """The text of an element that a reader hears, and that is shown when the pointer stands on
+    it.
+    """
     return element("title", plain(words))
 
 

@@ -1,4 +1,6 @@
-"""Draws the attempts of a job over time: a row for each group or fork, pale while an attempt was queued."""
+"""Draws the attempts of a job over time: a row for each group or fork, pale while an attempt was
+queued.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from unstuck.tasks.duration import format_duration
 WIDTH, LABEL, ROW, BAR, TOP = 940.0, 200.0, 20.0, 11.0, 22.0
 SIZE = 11.5  # font size
 NARROWEST = 2.0  # pixels of a bar
-APART = 40  # bars of a row that are drawn each for itself; those of more attempts are drawn in one where they touch
+# Bars of a row that are drawn each for itself; those of more attempts are drawn in one where they
+# touch.
+APART = 40
 ROWS = 40
 _STEPS = (
     1,
@@ -49,7 +53,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A group, or a whole fork, with its attempts in any order, and what fenced ones reported in vain."""
+    """A group, or a whole fork, with its attempts in any order, and what fenced ones reported in
+    vain.
+    """
 
     name: str
     attempts: Sequence[PastAttempt]
@@ -176,7 +182,10 @@ def _bars(one: PastAttempt, now: float, x: Callable[[float], float]) -> Iterator
         waited = f"attempt {one.number} queued for {format_duration(claimed - one.queued_at)}"
         yield _Bar(x(one.queued_at), x(claimed), "QUEUED", waited)
     if one.claimed_at is not None:
-        ran = f"attempt {one.number} {one.outcome.lower()}, {format_duration(max(0.0, end - claimed))}"
+        ran = (
+            f"attempt {one.number} {one.outcome.lower()}, "
+            f"{format_duration(max(0.0, end - claimed))}"
+        )
         why = f": {' '.join(one.text.split())[:300]}" if one.text else ""
         yield _Bar(
             x(claimed),

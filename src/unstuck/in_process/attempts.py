@@ -1,7 +1,7 @@
 """Attempts in this process: the runner's own path, without a lease, a watchdog and a worker.
 
-Time limits and Ctrl-C interrupt the main thread. Nothing kills a step that does not return to Python, since only a
-process of its own could.
+Time limits and Ctrl-C interrupt the main thread. Nothing kills a step that does not return to
+Python, since only a process of its own could.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ _LIMITS = (
 )  # of a spec; a person sees a wait for a session or a warehouse, and can end it
 
 
-_LEAVES = 2.0  # seconds that Spark has to end the jobs of an attempt before the thread that waits is interrupted
+# Seconds that Spark has to end the jobs of an attempt before the thread that waits is interrupted.
+_LEAVES = 2.0
 
 Failing = Mapping[str, BaseException | type[BaseException]]
 
 
 class _Limits(WatchdogClient):
-    """In the place of a watchdog: the time limits of a spec, progress, and the secrets that steps were given.
+    """In the place of a watchdog: the time limits of a spec, progress, and the secrets that steps
+    were given.
 
     Attributes:
         off: somebody is at the terminal, so no time of this attempt counts.
@@ -63,7 +65,9 @@ class _Limits(WatchdogClient):
     """
 
     def __init__(self, over: Callable[[Clock], None], shown: Callable[[str], None]) -> None:
-        """``over``: is told, in a thread, of a limit that has run out. ``shown``: of the progress of the attempt."""
+        """``over``: is told, in a thread, of a limit that has run out. ``shown``: of the progress
+        of the attempt.
+        """
         self._over, self._shown = over, shown
         self._pid, self._lock, self._holding = (
             os.getpid(),
@@ -141,7 +145,8 @@ class RunnerHere(AttemptHost):
     ) -> None:
         """
         Args:
-            driver: the one that attempts share, asked for when one first needs Spark; None: one of this runner.
+            driver: the one that attempts share, asked for when one first needs Spark; None: one of
+                this runner.
             progress: is told of the attempt that runs.
         """
 
@@ -169,7 +174,9 @@ class RunnerHere(AttemptHost):
         return self._limits.secrets
 
     def make_fail(self, fail: Failing, times: int) -> None:
-        """Let the first ``times`` attempts of each group, fork or member raise its error before their steps."""
+        """Let the first ``times`` attempts of each group, fork or member raise its error before
+        their steps.
+        """
         self._fail, self._times, self._failed = fail, times, {}
 
     def failing(self, group: str) -> BaseException | type[BaseException] | None:
@@ -194,7 +201,7 @@ class RunnerHere(AttemptHost):
         self._spark.stop()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
-    # -- as the runner of a worker, but for what needs the worker ----------------------------------------------
+    # -- as the runner of a worker, but for what needs the worker ----------------------------------
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:
@@ -231,11 +238,14 @@ class RunnerHere(AttemptHost):
     def made_nothing(self, group: str, job: str) -> None:
         """Nothing: no run retries another."""
 
-    # -- interrupts --------------------------------------------------------------------------------------------
+    # -- interrupts --------------------------------------------------------------------------------
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C and time limits end what runs in the block. Outside of the main thread only ``ctx`` says so."""
+        """Let Ctrl-C and time limits end what runs in the block.
+
+        Outside of the main thread only ``ctx`` says so.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -272,7 +282,9 @@ class RunnerHere(AttemptHost):
         raise KeyboardInterrupt
 
     def leave(self, error: BaseException | None = None) -> None:
-        """The user wants no more, and has said so by ``error`` or Ctrl-C: end the attempt that runs, too."""
+        """The user wants no more, and has said so by ``error`` or Ctrl-C: end the attempt that
+        runs, too.
+        """
         self.interrupted, self.left_with = True, error or KeyboardInterrupt()
         if self.held is not None and not self.held.ended:
             self._take_instruction(self.held.token, Instruction.CANCEL, None)
@@ -287,7 +299,9 @@ class RunnerHere(AttemptHost):
             self._interrupt_later(held)
 
     def _interrupt_later(self, held: Held) -> None:
-        """Interrupt the main thread; first Spark has a moment to end its jobs, after which Python returns by itself."""
+        """Interrupt the main thread; first Spark has a moment to end its jobs, after which Python
+        returns by itself.
+        """
 
         def interrupt() -> None:
             if not held.released.wait(_LEAVES if self._on_spark else 0.0):

@@ -1,4 +1,6 @@
-"""One coordinator without Redis: the real reconciler and sweep on the reference model of the store."""
+"""One coordinator without Redis: the real reconciler and sweep on the reference model of the
+store.
+"""
 
 from __future__ import annotations
 

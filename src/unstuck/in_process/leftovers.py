@@ -1,6 +1,7 @@
 """The staging of runs whose process was killed: the next run in the same warehouse removes it.
 
-Each run locks a file in the staging of its job. The kernel gives the lock back when the process ends, however it ends.
+Each run locks a file in the staging of its job. The kernel gives the lock back when the process
+ends, however it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _LOCK = "run.lock"  # its content is the version at which the job began
 
 @contextmanager
 def staging_of_run(warehouse: Warehouse, job: str, base: int, *, keep: bool) -> Iterator[None]:
-    """Lock the staging of a job during the block, and remove it after it but for what was published.
+    """Lock the staging of a job during the block, and remove it after it but for what was
+    published.
 
     Args:
         keep: leave it, for good.
@@ -62,7 +64,10 @@ def _locked(path: Path, base: int) -> AbstractContextManager[object]:
 
 
 def remove_leftovers(warehouse: Warehouse) -> None:
-    """Remove the staging of runs whose process has died, but for what they have published. Raises nothing."""
+    """Remove the staging of runs whose process has died, but for what they have published.
+
+    Raises nothing.
+    """
     top = warehouse.storage.local_path("_staging")
     for path in top.glob(f"*/{_LOCK}") if top is not None else ():
         try:

@@ -1,4 +1,6 @@
-"""The parts of a spec that one process alone cannot give: some are refused, of the others people are told (pure)."""
+"""The parts of a spec that one process alone cannot give: some are refused, of the others people
+are told (pure).
+"""
 
 from __future__ import annotations
 
@@ -15,24 +17,34 @@ def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
     """Raises: BadRequest: a step compacts a dataset, which asks the store who reads it."""
     if compacting := [group.name for group in spec.groups if group.compacts]:
         raise BadRequest(
-            f"compact: in group {listed(compacting)} asks Redis which jobs read the dataset, and `unstuck run` has no "
-            "Redis. Leave the group out with --only or --until, or submit the job to a fleet"
+            f"compact: in group {listed(compacting)} asks Redis which jobs read the dataset, and "
+            "`unstuck run` has no Redis. Leave the group out with --only or --until, or submit the "
+            "job to a fleet"
         )
 
 
 def told(spec: JobSpec, part: Selection | None = None) -> Iterator[str]:
-    """Sentences about what the spec says and one process, or the ``part`` of it that runs, does not do."""
+    """Sentences about what the spec says and one process, or the ``part`` of it that runs, does not
+    do.
+    """
     if spec.schedule is not None:
         yield "schedule: has no effect here: the job runs once, now"
     if spec.notify:
         yield "notify: has no effect here: nobody is told of anything"
     if fresh := [group.name for group in spec.groups if group.fresh]:
-        yield f"fresh: true has no effect here: {listed(fresh)} runs in this process, on the one Spark session"
+        yield (
+            f"fresh: true has no effect here: {listed(fresh)} runs in this process, on the one "
+            "Spark session"
+        )
     if part is not None and part.parts:
-        yield f"nothing is published: of {listed(part.parts)} single members run, whose rows are a part of the dataset"
+        yield (
+            f"nothing is published: of {listed(part.parts)} single members run, whose rows are "
+            "a "
+            "part of the dataset"
+        )
     for dataset, (reader, maker) in part.reads.items() if part is not None else ():
         if (mode := spec.outputs.get(dataset, OutputSpec()).mode) != "replace":
             yield (
-                f"{reader} reads all rows of {dataset} that are published, those of earlier runs too (mode: {mode}). "
-                f"Run {maker} as well, and it has those of this run alone"
+                f"{reader} reads all rows of {dataset} that are published, those of earlier runs "
+                f"too (mode: {mode}). Run {maker} as well, and it has those of this run alone"
             )

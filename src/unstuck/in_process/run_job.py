@@ -1,4 +1,6 @@
-"""Runs jobs in this process: no Redis, no Celery, no fleet; the same deciding, steps, rules and publishing."""
+"""Runs jobs in this process: no Redis, no Celery, no fleet; the same deciding, steps, rules and
+publishing.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,8 @@ class InProcess:
         """
         Args:
             settings: of everything else; those of the environment by default.
-            driver: of Spark, asked for when a group first needs it. None: this process has one of its own.
+            driver: of Spark, asked for when a group first needs it. None: this process has one of
+                its own.
             now: where the clock begins.
         """
         known = (settings or Settings()).model_dump(exclude_unset=True)
@@ -149,7 +152,8 @@ class InProcess:
     def run_or_leave(
         self, *given: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
     ) -> Ended:
-        """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by the same error.
+        """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by
+        the same error.
 
         Args:
             leaves: more errors of a step that end the caller, too, and are no failure of the step.
@@ -186,16 +190,19 @@ class InProcess:
 
         Args:
             params, key, take_over: as of `Client.submit`.
-            only, from_, until: the groups that run, if not all: these, these with what comes after them, these with
-                what comes before them; by name or pattern. They read what the others have published before.
-            fail: by group or member, the error that its first ``times`` attempts raise in the place of their steps.
+            only, from_, until: the groups that run, if not all: these, these with what comes after
+                them, these with what comes before them; by name or pattern. They read what the
+                others have published before.
+            fail: by group or member, the error that its first ``times`` attempts raise in the place
+                of their steps.
             keep: leave the staging of the job as it is, with the logs of its attempts.
-            on_change: is told how the job stands when that has changed; of a wide job not each time.
+            on_change: is told how the job stands when that has changed; of a wide job not each
+                time.
             on_input: is told when a step reads from the terminal, as a debugger does.
 
-        Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs; NoSuchGroup: a name fits none;
-            BadRequest: a group that is left out has published nothing, or a
-            group needs a fleet.
+        Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs; NoSuchGroup: a
+            name fits none; BadRequest: a group that is left out has published nothing, or a group
+            needs a fleet.
         """
         job_spec = JobSpec.of(spec, params or {})
         check_tables_by_code(job_spec, self.settings)
@@ -213,8 +220,8 @@ class InProcess:
             raise HostUnfit(lacks)
         if on_spark and self.settings.spark_master == NO_SPARK:
             raise HostUnfit(
-                f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process runs none. Unset it, "
-                "or run a part of the job with --only"
+                f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process "
+                "runs none. Unset it, or run a part of the job with --only"
             )
         job = self._coordinator.submit(job_spec, key or "", take_over=take_over)
         self._runner.make_fail(fail or {}, times)
@@ -241,7 +248,9 @@ class InProcess:
         return part.spec
 
     def clean(self, text: str) -> str:
-        """``text`` with each secret that a step of this process was given replaced by its reference."""
+        """``text`` with each secret that a step of this process was given replaced by its
+        reference.
+        """
         return self._runner.secrets.clean(text)
 
     def events(self, job: str, after: int = 0) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""The Spark driver of a process that runs attempts itself: of ``unstuck run``, `Job.run` and the test kit."""
+"""The Spark driver of a process that runs attempts itself: of ``unstuck run``, `Job.run` and the
+test kit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class SparkHere:
     def driver(self) -> Driver:
         """The driver, whose session starts when something first needs it.
 
-        It is another one after the session was stopped, its JVM has died, or steps have left something on the context.
+        It is another one after the session was stopped, its JVM has died, or steps have left
+        something on the context.
         """
         if self._driver.spent:
             self._end()

@@ -1,7 +1,9 @@
-"""The reference model of the store: what the scripts of the worker and of the coordinator do, on Python values.
+"""The reference model of the store: what the scripts of the worker and of the coordinator do, on
+Python values.
 
-Every method is one script and happens at once. It must hold no logic of its own: the simulator runs the same calls
-against this and against the scripts on a real Valkey, and compares every answer and every record.
+Every method is one script and happens at once. It must hold no logic of its own: the simulator runs
+the same calls against this and against the scripts on a real Valkey, and compares every answer and
+every record.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class ReferenceStore(WorkerScripts):
     def submit(
         self, record: JobRecord, fingerprint: str = "f", reason: str = ""
     ) -> tuple[str, bool]:
-        """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken, NotEnded."""
+        """As ``Store.submit``: the job that stands, and whether it is this one. Raises: KeyTaken,
+        NotEnded.
+        """
         if record.id in self.jobs:
             return record.id, True
         standing, same = self.keys.get(record.key, ("", fingerprint))
@@ -279,7 +283,9 @@ class ReferenceStore(WorkerScripts):
         self._stream.count(acks.counts.items())
 
     def _set_due(self, job_id: str, due: float | None, due_seen: str) -> None:
-        """Later only if it still is what was set when the pass began, and its term has not run out; earlier always."""
+        """Later only if it still is what was set when the pass began, and its term has not run out;
+        earlier always.
+        """
         if due is None:
             self.due.pop(job_id, None)
             return

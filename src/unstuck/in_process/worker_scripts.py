@@ -16,12 +16,17 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer, RenewAnswer
 
 
 class WorkerScripts:
-    """All jobs, the due index, the offers that stand; each method is one script, and happens at once."""
+    """All jobs, the due index, the offers that stand; each method is one script, and happens at
+    once.
+    """
 
     def __init__(
         self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float
     ) -> None:
-        """``clock``: seconds since the epoch. ``stream``: the report stream. The terms are in seconds."""
+        """``clock``: seconds since the epoch. ``stream``: the report stream.
+
+        The terms are in seconds.
+        """
         self._clock = clock
         self._stream = stream
         self.lock_term = lock_term
@@ -77,7 +82,9 @@ class WorkerScripts:
         return None
 
     def _next_offer(self, queue: str, staying: set[Offer]) -> tuple[Offer, float, str] | None:
-        """The offer whose turn is next on this queue, its turn and its lane, among those whose pools have a slot."""
+        """The offer whose turn is next on this queue, its turn and its lane, among those whose
+        pools have a slot.
+        """
         lanes = [lane for lane in sorted(self.ready) if queue_of(lane) == queue]
         standing = [
             (*min(rest.items(), key=by_turn), lane)

@@ -1,4 +1,6 @@
-"""The lines that a local fleet says, at the terminal and in a file, and the rotation of its logs."""
+"""The lines that a local fleet says, at the terminal and in a file, and the rotation of its
+logs.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,16 @@ _CHUNK = 1_000_000  # bytes
 
 
 class Console:
-    """Prints a line at the terminal and, while ``keeps`` is true, appends it with its time to a file. Never raises."""
+    """Prints a line at the terminal and, while ``keeps`` is true, appends it with its time to a
+    file. Never raises.
+    """
 
     def __init__(
         self, log: Path, say: Callable[[str], None] | None, log_as: LogAs = "text"
     ) -> None:
         self._log, self._say, self._log_as = log, say or _print, log_as
-        self.keeps = False  # until the home is locked: a refused fleet must not write to the log of the running one
+        # Until the home is locked: a refused fleet must not write to the log of the running one.
+        self.keeps = False
         self._mutex = threading.Lock()
 
     def __call__(self, line: str) -> None:
@@ -39,7 +44,9 @@ class Console:
 
 
 def _print(line: str) -> None:
-    """Write to standard output, without waiting for a terminal that is held, or failing for one that is closed."""
+    """Write to standard output, without waiting for a terminal that is held, or failing for one
+    that is closed.
+    """
     _stdout().emit(logging.makeLogRecord({"msg": line}))
 
 
@@ -49,17 +56,21 @@ def _stdout() -> NonBlockingHandler:
 
 
 def rotate(log: Path, limit: int) -> None:
-    """If the log is larger than ``limit`` bytes, copy its newest ``limit`` bytes to NAME.1, and empty it.
+    """If the log is larger than ``limit`` bytes, copy its newest ``limit`` bytes to NAME.1, and
+    empty it.
 
-    The process that writes to it holds it open, and appends; so the file is emptied and not replaced. Lines written
-    between the copy and the cut are lost: some microseconds of a process that just printed megabytes.
+    The process that writes to it holds it open, and appends; so the file is emptied and not
+    replaced. Lines written
+    between the copy and the cut are lost: some microseconds of a process that just printed
+    megabytes.
 
     Raises:
         OSError: the log can be neither read nor cut short.
     """
     if log.stat().st_size > limit:
         older = log.with_name(log.name + ".1")
-        # A full disk stops Valkey and with it every job, so the log is emptied even where it cannot be copied.
+        # A full disk stops Valkey and with it every job, so the log is emptied even where it cannot
+        # be copied.
         with suppress(OSError):
             older.unlink(missing_ok=True)  # first, to make room
             with log.open("rb", buffering=0) as source, older.open("wb", buffering=0) as target:

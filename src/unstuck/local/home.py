@@ -1,6 +1,7 @@
 """The home of a local fleet: one folder with its lock, its address, its logs and its Valkey's data.
 
-Two fleets never share a home. The kernel keeps the lock (``flock``), so the lock ends with the processes that hold it.
+Two fleets never share a home. The kernel keeps the lock (``flock``), so the lock ends with the
+processes that hold it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Home:
     def lock(self) -> int:
         """Take the home for this process; returns the file descriptor that holds the lock.
 
-        The embedded Valkey inherits the descriptor, so the home stays locked until the server of a killed fleet ends.
+        The embedded Valkey inherits the descriptor, so the home stays locked until the server of a
+        killed fleet ends.
 
         Raises:
             FleetRunning: another process holds it; the sentence names its pid.
@@ -65,16 +67,18 @@ class Home:
     def _who(self, pid: str) -> str:
         if pid.isdigit() and psutil.pid_exists(int(pid)):
             return (
-                f"A fleet runs in {self.path} already (pid {pid}). Use it from this folder, stop it with "
-                f"'kill {pid}', or start another one with --home."
+                f"A fleet runs in {self.path} already (pid {pid}). Use it from this folder, stop "
+                f"it with 'kill {pid}', or start another one with --home."
             )
         return (
-            f"The fleet in {self.path} (pid {pid or 'unknown'}) was killed, and its Valkey has not ended yet; "
-            "try again in a moment."
+            f"The fleet in {self.path} (pid {pid or 'unknown'}) was killed, and its Valkey has not "
+            "ended yet; try again in a moment."
         )
 
     def unlock(self) -> None:
-        """Give the home back. The lock file stays: removing it would let two processes lock two files."""
+        """Give the home back. The lock file stays: removing it would let two processes lock two
+        files.
+        """
         if self._lock is not None:
             # Explicitly: a process that could not be ended may still hold the descriptor.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -82,7 +86,9 @@ class Home:
             self._lock = None
 
     def port(self) -> int:
-        """A port for the embedded server: the one of last time while it is free, so that open terminals go on."""
+        """A port for the embedded server: the one of last time while it is free, so that open
+        terminals go on.
+        """
         remembered = self.valkey / "port"
         with suppress(OSError, ValueError):
             port = int(remembered.read_text())
@@ -101,14 +107,17 @@ class Home:
         return words[1]
 
     def web_token(self) -> Path:
-        """The file with the token of the page: that of last time, so that who is logged in stays so."""
+        """The file with the token of the page: that of last time, so that who is logged in stays
+        so.
+        """
         file = self.path / "web.token"
         if not file.exists():
             _write_privately(file, secrets.token_urlsafe(24))
         return file
 
     def login_file(self, page: str) -> Path:
-        """A file that a browser opens to log in at ``page``: so the token stands on no terminal and in no command line.
+        """A file that a browser opens to log in at ``page``: so the token stands on no terminal and
+        in no command line.
 
         After Jupyter, which writes such a file too.
         """
@@ -121,7 +130,9 @@ class Home:
 
     @property
     def config(self) -> Path:
-        """The file from which the embedded server reads its password; a command line is shown by ``ps``."""
+        """The file from which the embedded server reads its password; a command line is shown by
+        ``ps``.
+        """
         return self.valkey / "password.conf"
 
     @property
@@ -139,7 +150,9 @@ class Home:
 
     @property
     def address(self) -> str | None:
-        """The address of the fleet that was started here and has not ended in good order, or None."""
+        """The address of the fleet that was started here and has not ended in good order, or
+        None.
+        """
         return address_of(self.path)
 
 
@@ -156,21 +169,22 @@ def ping(url: str) -> None:
     """Return if a Redis or Valkey that has loaded its data answers there within a second.
 
     Raises:
-        redis.BusyLoadingError: it reads its data from disk, which takes minutes where they are large.
-        redis.RedisError: no answer, or a refusal.
+        redis.BusyLoadingError: it reads its data from disk, which takes minutes where they are
+        large. redis.RedisError: no answer, or a refusal.
     """
     with connect(url, timeout=1.0, repeats=0) as client:
         client.ping()
 
 
 def free_port(*wanted: int) -> int:
-    """A port on the loopback address that nobody listens at, for a server that is to start again at the same one.
+    """A port on the loopback address that nobody listens at, for a server that is to start again at
+    the same one.
 
     The first of ``wanted`` that is free, if one is.
 
-    None of those that systems give to outgoing connections (from 32768 on Linux, from 49152 elsewhere): while a server
-    of such a port is away, a client that tries it again and again may be given that very port, and be connected with
-    itself; the server then cannot come back.
+    None of those that systems give to outgoing connections (from 32768 on Linux, from 49152
+    elsewhere): while a server of such a port is away, a client that tries it again and again may be
+    given that very port, and be connected with itself; the server then cannot come back.
 
     Raises:
         OSError: none of 1,000 ports could be bound.

@@ -1,7 +1,9 @@
-"""The local fleet behind ``unstuck up``: Valkey, workers, coordinators and a beat, as children of one process.
+"""The local fleet behind ``unstuck up``: Valkey, workers, coordinators and a beat, as children of
+one process.
 
-The children are the ordinary Celery programs of a real fleet; this module starts, supervises and ends them. All state
-is in Valkey and in the warehouse, so every process, this one included, can be killed at any time.
+The children are the ordinary Celery programs of a real fleet; this module starts, supervises and
+ends them. All state is in Valkey and in the warehouse, so every process, this one included, can be
+killed at any time.
 """
 
 from __future__ import annotations
@@ -46,15 +48,19 @@ ROTATE_EVERY = 1.0  # seconds between two looks at the sizes of the logs
 
 
 class LocalFleet:
-    """A fleet on this machine. ``run()`` keeps it in the foreground; ``with LocalFleet() as fleet`` starts and ends it.
+    """A fleet on this machine. ``run()`` keeps it in the foreground; ``with LocalFleet() as fleet``
+    starts and ends it.
 
     Args:
         home: where logs and Valkey's data are kept; ``.unstuck`` in the current folder if None.
-        redis_url: the Redis to use; ``UNSTUCK_REDIS_URL`` if None; an embedded Valkey if that is unset too.
-        grace: seconds from asking a process to end until it is killed; if None, more than a worker needs to hand back.
+        redis_url: the Redis to use; ``UNSTUCK_REDIS_URL`` if None; an embedded Valkey if that is
+            unset too.
+        grace: seconds from asking a process to end until it is killed; if None, more than a worker
+            needs to hand back.
         say: takes each line for the person at the terminal; standard output if None.
         programs: what to run instead of the Celery programs.
-        reload: restart the workers when Python files change below the working folder, or in a folder of PYTHONPATH.
+        reload: restart the workers when Python files change below the working folder, or in a
+            folder of PYTHONPATH.
         web: serve the page of the fleet, too.
     """
 
@@ -83,7 +89,8 @@ class LocalFleet:
         self._reload = reload
         self._page_port = 0 if web else None
         self._say = Console(self.home.logs / "up.log", say, self.settings.log)
-        # Reentrant: a signal handler would wait for ever for the lock of an Event that its own thread has taken.
+        # Reentrant: a signal handler would wait for ever for the lock of an Event that its own
+        # thread has taken.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._valkey: SupervisedProcess | None = None
@@ -149,7 +156,8 @@ class LocalFleet:
             raise
 
     def wait_ready(self, timeout: float = 90.0) -> bool:
-        """Return True once every worker and coordinator has answered and the page listens; False after a signal.
+        """Return True once every worker and coordinator has answered and the page listens; False
+        after a signal.
 
         Raises:
             FleetFailed: a process keeps ending, or one did not answer within ``timeout`` seconds.
@@ -180,7 +188,10 @@ class LocalFleet:
         return False
 
     def stop(self, grace: float | None = None) -> None:
-        """End everything: ask, wait ``grace`` seconds, kill what is left with all that it started. Never raises."""
+        """End everything: ask, wait ``grace`` seconds, kill what is left with all that it started.
+
+        Never raises.
+        """
         grace = self.grace if grace is None else grace
         self._end(self.processes, grace)
         # Valkey last: the others hand their attempts back through it.
@@ -192,7 +203,8 @@ class LocalFleet:
         self.home.unlock()
 
     def run(self) -> int:
-        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP; a second hands back now, a third kills.
+        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP; a second hands back
+        now, a third kills.
 
         Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
         Raises: FleetRunning, FleetFailed (from ``start``).
@@ -215,13 +227,14 @@ class LocalFleet:
                 failed = True
                 self._say(str(error))
             self._say(
-                f"Stopping: what runs has {self.settings.drain_grace:g} s to end, and is then handed back. "
-                "Ctrl-C again does that now."
+                f"Stopping: what runs has {self.settings.drain_grace:g} s to end, and is then "
+                "handed back. Ctrl-C again does that now."
             )
             self.stop()
             self._say("Stopped. Jobs that were running go on when a fleet is up again.")
         finally:
-            self.stop()  # also after an error: the processes are asked to end before the kernel would kill them
+            # Also after an error: the processes are asked to end before the kernel would kill them.
+            self.stop()
             for number, handler in before.items():
                 signal.signal(number, handler)
         return int(failed)
@@ -229,15 +242,18 @@ class LocalFleet:
     def _wait_for_a_signal(self) -> None:
         """Return once a signal has said to end.
 
-        The wait is cut into pieces. The kernel may give a signal to another thread; Python then handles it in this one,
-        but only when this one runs again, and a wait without a limit is not interrupted (seen once).
+        The wait is cut into pieces. The kernel may give a signal to another thread; Python then
+        handles it in this one, but only when this one runs again, and a wait without a limit is not
+        interrupted (seen once).
         """
         while True:
             with suppress(queue.Empty):
                 return self._signals.get(timeout=SIGNAL_WITHIN)
 
     def welcome(self) -> str:
-        """The greeting once the fleet is ready: the line to submit with names all that no other terminal knows."""
+        """The greeting once the fleet is ready: the line to submit with names all that no other
+        terminal knows.
+        """
         url = self.redis_url
         found = self._valkey is not None and self.home.path == Home().path  # by `with_local_fleet`
         secret = self._valkey is None and has_password(
@@ -253,7 +269,10 @@ class LocalFleet:
         return "\n".join(
             (
                 f"Ready: {self.size}, on {without_password(url)}",
-                f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder{where})",
+                (
+                    f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from "
+                    f"this folder{where})"
+                ),
                 *(
                     [f"  reach      export {self.home.reach}   (workers, flower, apps)"]
                     if self._valkey
@@ -295,12 +314,17 @@ class LocalFleet:
                 deadline = time.monotonic() + VALKEY_TIMEOUT
                 if not loading:
                     self._say(
-                        f"The Redis at {url} is loading its data; the fleet starts after that. Ctrl-C ends it."
+                        f"The Redis at {url} is loading its data; the fleet starts after that. "
+                        "Ctrl-C ends it."
                     )
                 loading = True
             except redis.RedisError:
                 if self._valkey is None:
-                    why = f"No Redis answers at {url}. Start it, or unset UNSTUCK_REDIS_URL to use Valkey."
+                    why = (
+                        f"No Redis answers at {url}. Start it, or unset UNSTUCK_REDIS_URL to "
+                        "use "
+                        "Valkey."
+                    )
                     raise FleetFailed(why) from None
                 if self._valkey.deaths >= START_TRIES or time.monotonic() > deadline:
                     raise FleetFailed(
@@ -341,12 +365,16 @@ class LocalFleet:
         return [name for reply in replies for name in reply]
 
     def _end(self, processes: Sequence[SupervisedProcess], grace: float) -> None:
-        """Ask all to end, and kill what has not ended in time. A first signal shortens that time, a second ends it."""
+        """Ask all to end, and kill what has not ended in time.
+
+        A first signal shortens that time, a second ends it.
+        """
         deadline = time.monotonic() + grace
         for process in processes:
             process.stop()
         hurried = False
-        # A worker limits its own stop, but a worker that is frozen (SIGSTOP) does not: never wait without a limit.
+        # A worker limits its own stop, but a worker that is frozen (SIGSTOP) does not: never wait
+        # without a limit.
         while not all(process.gone for process in processes) and time.monotonic() < deadline:
             try:
                 self._signals.get(timeout=0.05)
@@ -356,7 +384,8 @@ class LocalFleet:
                 break
             hurried, now = True, self.settings.stop_within(at_once=True)
             self._say(
-                f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it now."
+                f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it "
+                "now."
             )
             deadline = min(deadline, time.monotonic() + now)
             for process in processes:
@@ -387,7 +416,8 @@ class LocalFleet:
                 more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
                 self._say(
                     f"{first}{more} changed: restarting {names}. "
-                    f"What runs has {self.settings.drain_grace:g} s to end, and is then handed back."
+                    f"What runs has {self.settings.drain_grace:g} s to end, and is then handed "
+                    "back."
                 )
                 for worker in workers:
                     worker.restart()

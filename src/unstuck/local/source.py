@@ -1,4 +1,6 @@
-"""Watches the source of steps: tells which Python files below some folders have changed since the last look."""
+"""Watches the source of steps: tells which Python files below some folders have changed since the
+last look.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,23 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-# Folders that hold no source of the user's, and may hold very many files. What is hidden is left out, too.
+# Folders that hold no source of the user's, and may hold very many files. What is hidden is left
+# out, too.
 _NO_SOURCE = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 def holds_source(folder: Path) -> bool:
-    """Whether modules or packages stand in a folder, so that workers which start there import steps from it."""
+    """Whether modules or packages stand in a folder, so that workers which start there import steps
+    from it.
+    """
     return any(chain(folder.glob("*.py"), folder.glob("[!.]*/__init__.py")))
 
 
 class SourceWatch:
-    """The Python files below ``folders`` as they were at the last look. Folders in ``without`` are not looked into."""
+    """The Python files below ``folders`` as they were at the last look.
+
+    Folders in ``without`` are not looked into.
+    """
 
     def __init__(self, folders: Iterable[str | Path], without: Iterable[str | Path] = ()) -> None:
         self.folders = [os.path.realpath(folder) for folder in folders]
@@ -26,10 +34,11 @@ class SourceWatch:
         self._changing: set[str] = set()
 
     def changed(self) -> list[str]:
-        """Files that have changed, appeared or gone, once two looks in a row find no further change.
+        """Files that have changed, appeared or gone, once two looks in a row find no further
+        change.
 
-        A look may fall between two files that an editor or a checkout writes, so the first look that finds a change
-        answers nothing.
+        A look may fall between two files that an editor or a checkout writes, so the first look
+        that finds a change answers nothing.
         """
         now = self._look()
         fresh = {

@@ -1,6 +1,8 @@
-"""The catalogue of metrics: the name, the kind, the labels and the help of each. docs/metrics.md is made from it.
+"""The catalogue of metrics: the name, the kind, the labels and the help of each. docs/metrics.md is
+made from it.
 
-Labels are names that people have given or words of ours, never ids, and each metric has a bounded number of them.
+Labels are names that people have given or words of ours, never ids, and each metric has a bounded
+number of them.
 """
 
 from __future__ import annotations
@@ -59,7 +61,10 @@ UP = _metric(
 LEFT_OUT = _metric(
     "gauge",
     "scrape_left_out",
-    "What this scrape leaves out: entries in Redis that cannot be read (unreadable), or series of a metric (too_many).",
+    (
+        "What this scrape leaves out: entries in Redis that cannot be read (unreadable), or series "
+        "of a metric (too_many)."
+    ),
     "what",
     "reason",
 )
@@ -69,7 +74,10 @@ JOBS = _metric("gauge", "jobs", "Jobs in the store.", "status")
 JOBS_ENDED = _metric(
     "counter",
     "jobs_ended_total",
-    f"Jobs that have ended, by name and how; of {MOST_NAMES} names, and of all others together as `(other)`.",
+    (
+        f"Jobs that have ended, by name and how; of {MOST_NAMES} names, and of all others together "
+        "as `(other)`."
+    ),
     "job_name",
     "status",
     most=2000,
@@ -83,14 +91,18 @@ JOB_DURATION = _metric(
 JOB_LATE = _metric(
     "gauge",
     "job_late_seconds",
-    "How long a job that no schedule submits is late, by a rule `late` that was told; absent once one has ended well.",
+    (
+        "How long a job that no schedule submits is late, by a rule `late` that was told; absent "
+        "once one has ended well."
+    ),
     "job_name",
 )
 ATTEMPTS_ENDED = _metric(
     "counter",
     "attempts_ended_total",
-    "Attempts of groups that have ended: succeeded, failed, canceled, handed back (released), lost with their runner, "
-    "or taken over from a worker that was not heard of for a whole lease (taken_over).",
+    "Attempts of groups that have ended: succeeded, failed, canceled, handed back (released), lost "
+    "with their runner, or taken over from a worker that was not heard of for a whole lease "
+    "(taken_over).",
     "outcome",
 )
 PUBLISH_DURATION = _metric(
@@ -102,7 +114,10 @@ PUBLISH_DURATION = _metric(
 OFFER_AGE = _metric(
     "gauge",
     "offer_oldest_age_seconds",
-    "How long the oldest of the next offers of a queue has waited for a runner; of a pool, also for a slot.",
+    (
+        "How long the oldest of the next offers of a queue has waited for a runner; of a pool, "
+        "also for a slot."
+    ),
     "queue",
     "pool",
 )
@@ -126,21 +141,25 @@ POOL_SLOTS_USED = _metric(
 UNDECIDED_AGE = _metric(
     "gauge",
     "undecided_oldest_age_seconds",
-    "How long the oldest report of a worker, due job and due schedule have waited for a coordinator; else 0.",
+    (
+        "How long the oldest report of a worker, due job and due schedule have waited for a "
+        "coordinator; else 0."
+    ),
     "of",
 )
 REPORTS_REFUSED = _metric(
     "counter",
     "reports_refused_total",
-    "Reports that changed nothing: of an attempt that was replaced (stale), or after the end of the job (terminal). A "
-    "short job has one of these in good health: its last report comes when its end was read from the record.",
+    "Reports that changed nothing: of an attempt that was replaced (stale), or after the end of "
+    "the job (terminal). A short job has one of these in good health: its last report comes when "
+    "its end was read from the record.",
     "reason",
 )
 DEAD_LETTERS = _metric(
     "gauge",
     "dead_letters",
-    "Reports that nobody could apply, notices that could not be sent and Celery submits that were refused: a person "
-    "has to look.",
+    "Reports that nobody could apply, notices that could not be sent and Celery submits that were "
+    "refused: a person has to look.",
 )
 SWEEP_AGE = _metric("gauge", "sweep_age_seconds", "Time since the last sweep of any coordinator.")
 
@@ -185,7 +204,10 @@ FAILURES = _metric(
 BACKLOG_AGE = _metric(
     "gauge",
     "schedule_backlog_oldest_age_seconds",
-    "How long the oldest unread file or record of the streams of a schedule has lain there; else 0.",
+    (
+        "How long the oldest unread file or record of the streams of a schedule has lain there; "
+        "else 0."
+    ),
     "schedule",
     most=1000,
 )
@@ -193,7 +215,10 @@ BACKLOG_AGE = _metric(
 NOTICE_AGE = _metric(
     "gauge",
     "notice_oldest_age_seconds",
-    "How long the oldest of the next notices for a target has waited; `(outbox)`: for a coordinator that sends.",
+    (
+        "How long the oldest of the next notices for a target has waited; `(outbox)`: for a "
+        "coordinator that sends."
+    ),
     "target",
 )
 NOTICES_ENDED = _metric(

@@ -1,7 +1,8 @@
-"""The parts of a scrape: each asks Redis for what it needs and writes its samples, and what it cannot read is left out.
+"""The parts of a scrape: each asks Redis for what it needs and writes its samples, and what it
+cannot read is left out.
 
-A part is a generator. It puts its questions into the pipeline, yields, and is sent the answers; all parts share the
-pipeline, so a scrape takes a fixed number of round trips.
+A part is a generator. It puts its questions into the pipeline, yields, and is sent the answers; all
+parts share the pipeline, so a scrape takes a fixed number of round trips.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def ended_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 
 
 def late_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """Since when the jobs are late that no schedule submits, those first that are late for longest."""
+    """Since when the jobs are late that no schedule submits, those first that are late for
+    longest.
+    """
     pipe.hgetall(keys.expected_state)
     (texts,) = yield
     since = dict[str, float]()
@@ -152,7 +155,9 @@ def _state_of(one: RunnerStatus, heard_after: float) -> str:
 
 
 def offers(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """Slots of pools, and by queue and pool since when the oldest of the offers stands whose turn is next."""
+    """Slots of pools, and by queue and pool since when the oldest of the offers stands whose turn
+    is next.
+    """
     pipe.zrange(keys.lanes, 0, MOST_LANES - 1)
     pipe.hgetall(keys.pools)
     lanes, sizes = yield

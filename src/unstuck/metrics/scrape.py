@@ -1,4 +1,6 @@
-"""One scrape: all parts ask Redis together, in a few round trips; scrapes that come at once share one computation."""
+"""One scrape: all parts ask Redis together, in a few round trips; scrapes that come at once share
+one computation.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[F
             waiting.append((name, part, len(pipe) - before))
         time_there, *answers = pipe.execute(raise_on_error=False)
         if isinstance(time_there, redis.RedisError):
-            raise time_there  # as while a script runs for long: it says so, and answers nothing else either
+            # As while a script runs for long: it says so, and answers nothing else either.
+            raise time_there
         seconds, micros = time_there
         sheet.at = seconds + micros / 1e6
         while waiting:
@@ -61,7 +64,9 @@ def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[F
 
 
 def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> bool:
-    """Give a part its answers. Returns whether it has asked more; a part that fails is left out and counted."""
+    """Give a part its answers. Returns whether it has asked more; a part that fails is left out and
+    counted.
+    """
     try:
         refused = next((one for one in answers if isinstance(one, redis.ResponseError)), None)
         if refused is not None:
@@ -83,7 +88,10 @@ def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> boo
 
 
 class Exporter(Collector):
-    """The metrics for the client library of Prometheus, read anew at each scrape. Safe to use from several threads."""
+    """The metrics for the client library of Prometheus, read anew at each scrape.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, client: redis.Redis, settings: Settings) -> None:
         keys, silence = Keys(settings.prefix), settings.runner_silence

@@ -1,4 +1,6 @@
-"""The sheet onto which the parts of a scrape write their samples, within the bounds of the catalogue."""
+"""The sheet onto which the parts of a scrape write their samples, within the bounds of the
+catalogue.
+"""
 
 from __future__ import annotations
 

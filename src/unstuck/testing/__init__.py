@@ -1,6 +1,8 @@
-"""Tests for jobs: a plugin of pytest with the fixture ``unstuck``. It needs no configuration, no fleet and no Redis.
+"""Tests for jobs: a plugin of pytest with the fixture ``unstuck``. It needs no configuration, no
+fleet and no Redis.
 
-The names here are for annotations, as in ``def test_shop(unstuck: Unstuck)``; each is loaded on first use.
+The names here are for annotations, as in ``def test_shop(unstuck: Unstuck)``; each is loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    # pytest imports this package in every project of the environment, also in those that never use it.
+    # pytest imports this package in every project of the environment, also in those that never use
+    # it.
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

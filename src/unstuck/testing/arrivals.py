@@ -1,4 +1,6 @@
-"""The files that arrive in a test: each stream of a job is a folder of the test, which is filled before a run."""
+"""The files that arrive in a test: each stream of a job is a folder of the test, which is filled
+before a run.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class Arrivals:
         self._waiting.append((stream, content, file))
 
     def put(self, spec: JobSpec, running: Collection[str]) -> JobSpec:
-        """Write what has arrived. Returns the job, with folders of the test in the place of its streams.
+        """Write what has arrived. Returns the job, with folders of the test in the place of its
+        streams.
 
         Raises:
             NotImplementedError: one of its groups that are ``running`` reads Kafka.
@@ -58,8 +61,9 @@ class Arrivals:
             for name, one in group.inputs.items():
                 if isinstance(one, KafkaInput) and group.name in running:
                     raise NotImplementedError(
-                        f"the input {name} of {group.name} is a Kafka topic, and tests have streams of files alone. "
-                        f"Test the step with unstuck.step(…, inputs={{{name!r}: rows}})"
+                        f"the input {name} of {group.name} is a Kafka topic, and tests have "
+                        "streams of files alone. Test the step with unstuck.step(…, "
+                        f"inputs={{{name!r}: rows}})"
                     )
                 if isinstance(one, StreamInput):
                     here = one.model_copy(update={"stream": str(self._folder_of(name, one.stream))})
@@ -103,7 +107,9 @@ def _rows(given: Any, stream: str) -> list[Any]:
 
 
 def _write(stream: StreamInput, content: Any, path: Path) -> None:
-    """Write a file as a source of the stream would: under a name that does not count, until it is whole."""
+    """Write a file as a source of the stream would: under a name that does not count, until it is
+    whole.
+    """
     text = content if isinstance(content, str | bytes) else _in_format(stream, content)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}")
@@ -116,7 +122,9 @@ def _write(stream: StreamInput, content: Any, path: Path) -> None:
 
 
 def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
-    """``rows`` as a file of the format of ``stream``. They may have other columns than its schema: files may."""
+    """``rows`` as a file of the format of ``stream``. They may have other columns than its schema:
+    files may.
+    """
     if stream.format in ("parquet", "orc"):
         import pyarrow.parquet as pq
         from pyarrow import orc
@@ -159,7 +167,9 @@ def _csv(stream: StreamInput, options: FileOptions, rows: list[Any]) -> str:
 
 
 def _as_text(value: Any) -> Any:
-    """A value as files have it: times in their ISO form; true and false in small letters, as in JSON."""
+    """A value as files have it: times in their ISO form; true and false in small letters, as in
+    JSON.
+    """
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -25,7 +25,8 @@ from unstuck.testing.runs import JobRun, TickRun
 from unstuck.testing.shared_spark import SharedSpark
 from unstuck.testing.specs import Part, When, job_of, read_spec, tick_at, ticks_between
 
-# A limit of pytest-timeout, or the end of its debugger, is for the test and no failure of the step that it meets.
+# A limit of pytest-timeout, or the end of its debugger, is for the test and no failure of the step
+# that it meets.
 _OF_PYTEST = (pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
 
 
@@ -54,7 +55,8 @@ class Unstuck:
 
     @property
     def spark(self) -> Any:
-        """A Spark session for frames of this test, with views of its own; the first of a run of tests starts the JVM.
+        """A Spark session for frames of this test, with views of its own; the first of a run of
+        tests starts the JVM.
 
         It is another one after a step has stopped Spark, or left something on its context.
 
@@ -65,7 +67,7 @@ class Unstuck:
             self._session = driver, self._spark.session
         return self._session[1]
 
-    # -- data ------------------------------------------------------------------------------------------------------
+    # -- data --------------------------------------------------------------------------------------
 
     def publish(
         self,
@@ -80,12 +82,13 @@ class Unstuck:
 
         Args:
             rows: mappings, or a frame of pandas, Arrow, Spark, Polars or DuckDB.
-            schema: its columns and types in SQL, as ``id BIGINT, at TIMESTAMP``; None: those of the values. Without
-                rows it must be given.
+            schema: its columns and types in SQL, as ``id BIGINT, at TIMESTAMP``; None: those of the
+                values. Without rows it must be given.
 
         Raises:
             TypeError, ValueError: ``rows`` are no rows, or have no columns.
-            OutputInvalid: the rows cannot be stored, do not fit the schema, or cannot stand beside those of before.
+            OutputInvalid: the rows cannot be stored, do not fit the schema, or cannot stand beside
+                those of before.
         """
         return publish_frame(
             self._log, dataset, frame_of(rows, schema, about=dataset), mode, partition_by
@@ -102,23 +105,27 @@ class Unstuck:
         return rows_of(self.frame(dataset, "arrow"), order_by)
 
     def frame(self, dataset: str, to: Kind = "pandas") -> Any:
-        """A published dataset, at its newest version, as a frame of pandas (with Arrow types), Arrow, DuckDB or Spark.
+        """A published dataset, at its newest version, as a frame of pandas (with Arrow types),
+        Arrow, DuckDB or Spark.
 
-        Raises: DatasetNotFound: it is not published; ModuleNotFoundError: the library is not installed.
+        Raises: DatasetNotFound: it is not published; ModuleNotFoundError: the library is not
+        installed.
         """
         if to == "spark":
             return published(self.spark, self._log, dataset)
         return as_kind(read_arrow(self._log, dataset), to)
 
     def arrive(self, stream: str, rows: Any, *, file: str | None = None) -> None:
-        """Let a file arrive for a stream of the next job that is run, in the format that its spec says.
+        """Let a file arrive for a stream of the next job that is run, in the format that its spec
+        says.
 
         Each stream of files is a folder of this test, in the place of that in the spec.
 
         Args:
-            stream: the name of the input, alone or behind its group (``load.events``), or its address.
-            rows: mappings, lines, or a frame of pandas or Arrow; or the content of the file, as text or bytes, or its
-                path.
+            stream: the name of the input, alone or behind its group (``load.events``), or its
+                address.
+            rows: mappings, lines, or a frame of pandas or Arrow; or the content of the file, as
+                text or bytes, or its path.
             file: its name; None: that of the path, or one that no other file has.
 
         Raises:
@@ -128,10 +135,13 @@ class Unstuck:
         self._arrivals.add(stream, rows, file)
 
     def table(self, rows: Any, schema: str | None = None) -> Any:
-        """Rows as an Arrow table with these columns and types, such as an input without rows. Raises: as `publish`."""
+        """Rows as an Arrow table with these columns and types, such as an input without rows.
+
+        Raises: as `publish`.
+        """
         return frame_of(rows, schema)
 
-    # -- jobs ------------------------------------------------------------------------------------------------------
+    # -- jobs --------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -144,20 +154,24 @@ class Unstuck:
         fail: Failing | None = None,
         times: int = 1,
     ) -> JobRun:
-        """Run a job in this process, until it has ended or cannot go on by itself. Waits for a retry take no time.
+        """Run a job in this process, until it has ended or cannot go on by itself. Waits for a
+        retry take no time.
 
         Args:
-            spec: a job in Python, ``module:job``, the path of a file, a `JobSpec`, or a mapping as a file has it.
+            spec: a job in Python, ``module:job``, the path of a file, a `JobSpec`, or a mapping as
+                a file has it.
             params: values of its parameters.
-            only, from_, until: the groups that run, if not all: these, these with what comes after them, these with
-                what comes before them; by name or pattern. They read what is published of the others.
-            fail: by group, or by member of a fork as ``by_region[2]``, an error that its first ``times`` attempts raise
-                before their steps. The name of a fork means each member.
+            only, from_, until: the groups that run, if not all: these, these with what comes after
+                them, these with what comes before them; by name or pattern. They read what is
+                published of the others.
+            fail: by group, or by member of a fork as ``by_region[2]``, an error that its first
+                ``times`` attempts raise before their steps. The name of a fork means each member.
 
         Raises:
             SpecError: the spec or ``params`` are wrong.
             NoSuchGroup: a name fits no group.
-            BadRequest: a group that is left out has published nothing that one reads; or a group needs a fleet.
+            BadRequest: a group that is left out has published nothing that one reads; or a group
+                needs a fleet.
             ValueError: something has arrived for a stream that the job does not have.
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.
@@ -169,7 +183,8 @@ class Unstuck:
         """The run of a schedule that is due at a moment: its tick, its parameters, and ``run()``.
 
         Args:
-            when: as ``2026-03-29 02:30``, on the clock of the schedule's zone. The newest tick up to then counts.
+            when: as ``2026-03-29 02:30``, on the clock of the schedule's zone. The newest tick up
+                to then counts.
             spec, params: as for `run`.
 
         Raises:
@@ -191,7 +206,9 @@ class Unstuck:
         return ticks_between(self._scheduled(spec, {}), first, end)
 
     def _scheduled(self, spec: Spec, params: Mapping[str, Any]) -> JobSpec:
-        """Return a spec with its schedule, as it is set in a fleet that has the time zone of the tests."""
+        """Return a spec with its schedule, as it is set in a fleet that has the time zone of the
+        tests.
+        """
         return read_spec(spec, params, self._root, scheduled=True).in_zone(
             self._spark.settings.time_zone
         )
@@ -218,7 +235,7 @@ class Unstuck:
         self._tell(done.why())
         return done
 
-    # -- steps alone -----------------------------------------------------------------------------------------------
+    # -- steps alone -------------------------------------------------------------------------------
 
     def step(
         self,
@@ -230,13 +247,15 @@ class Unstuck:
         output: str | None = None,
         spark: bool = True,
     ) -> StepRun:
-        """Call the function of one step, ``fn(spark, ctx, **params)``, with a context as a worker gives it.
+        """Call the function of one step, ``fn(spark, ctx, **params)``, with a context as a worker
+        gives it.
 
         Args:
             inputs: by name, what ``ctx.input`` answers: rows or frames, as for `publish`.
             results: by group, what ``ctx.results`` answers.
             output: the name of the output that the function returns; None: that of the function.
-            spark: False: as in a group with ``spark: false``. It gets None for Spark, and Arrow tables.
+            spark: False: as in a group with ``spark: false``. It gets None for Spark, and Arrow
+                tables.
 
         Raises:
             BaseException: whatever the function raises.

@@ -1,4 +1,6 @@
-"""The rows that a test gives, as mappings or as a frame of any library, and the frames that it gets back."""
+"""The rows that a test gives, as mappings or as a frame of any library, and the frames that it gets
+back.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ def frame_of(given: Any, schema: str | None = None, *, about: str = "rows") -> A
     """``given`` as a Spark frame if it is one, else as an Arrow table of plain types.
 
     Args:
-        given: rows as mappings, a frame of Spark, pandas or Arrow, or anything that hands out an Arrow stream
-            (Polars, DuckDB).
-        schema: the columns and their types in SQL, as ``id BIGINT, at TIMESTAMP``; None: those of the values. A column
-            that a row lacks is null.
+        given: rows as mappings, a frame of Spark, pandas or Arrow, or anything that hands out an
+            Arrow stream (Polars, DuckDB).
+        schema: the columns and their types in SQL, as ``id BIGINT, at TIMESTAMP``; None: those of
+            the values. A column that a row lacks is null.
         about: names ``given`` in errors.
 
     Raises:
@@ -35,7 +37,8 @@ def frame_of(given: Any, schema: str | None = None, *, about: str = "rows") -> A
     if frame is None:
         if wanted is None:
             raise ValueError(
-                f"{about} has no rows, and so no columns: give them, as schema='id BIGINT, name STRING'"
+                f"{about} has no rows, and so no columns: give them, as schema='id BIGINT, name "
+                "STRING'"
             )
         return empty_table(schema_of(wanted))
     frame = frame if is_frame(frame) else table_of(frame)
@@ -80,7 +83,9 @@ def rows_of(table: Any, order_by: str | Sequence[str] = ()) -> list[dict[str, An
 
 
 def as_kind(table: Any, kind: Kind) -> Any:
-    """An Arrow table as a frame of another library. Raises: ModuleNotFoundError; ValueError: ``kind`` is none."""
+    """An Arrow table as a frame of another library. Raises: ModuleNotFoundError; ValueError:
+    ``kind`` is none.
+    """
     if kind == "pandas":
         import pandas as pd
 

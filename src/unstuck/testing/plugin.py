@@ -1,4 +1,6 @@
-"""The plugin that pytest loads: fixtures alone, which import what they need when a test asks for them."""
+"""The plugin that pytest loads: fixtures alone, which import what they need when a test asks for
+them.
+"""
 
 from __future__ import annotations
 

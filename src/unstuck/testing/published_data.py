@@ -1,4 +1,6 @@
-"""Publishes the rows that a test gives, by the way of the outputs of a job: staged, marked, and named in the log."""
+"""Publishes the rows that a test gives, by the way of the outputs of a job: staged, marked, and
+named in the log.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def publish_frame(
 ) -> int:
     """Publish ``frame`` as the dataset ``name``. Returns the version of the warehouse.
 
-    Raises: OutputInvalid: the frame cannot be stored, or cannot stand beside the rows that are published.
+    Raises: OutputInvalid: the frame cannot be stored, or cannot stand beside the rows that are
+    published.
     """
     token, files = new_token("test"), warehouse.storage
     how: dict[str, Any] = {"mode": mode, "partition_by": list(partition_by)}

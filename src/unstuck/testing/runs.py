@@ -60,7 +60,8 @@ class JobRun:
         return list(self._ended.view.job.published)
 
     def group(self, name: str) -> GroupEnd:
-        """A group, or a member of a fork as ``by_region[2]``: its ``state``, ``reason``, ``results`` and ``attempts``.
+        """A group, or a member of a fork as ``by_region[2]``: its ``state``, ``reason``,
+        ``results`` and ``attempts``.
 
         Raises: NoSuchGroup: there is none of this name, or it never began.
         """
@@ -75,7 +76,8 @@ class JobRun:
         return self._ended.events()
 
     def rows(self, name: str, *, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The rows of a dataset that it has published, or else of an output of its groups, as mappings.
+        """The rows of a dataset that it has published, or else of an output of its groups, as
+        mappings.
 
         Args:
             order_by: columns; left out: the order of the files.
@@ -137,7 +139,8 @@ class TickRun:
 
         Raises:
             NoSuchGroup: a name fits no group.
-            BadRequest: a group that is left out has published nothing that one reads; or a group needs a fleet.
+            BadRequest: a group that is left out has published nothing that one reads; or a group
+                needs a fleet.
             ValueError: something has arrived for a stream that the job does not have.
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.

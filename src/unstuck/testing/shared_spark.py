@@ -11,7 +11,8 @@ from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import lacking
 from unstuck.tasks.settings import settings
 
-# Small data alone: fewer tasks, and no page that nobody looks at. UNSTUCK_SPARK_CONF has the last word.
+# Small data alone: fewer tasks, and no page that nobody looks at. UNSTUCK_SPARK_CONF has the last
+# word.
 _CONF = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
 
 
@@ -40,7 +41,8 @@ class SharedSpark:
     def session(self) -> Any:
         """A new session of the driver, for frames of a test.
 
-        Raises: HostUnfit: this machine has no PySpark, or no Java that Spark can run on, or Spark does not start.
+        Raises: HostUnfit: this machine has no PySpark, or no Java that Spark can run on, or Spark
+        does not start.
         """
         self.check()
         return self.driver.new_session()

@@ -65,7 +65,8 @@ def schedule_of(spec: JobSpec) -> ScheduleSpec:
 def moment(when: When, zone: datetime.tzinfo) -> datetime.datetime:
     """``when`` in ``zone``, unless it says its own.
 
-    A time that the clock shows twice is the first of the two; one that it passes over counts on from before the gap.
+    A time that the clock shows twice is the first of the two; one that it passes over counts on
+    from before the gap.
 
     Raises: ValueError: it is no time.
     """
@@ -74,7 +75,9 @@ def moment(when: When, zone: datetime.tzinfo) -> datetime.datetime:
 
 
 def tick_at(spec: JobSpec, when: When) -> datetime.datetime:
-    """The newest tick that is due at ``when``, on the clock of the schedule. Raises: ValueError: there is none."""
+    """The newest tick that is due at ``when``, on the clock of the schedule. Raises: ValueError:
+    there is none.
+    """
     schedule = schedule_of(spec)
     at = moment(when, schedule.time_zone)
     tick = previous_tick(schedule, at + _MOMENT) if schedule.cron or schedule.every else at
@@ -86,7 +89,9 @@ def tick_at(spec: JobSpec, when: When) -> datetime.datetime:
 
 
 def ticks_between(spec: JobSpec, first: When, end: When) -> list[datetime.datetime]:
-    """The ticks from ``first`` on and before ``end``, on the clock of the schedule. Raises: ValueError."""
+    """The ticks from ``first`` on and before ``end``, on the clock of the schedule. Raises:
+    ValueError.
+    """
     schedule = schedule_of(spec)
     begin, before = (
         moment(first, schedule.time_zone) - _MOMENT,

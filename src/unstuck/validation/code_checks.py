@@ -49,7 +49,9 @@ class CodeOfSteps:
 
 
 class Statement(NamedTuple):
-    """One statement of a spec: its place, what its line and column are told of, its text, and its conf."""
+    """One statement of a spec: its place, what its line and column are told of, its text, and its
+    conf.
+    """
 
     loc: Loc
     where: str
@@ -80,11 +82,12 @@ def _with_sql(step: Step, written: Written) -> Step:
     )
 
 
-# -- Python ------------------------------------------------------------------------------------------------------
+# -- Python ----------------------------------------------------------------------------------------
 
 
 def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> CodeOfSteps:
-    """Import the Python of ``groups`` as a worker would, and look whether it fits the spec; nothing of it is run.
+    """Import the Python of ``groups`` as a worker would, and look whether it fits the spec; nothing
+    of it is run.
 
     ``allowed``: the modules that steps may be in; empty: any.
 
@@ -165,19 +168,20 @@ def _written_by(group: GroupSpec, uses: Mapping[int, Any]) -> set[str] | None:
     return names
 
 
-# -- SQL ---------------------------------------------------------------------------------------------------------
+# -- SQL -------------------------------------------------------------------------------------------
 
 
 def statement_problems(
     groups: Groups, written: Written, conf: Mapping[str, str]
 ) -> tuple[str, list[Problem], list[Problem]]:
-    """Parse the SQL of ``groups``: by Spark's own parser where there is Spark, else by sqlglot if it is installed.
+    """Parse the SQL of ``groups``: by Spark's own parser where there is Spark, else by sqlglot if
+    it is installed.
 
     ``conf``: of all sessions.
 
     Returns:
-        what parsed it, empty if nothing could; the problems; and what may be one: sqlglot is not Spark, and an
-        extension of Spark's parser takes more than the parser alone.
+        what parsed it, empty if nothing could; the problems; and what may be one: sqlglot is not
+        Spark, and an extension of Spark's parser takes more than the parser alone.
     """
     problems, doubtful = list[Problem](), list[Problem]()
     every = []
@@ -252,11 +256,13 @@ def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
     return {"by": f"sqlglot {sqlglot.__version__}", "found": found}
 
 
-# -- both --------------------------------------------------------------------------------------------------------
+# -- both ------------------------------------------------------------------------------------------
 
 
 def _ask(program: str, asked: Any, within: float | None = None) -> Any:
-    """The JSON that ``program`` answers with; None if it fails, or does not answer ``within`` these seconds."""
+    """The JSON that ``program`` answers with; None if it fails, or does not answer ``within`` these
+    seconds.
+    """
     command = [sys.executable, "-m", program]
     try:
         done = subprocess.run(

@@ -1,4 +1,6 @@
-"""Checks a spec without storing anything: the spec itself, its SQL, and its code if that is asked for."""
+"""Checks a spec without storing anything: the spec itself, its SQL, and its code if that is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -102,10 +104,11 @@ def validate_spec(
 
 
 def check_tables_by_code(job: JobSpec, settings: Settings) -> None:
-    """Check the tables that the SQL of ``job`` reads, by the code of its steps where only that can tell.
+    """Check the tables that the SQL of ``job`` reads, by the code of its steps where only that can
+    tell.
 
-    The code is imported by another process, and only if a table is in doubt. If it cannot be imported there, the doubt
-    is left to the run. Raises: SpecError: nothing provides a table.
+    The code is imported by another process, and only if a table is in doubt. If it cannot be
+    imported there, the doubt is left to the run. Raises: SpecError: nothing provides a table.
     """
     unknown = _unknown_tables(job, settings)
     if unknown and not any(table.is_sure for table in unknown):

@@ -1,4 +1,5 @@
-"""Published datasets as people see them, from the warehouse log: their rows, versions, and sources. Read-only.
+"""Published datasets as people see them, from the warehouse log: their rows, versions, and sources.
+Read-only.
 
 A warehouse may hang, so who must answer in time asks through `Datasets`.
 """
@@ -25,7 +26,9 @@ ANSWER_WITHIN = 4.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class DatasetVersion:
-    """One version of a dataset: the entry of the log that made it, and what the entry changed of this dataset."""
+    """One version of a dataset: the entry of the log that made it, and what the entry changed of
+    this dataset.
+    """
 
     entry: Entry
     change: Change
@@ -43,7 +46,9 @@ class DatasetVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionPage:
-    """Versions of one dataset, the newest first. ``older``: where the next page begins; 0: there are no older ones."""
+    """Versions of one dataset, the newest first. ``older``: where the next page begins; 0: there
+    are no older ones.
+    """
 
     versions: tuple[DatasetVersion, ...]
     older: int
@@ -80,8 +85,9 @@ def check_there(place: Warehouse, uri: str) -> None:
     """Raises: NoWarehouse: a missing mount must not look like an empty warehouse."""
     if place.identity() is None and not place.state():
         raise NoWarehouse(
-            f"There is no warehouse at {uri}: the first job makes it. If one should be there, see whether it is "
-            "mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."
+            f"There is no warehouse at {uri}: the first job makes it. If one should be there, see "
+            "whether it is mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that "
+            "was meant."
         )
 
 
@@ -99,7 +105,8 @@ def bytes_of(state: DatasetState) -> int:
 def versions_of(
     place: Warehouse, name: str, newest: int, most: int, looks: int | None = None
 ) -> VersionPage:
-    """The versions of a dataset from ``newest`` on, at most ``most``; ``looks``: as of `Warehouse.history`.
+    """The versions of a dataset from ``newest`` on, at most ``most``; ``looks``: as of
+    `Warehouse.history`.
 
     Raises: LogBroken, WarehouseNewer, OSError.
     """
@@ -117,8 +124,8 @@ def versions_of(
 class Datasets:
     """The datasets of one warehouse, for who must answer in time. Threads may share it.
 
-    Each method raises WarehouseSilent if the warehouse has not answered in time, and LogBroken, WarehouseNewer,
-    VersionRemoved, BadRequest or OSError if it cannot be read.
+    Each method raises WarehouseSilent if the warehouse has not answered in time, and LogBroken,
+    WarehouseNewer, VersionRemoved, BadRequest or OSError if it cannot be read.
     """
 
     def __init__(self, uri: str, breaker: CircuitBreaker, within: float = ANSWER_WITHIN) -> None:
@@ -149,7 +156,9 @@ class Datasets:
         )
 
     def version(self, name: str, n: int) -> tuple[DatasetVersion, list[SourceRead]]:
-        """One version, and the files or messages that it was loaded from. Raises: DatasetNotFound, too."""
+        """One version, and the files or messages that it was loaded from. Raises: DatasetNotFound,
+        too.
+        """
 
         def read() -> tuple[DatasetVersion, list[SourceRead]]:
             place = warehouse_at(self.uri)

@@ -41,7 +41,9 @@ def told(event: Event) -> tuple[str, str]:
 
 
 def told_once(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
-    """The events for people: an error that the event of a group has told stands in no event of the job again."""
+    """The events for people: an error that the event of a group has told stands in no event of the
+    job again.
+    """
     told: set[str] = set()
     for _, event in events:
         begun, _, _ = str(event.get("text", "")).partition(": ")

@@ -1,6 +1,8 @@
-"""The fleet as people see it: runners, coordinators, and the queues between them. Read-only; it decides nothing.
+"""The fleet as people see it: runners, coordinators, and the queues between them. Read-only; it
+decides nothing.
 
-A process that died without a goodbye is shown as silent for an hour, since that is what a person looks for.
+A process that died without a goodbye is shown as silent for an hour, since that is what a person
+looks for.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ JOBS_LOOKED_AT = (
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue: how many messages wait in the broker, and how many runners listen (of ``control``: coordinators).
+    """One queue: how many messages wait in the broker, and how many runners listen (of ``control``:
+    coordinators).
 
     Attributes:
-        oldest_since: since when its oldest message has lain there, as far as a coordinator that is heard of has seen;
-            None if nothing waits there, or nobody looked.
+        oldest_since: since when its oldest message has lain there, as far as a coordinator that is
+            heard of has seen; None if nothing waits there, or nobody looked.
     """
 
     name: str
@@ -46,7 +49,9 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class StalledView:
-    """A worker or coordinator (``host:pid``) that found at ``at`` that it received nothing more, and ended itself."""
+    """A worker or coordinator (``host:pid``) that found at ``at`` that it received nothing more,
+    and ended itself.
+    """
 
     worker: str
     at: float
@@ -77,7 +82,8 @@ def fleet_of(
     Args:
         client: must decode responses.
         runner_silence: seconds after which a runner that was not heard of counts as silent.
-        wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
+        wanted: show also queues that open jobs name and nobody listens to; costs a look at each of
+            them.
     """
     known = ProcessRegistry(client, keys).read()
     pipe = client.pipeline(transaction=True)
@@ -137,7 +143,9 @@ def _queues(
 
 
 def _wanted(client: redis.Redis, keys: Keys) -> set[str]:
-    """The queues that groups of open jobs name: the only trace of a queue to which nobody ever listened."""
+    """The queues that groups of open jobs name: the only trace of a queue to which nobody ever
+    listened.
+    """
     still_open = [status for status in Status if not status.terminal]
     jobs = Queries(client, keys).jobs(status=still_open, limit=JOBS_LOOKED_AT)
     queued = [job.id for job in jobs if job.groups.get(GroupState.QUEUED)]

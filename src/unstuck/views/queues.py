@@ -1,4 +1,6 @@
-"""Names the queues whose messages wait although a runner is idle, and the queues whose runners are all at work."""
+"""Names the queues whose messages wait although a runner is idle, and the queues whose runners are
+all at work.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,18 @@ from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.views.fleet_view import FleetView
 
-STALLED_AFTER = 60.0  # seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none
+# Seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none.
+STALLED_AFTER = 60.0
 SHOWN = 6  # names in one sentence
 
 
 def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
-    """Queues whose oldest message has waited more than ``stalled_after`` seconds although a listener should take it.
+    """Queues whose oldest message has waited more than ``stalled_after`` seconds although a
+    listener should take it.
 
-    Such a listener is a runner that has been idle for as long: where all runners are at work, messages wait for hours,
-    and the fleet is well. On ``control`` it is any coordinator, because coordinators only ever work for moments.
+    Such a listener is a runner that has been idle for as long: where all runners are at work,
+    messages wait for hours, and the fleet is well. On ``control`` it is any coordinator, because
+    coordinators only ever work for moments.
 
     Returns: queue → a sentence: how long its messages have waited, and which listeners are idle.
     """
@@ -42,7 +47,8 @@ def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
         }
         if idle:
             found[queue.name] = (
-                f"{lies}, though runners that listen there are idle: those of worker {some(sorted(idle))}"
+                f"{lies}, though runners that listen there are idle: those of worker "
+                f"{some(sorted(idle))}"
             )
     return found
 
@@ -70,7 +76,9 @@ def all_at_work(view: FleetView) -> dict[str, str]:
 
 
 def nobody_takes(view: FleetView) -> dict[str, str]:
-    """Queues whose offers are not taken, each with a sentence: listeners are unfit for Spark, or all at work."""
+    """Queues whose offers are not taken, each with a sentence: listeners are unfit for Spark, or
+    all at work.
+    """
     unfit: dict[str, list[str]] = {}
     for one, why in unfit_runners(view).items():
         for queue in {
@@ -95,7 +103,10 @@ def unfit_runners(view: FleetView) -> dict[str, str]:
 def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
     """Pools without a free slot: pool → what is waited for, in words."""
     return {
-        one.name: f"a slot of pool {one.name}, {_use_of(one)}; `unstuck pool set {one.name} N` changes its size"
+        one.name: (
+            f"a slot of pool {one.name}, {_use_of(one)}; `unstuck pool set {one.name} N` "
+            "changes its size"
+        )
         for one in pools
         if one.used >= one.slots
     }

@@ -1,4 +1,6 @@
-"""Finds runners that differ in the code of a package, or in the Spark and the Python to which a job keeps."""
+"""Finds runners that differ in the code of a package, or in the Spark and the Python to which a job
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.views.queues import some
 
 SHORT = 8  # characters of a digest that are shown
-HELP = "deploy the same code everywhere; a runner that has not worked since a deploy takes it in before it works again"
+HELP = (
+    "deploy the same code everywhere; a runner that has not worked since a deploy takes it in "
+    "before it works again"
+)
 
 
 def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:
-    """Packages of which ``runners`` run different code, each with a sentence that names the runners.
+    """Packages of which ``runners`` run different code, each with a sentence that names the
+    runners.
 
     A runner that has not said which code it runs, or is silent, is left out.
     """
@@ -31,7 +37,9 @@ def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:
 
 
 def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
-    """The same of one job: of what its groups that are not done run, on runners of their queues; empty if all agree."""
+    """The same of one job: of what its groups that are not done run, on runners of their queues;
+    empty if all agree.
+    """
     wanted: dict[str, set[str]] = {}  # package → queues
     for name, planned in state.plan.groups.items():
         for package in planned.spec.packages if not state.done(name) else ():
@@ -47,10 +55,11 @@ def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
 def unlike_runners(
     bound: Mapping[str, str], runners: Iterable[RunnerStatus]
 ) -> dict[tuple[str, bool], Unlike]:
-    """By queue, and whether the group runs on Spark: the runners that listen there and may not take it.
+    """By queue, and whether the group runs on Spark: the runners that listen there and may not take
+    it.
 
-    A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name. A worker may run no
-    Spark.
+    A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name.
+    A worker may run no Spark.
     """
     found: dict[tuple[str, bool], Unlike] = {}
     heard = [one for one in runners if not one.silent]

@@ -1,4 +1,6 @@
-"""The offers that stand ready for runners, by queue and pool, and since when the oldest of them does. Read-only."""
+"""The offers that stand ready for runners, by queue and pool, and since when the oldest of them
+does. Read-only.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class WaitingOffers:
     """The offers for the runners of one queue that take a slot of one pool (empty: of none).
 
     Attributes:
-        oldest_since: since when the oldest stands of those whose turn is next; None if that is not known.
+        oldest_since: since when the oldest stands of those whose turn is next; None if that is not
+            known.
     """
 
     queue: str
@@ -37,13 +40,18 @@ def record_of(keys: Keys, offer: str) -> tuple[str, str]:
 
 
 def queued_since(record: str | None) -> float | None:
-    """Since when the group of this record is QUEUED; None if it is not. Raises: ValueError, …: it is damaged."""
+    """Since when the group of this record is QUEUED; None if it is not. Raises: ValueError, …: it
+    is damaged.
+    """
     fields = json.loads(record or "{}")
     return float(fields["since"]) if fields.get("state") == GroupState.QUEUED else None
 
 
 def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
-    """The offers of all queues, those first that wait for longest. ``client`` must decode responses."""
+    """The offers of all queues, those first that wait for longest.
+
+    ``client`` must decode responses.
+    """
     lanes = cast(list[str], client.zrange(keys.lanes, 0, MOST_LANES - 1))
     pipe = client.pipeline(transaction=False)
     for lane in lanes:

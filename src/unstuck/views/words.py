@@ -20,7 +20,9 @@ def shortened(text: str, limit: int) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of an error, with … where there is more; ``show`` and the log have the whole."""
+    """The first line of an error, with … where there is more; ``show`` and the log have the
+    whole.
+    """
     lines = printable(text).strip().splitlines() or [""]
     first = shortened(" ".join(lines[0].split()), FIRST_LINE)
     return first + (" …" if len(lines) > 1 and not first.endswith(" …") else "")

@@ -91,7 +91,9 @@ def job_actions(job: str, status: Status) -> list[Action]:
 def group_actions(
     job: str, status: Status, group: str, states: Iterable[GroupState]
 ) -> list[Action]:
-    """The same for a group, a fork or one member of it; ``states``: of the group, or of its members."""
+    """The same for a group, a fork or one member of it; ``states``: of the group, or of its
+    members.
+    """
     if status not in GROUPS_LEGAL:
         return []
     found, stands = [], set(states)
@@ -149,13 +151,17 @@ def _job(job: str, word: str) -> str:
 
 
 def by(request: Request) -> str:
-    """The name for the event log: of the person who is logged in, else of the user who runs the page."""
+    """The name for the event log: of the person who is logged in, else of the user who runs the
+    page.
+    """
     return f"{request.scope['unstuck.user'] or user_here()} (page)"
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How an action ended: whether it was refused, its sentence, and the page that shows what it changed."""
+    """How an action ended: whether it was refused, its sentence, and the page that shows what it
+    changed.
+    """
 
     refused: bool
     text: str
@@ -198,10 +204,16 @@ class Answers:
 
 
 def _answer(request: Request, command: list[str], act: Callable[[str, str], Answered]) -> Response:
-    """Take an action. ``command``: the one that does the same. ``act`` is given who asks, and why."""
+    """Take an action. ``command``: the one that does the same.
+
+    ``act`` is given who asks, and why.
+    """
     form: dict[str, str] = request.scope["unstuck.form"]
     if request.app.state.read_only:
-        text = f"The page is read only: nothing was done. The command is {shlex.join(['unstuck', *command])}"
+        text = (
+            "The page is read only: nothing was done. The command is "
+            f"{shlex.join(['unstuck', *command])}"
+        )
         return page(request, "error.html", status=403, title="Read only", text=text)
     answers: Answers = request.app.state.answers
     once = form.get("once", "")[:100] or secrets.token_hex(8)

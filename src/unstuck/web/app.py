@@ -1,4 +1,6 @@
-"""The page: a Starlette app that reads the views which the command line reads, and acts through the client."""
+"""The page: a Starlette app that reads the views which the command line reads, and acts through the
+client.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def _login(request: Request) -> Response:
 
 
 async def _healthz(request: Request) -> Response:
-    """Says that this process answers; async, so that it waits behind no request that waits for Redis."""
+    """Says that this process answers; async, so that it waits behind no request that waits for
+    Redis.
+    """
     return PlainTextResponse("ok\n")
 
 

@@ -1,4 +1,6 @@
-"""A part of a long list: one page of it, after a filter by name, or what stands before an entry of a stream (pure)."""
+"""A part of a long list: one page of it, after a filter by name, or what stands before an entry of
+a stream (pure).
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,11 @@ def part_of(
     most: int,
     name_of: Callable[[T], str] | None = None,
 ) -> Part[T]:
-    """The page of ``items`` that ``query`` asks for: ``name`` is a part of the name, in any case; ``page`` its number.
+    """The page of ``items`` that ``query`` asks for: ``name`` is a part of the name, in any case;
+    ``page`` its number.
 
-    A number that is none, or is too high, is the nearest page. Without ``name_of`` there is no filter.
+    A number that is none, or is too high, is the nearest page. Without ``name_of`` there is no
+    filter.
     """
     name, asked = query.get("name", "").strip()[:200] if name_of else "", query.get("page", "1")
     found = (

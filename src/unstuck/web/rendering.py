@@ -1,6 +1,8 @@
-"""Renders the pages: the templates, their filters, and the answer 304 where nothing has changed since the last look.
+"""Renders the pages: the templates, their filters, and the answer 304 where nothing has changed
+since the last look.
 
-Every text is escaped, and its control characters are replaced: jobs, errors and reasons are data of others.
+Every text is escaped, and its control characters are replaced: jobs, errors and reasons are data of
+others.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from unstuck.web.safety import HEADERS
 
 HERE = Path(__file__).parent
 POLL = 5  # seconds between two looks of a visible tab
-AGES = 30  # seconds for which a page may say "3m ago" before it is rendered anew although nothing has changed
+# Seconds for which a page may say "3m ago" before it is rendered anew although nothing has changed.
+AGES = 30
 SCREENS = (
     ("Now", "/"),
     ("Jobs", "/jobs"),
@@ -70,9 +73,11 @@ def log_breaker(request: Request) -> CircuitBreaker:
 
 
 def unchanged(request: Request, seen: object) -> Response | None:
-    """The answer 304 if this browser has the page that is made from ``seen``; None: it is to be rendered.
+    """The answer 304 if this browser has the page that is made from ``seen``; None: it is to be
+    rendered.
 
-    For a screen that has more to ask once it knows that something changed; `page` does the same by itself.
+    For a screen that has more to ask once it knows that something changed; `page` does the same by
+    itself.
     """
     if request.headers.get("if-none-match") != _tag(request, seen):
         return None
@@ -85,8 +90,9 @@ def page(
     """The page ``template`` with the values of ``model``.
 
     Args:
-        seen: all that the page was made from, or what changes with it (the commit ids of its jobs): where that is the
-            same as at the last look of this browser, the answer is 304 and nothing is rendered. None: always rendered.
+        seen: all that the page was made from, or what changes with it (the commit ids of its jobs):
+            where that is the same as at the last look of this browser, the answer is 304 and
+            nothing is rendered. None: always rendered.
     """
     if seen is not None and (same := unchanged(request, seen)):
         return same
@@ -130,7 +136,8 @@ def _tag(request: Request, seen: object) -> str:
         state.read_only,
         state.started,
     )
-    return f'"{hashlib.sha256(repr((*parts, int(time.time() // AGES))).encode(errors="replace")).hexdigest()[:32]}"'
+    content = repr((*parts, int(time.time() // AGES))).encode(errors="replace")
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 def _is_current(href: str, path: str) -> bool:
@@ -167,7 +174,9 @@ def _shown(value: object) -> object:
 
 
 def status(word: str) -> Markup:
-    """A status or a state with its sign and in its colour, which say nothing that the word does not."""
+    """A status or a state with its sign and in its colour, which say nothing that the word does
+    not.
+    """
     sign = mark(word).symbol
     return Markup('<span class="status {}" data-sign="{}">{}</span>').format(
         css_class(word), sign, str(word)
@@ -175,7 +184,10 @@ def status(word: str) -> Markup:
 
 
 def ago(at: float | None, now: float | None = None) -> Markup:
-    """A time as people count it: ``3m05s ago``; the time itself, with its zone, is in the title. Empty for no time."""
+    """A time as people count it: ``3m05s ago``; the time itself, with its zone, is in the title.
+
+    Empty for no time.
+    """
     if not at:
         return Markup("")
     apart = (time.time() if now is None else now) - at
@@ -185,7 +197,9 @@ def ago(at: float | None, now: float | None = None) -> Markup:
 
 
 def lasting(since: float) -> Markup:
-    """For how long something has stood since then: ``3m05s``; the time itself, with its zone, is in the title."""
+    """For how long something has stood since then: ``3m05s``; the time itself, with its zone, is in
+    the title.
+    """
     return _time(since, format_duration(max(0.0, time.time() - since)))
 
 

@@ -1,7 +1,8 @@
 """Guards the page: who may look, which requests may act, and what a browser is told never to do.
 
-Without a token only browsers of this host reach the page, and a site that they visit meanwhile cannot use it: the name
-of the host is checked (DNS rebinding), and an action must come from the page itself.
+Without a token only browsers of this host reach the page, and a site that they visit meanwhile
+cannot use it: the name of the host is checked (DNS rebinding), and an action must come from the
+page itself.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from unstuck.documents.problem import MEDIA_TYPE, ProblemDocument
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
+        "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # not `no-referrer`, under which browsers send no Origin with a form
+    # Not `no-referrer`, under which browsers send no Origin with a form.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -40,12 +42,13 @@ HEADERS = {
 COOKIE = "unstuck"
 API = "/api/"
 BEHIND_A_PROXY = (
-    "This comes through a proxy, and the page has no token: everybody who reaches the proxy could cancel jobs. Start "
-    "the page with --token-file FILE, and with --allow-host NAME if the proxy keeps the name by which it is called.\n"
+    "This comes through a proxy, and the page has no token: everybody who reaches the proxy could "
+    "cancel jobs. Start the page with --token-file FILE, and with --allow-host NAME if the proxy "
+    "keeps the name by which it is called.\n"
 )
 PROGRAMS_NEED_A_TOKEN = (
-    "Without a token the API only answers: each account of this host could submit a spec, and so run code as the "
-    "workers. Nothing was done. Start the page with --token-file FILE.\n"
+    "Without a token the API only answers: each account of this host could submit a spec, and so "
+    "run code as the workers. Nothing was done. Start the page with --token-file FILE.\n"
 )
 LOGGED_IN_FOR = 12 * 3600  # seconds
 SHORTEST_TOKEN = 16  # characters
@@ -61,7 +64,8 @@ FORWARDED = (
     "x-forwarded-proto",
     "x-real-ip",
 )
-UNCHANGING = "public, max-age=31536000, immutable"  # a static file under an address that changes with its content
+# A static file under an address that changes with its content.
+UNCHANGING = "public, max-age=31536000, immutable"
 OPEN = ("/healthz", "/login")  # and /static/: they say nothing of any job
 
 
@@ -79,28 +83,33 @@ class Access:
 
     @classmethod
     def of(cls, host: str, token: str, hosts: tuple[str, ...] = ()) -> Access:
-        """The access to a page that listens at ``host``. Raises: BadRequest: it would be open to other hosts."""
+        """The access to a page that listens at ``host``. Raises: BadRequest: it would be open to
+        other hosts.
+        """
         if token and len(token) < SHORTEST_TOKEN:
             raise BadRequest(
-                f"the token of the page has {len(token)} characters; it needs at least {SHORTEST_TOKEN}"
+                f"the token of the page has {len(token)} characters; it needs at least "
+                f"{SHORTEST_TOKEN}"
             )
         if not token and hosts:
             raise BadRequest(
-                f"--allow-host {hosts[0]} lets callers of other hosts in, through a proxy. Nothing was started. "
-                "Give --token-file FILE, whose one line every caller must then know"
+                f"--allow-host {hosts[0]} lets callers of other hosts in, through a proxy. Nothing "
+                "was started. Give --token-file FILE, whose one line every caller must then know"
             )
         if not token and not is_loopback(host):
             raise BadRequest(
-                f"The page would be open to everybody who reaches {host or 'this host'}, and it can cancel jobs. "
-                "Nothing was started. Give --token-file FILE, whose one line every caller must then know, or listen at "
-                "127.0.0.1"
+                f"The page would be open to everybody who reaches {host or 'this host'}, and it "
+                "can cancel jobs. Nothing was started. Give --token-file FILE, whose one line "
+                "every caller must then know, or listen at 127.0.0.1"
             )
         return cls(
             token, frozenset(name.lower() for name in (*hosts, host, os.uname().nodename) if name)
         )
 
     def knows(self, host_header: str) -> bool:
-        """Whether the page is meant by this ``Host``. A plain address is: DNS rebinding needs a name."""
+        """Whether the page is meant by this ``Host``. A plain address is: DNS rebinding needs a
+        name.
+        """
         name = host_header.rsplit(":", 1)[0] if not host_header.endswith("]") else host_header
         name = name.strip("[]").lower().rstrip(".")
         return is_loopback(name) or _is_address(name) or name in self.hosts
@@ -146,7 +155,8 @@ def _is_address(host: str) -> bool:
 class Guard:
     """The middleware that every request passes first.
 
-    It leaves in the scope ``unstuck.user`` (who is logged in, or empty) and ``unstuck.form`` (the fields of a POST).
+    It leaves in the scope ``unstuck.user`` (who is logged in, or empty) and ``unstuck.form`` (the
+    fields of a POST).
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -198,7 +208,10 @@ class Guard:
             return None  # a probe calls a pod by whatever name
         if not self._access.knows(headers.get("host", "")):
             return PlainTextResponse(
-                "This page is not known by that name. If it is to be, start it with --allow-host NAME.\n",
+                (
+                    "This page is not known by that name. If it is to be, start it with "
+                    "--allow-host NAME.\n"
+                ),
                 421,
             )
         if method not in ("GET", "HEAD", "POST"):
@@ -233,7 +246,8 @@ class Guard:
                 "Log in, or send the token: Authorization: Bearer TOKEN\n", 401, said
             )
         if headers.get("sec-fetch-site") == "cross-site":
-            # A link of a mail or a chat brings no SameSite=Strict cookie. The page asks again from itself.
+            # A link of a mail or a chat brings no SameSite=Strict cookie. The page asks again from
+            # itself.
             return HTMLResponse(
                 '<!doctype html><meta http-equiv="refresh" content="0"><title>Unstuck</title>'
             )
@@ -242,7 +256,9 @@ class Guard:
         return RedirectResponse(f"/login?to={wanted}", 303)
 
     def _login(self, scope: Scope) -> Response | None:
-        """Answer the form of the login with a cookie; None if the token is wrong, and the form is shown again."""
+        """Answer the form of the login with a cookie; None if the token is wrong, and the form is
+        shown again.
+        """
         form: dict[str, str] = scope["unstuck.form"]
         user = " ".join(form.get("user", "").split())[:MOST_NAME]
         if (
@@ -268,7 +284,9 @@ class Guard:
 
 
 def _from_the_page(headers: Headers) -> bool:
-    """Whether a POST comes from a page of ours, or from no browser at all: browsers always say one of the two."""
+    """Whether a POST comes from a page of ours, or from no browser at all: browsers always say one
+    of the two.
+    """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site != "same-origin":
         return False

@@ -1,4 +1,6 @@
-"""A part of a page that a warehouse must answer: the warehouse may be away while the rest of the page stands."""
+"""A part of a page that a warehouse must answer: the warehouse may be away while the rest of the
+page stands.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class WarehouseTrouble:
 
 
 def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, WarehouseTrouble | None]:
-    """The answer of a warehouse; if it cannot be read, ``instead`` and why, for a part of a page whose rest stands."""
+    """The answer of a warehouse; if it cannot be read, ``instead`` and why, for a part of a page
+    whose rest stands.
+    """
     try:
         return ask(), None
     except DatasetNotFound:

@@ -1,6 +1,7 @@
 """The log of one attempt: a file in the folder of its job that ``unstuck logs`` shows.
 
-It holds what the attempt's code logged and printed, with full tracebacks and without the attempt's secrets. The log is
+It holds what the attempt's code logged and printed, with full tracebacks and without the attempt's
+secrets. The log is
 for people: a log that cannot be written never fails an attempt.
 """
 
@@ -31,7 +32,9 @@ _RESTORED = ("level", "disabled", "propagate", "handlers", "filters", "formatter
 
 
 class _StepLogger(logging.Logger):
-    """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that they do not name."""
+    """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that
+    they do not name.
+    """
 
     disabled = property(lambda self: False, lambda self, value: None)
 
@@ -39,8 +42,8 @@ class _StepLogger(logging.Logger):
 class AttemptLog:
     """The log of the attempt this process runs, which is cut at ``MAX_BYTES``.
 
-    It is written without a buffer, so that lines stay whole although other threads, forked children and the watchdog
-    write to the same file.
+    It is written without a buffer, so that lines stay whole although other threads, forked children
+    and the watchdog write to the same file.
 
     Attributes:
         path: the file on this machine, for the watchdog to write to; None on an object store.
@@ -50,7 +53,10 @@ class AttemptLog:
     def __init__(
         self, files: Files, name: str, secrets: Secrets | None = None, log_as: LogAs = "text"
     ) -> None:
-        """``name``: see `Token.log`. ``secrets`` are taken out of every line. ``files`` have been checked."""
+        """``name``: see `Token.log`. ``secrets`` are taken out of every line.
+
+        ``files`` have been checked.
+        """
         self._files = files
         self._as_json = log_as == "json"
         self._formatter = formatter(log_as)
@@ -76,7 +82,8 @@ class AttemptLog:
             self._left -= len(data)
             if self._left <= 0:
                 cut = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB"
-                data = f"{one_line('json', 'unstuck', 'WARNING', cut) if self._as_json else cut}\n".encode()
+                line = one_line("json", "unstuck", "WARNING", cut) if self._as_json else cut
+                data = f"{line}\n".encode()
             self._append(data)
         except (OSError, ValueError, TypeError) as error:
             self._left = 0
@@ -160,9 +167,11 @@ class AttemptLog:
 
 
 def set_levels() -> list[tuple[logging.Logger | logging.Handler, int]]:
-    """Log from INFO on, while the consoles keep the level of root. Returns what was changed, and its level before.
+    """Log from INFO on, while the consoles keep the level of root. Returns what was changed, and
+    its level before.
 
-    A runner does so once, for good, since each change of a logger makes all loggers forget what they know.
+    A runner does so once, for good, since each change of a logger makes all loggers forget what
+    they know.
     """
     root = logging.getLogger()
     wanted: list[tuple[logging.Logger | logging.Handler, int]] = [
@@ -202,7 +211,9 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
-    """Take ``secrets`` out of all texts of ``record``, such as the names of its logger, its level and its thread."""
+    """Take ``secrets`` out of all texts of ``record``, such as the names of its logger, its level
+    and its thread.
+    """
     if not secrets.given:
         return
     for name, value in vars(record).items():
@@ -214,8 +225,9 @@ def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
 def _recording(write: Callable[[logging.LogRecord], None]) -> Iterator[Callable[[], bool]]:
     """Pass every record that reaches the root logger to ``write``.
 
-    ``Logger.callHandlers`` is wrapped, because a step that sets up logging removes every handler from root. A step's
-    own handler may print a record to ``sys.stdout``, which is the tee: it would be in the log twice.
+    ``Logger.callHandlers`` is wrapped, because a step that sets up logging removes every handler
+    from root. A step's own handler may print a record to ``sys.stdout``, which is the tee: it would
+    be in the log twice.
 
     Yields: whether this thread is inside a handler that shows a record which is written already.
     """
@@ -234,7 +246,8 @@ def _recording(write: Callable[[logging.LogRecord], None]) -> Iterator[Callable[
         except Exception as error:
             if not logger.name.startswith("unstuck.tasks."):
                 raise
-            # A handler that a step added may raise, and must not end a thread of ours or leave an attempt unfinished.
+            # A handler that a step added may raise, and must not end a thread of ours or leave an
+            # attempt unfinished.
             _complain(f"a logging handler failed: {error!r}")
         finally:
             showing.depth = depth
@@ -259,7 +272,9 @@ def _reaches_root(logger: logging.Logger) -> bool:
 
 @contextlib.contextmanager
 def logging_restored() -> Iterator[None]:
-    """Restore the settings of logging after the block: of every logger that exists now, and of root's handlers."""
+    """Restore the settings of logging after the block: of every logger that exists now, and of
+    root's handlers.
+    """
     root = logging.getLogger()
     loggers = [
         root,

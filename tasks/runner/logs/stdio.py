@@ -1,6 +1,8 @@
-"""The standard streams of an attempt: what a step prints goes to the worker's own stream and into the attempt's log.
+"""The standard streams of an attempt: what a step prints goes to the worker's own stream and into
+the attempt's log.
 
-The log gets whole lines. A line that does not end, such as a progress bar, is logged every ``SHOWN_EVERY`` seconds.
+The log gets whole lines. A line that does not end, such as a progress bar, is logged every
+``SHOWN_EVERY`` seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ SHOWN_EVERY = 5.0  # seconds
 
 
 class _Line:
-    """The line that one thread has begun; one per thread, so that lines of several threads are not mixed.
+    """The line that one thread has begun; one per thread, so that lines of several threads are not
+    mixed.
 
     What is added went through ``stream``, so it holds no secret wherever the line is cut.
     """
@@ -51,7 +54,8 @@ class _Line:
         self._length += len(rest)
 
     def show(self, *, blank: bool = False) -> None:
-        # After \r a progress bar is drawn again: what was drawn last counts. A \r at the end is half of a \r\n.
+        # After \r a progress bar is drawn again: what was drawn last counts. A \r at the end is
+        # half of a \r\n.
         text = "".join(self._parts).rstrip("\r").rpartition("\r")[2]
         self._parts, self._length = [], 0
         if blank or text.strip():
@@ -89,14 +93,16 @@ class _Bytes(io.BufferedIOBase):
         self._tee.stream.flush()
 
     def close(self) -> None:
-        """Nothing: a wrapper around this closes it at its end, and others use the worker's stream after the step."""
+        """Nothing: a wrapper around this closes it at its end, and others use the worker's stream
+        after the step.
+        """
 
 
 class Tee(io.TextIOWrapper):
     """One standard stream of an attempt, with all that code asks of ``sys.stdout``.
 
-    A logger may keep a stream beyond its attempt. What is written to a kept stream goes to the attempt that runs then,
-    or to the worker's own stream alone.
+    A logger may keep a stream beyond its attempt. What is written to a kept stream goes to the
+    attempt that runs then, or to the worker's own stream alone.
     """
 
     _open: ClassVar[dict[str, Tee]] = {}
@@ -114,7 +120,8 @@ class Tee(io.TextIOWrapper):
     ) -> None:
         """``stream`` is the worker's own, and ``put`` takes a line for the log.
 
-        ``logged``: whether what this thread writes now is in the log already, as a record that a handler prints.
+        ``logged``: whether what this thread writes now is in the log already, as a record that a
+        handler prints.
         ``shows``: also on the worker's own stream, as it is written; else ``put`` shows it.
         """
         self.stream = stream
@@ -170,7 +177,9 @@ class Tee(io.TextIOWrapper):
             self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def reconfigure(self, *, encoding: str | None = None, **_: Any) -> None:
-        """Change the encoding alone: whatever a step wants, lines are written at once and no character is an error."""
+        """Change the encoding alone: whatever a step wants, lines are written at once and no
+        character is an error.
+        """
         if encoding is not None:
             super().reconfigure(encoding=encoding, errors=self.errors)
             self._bytes.decoders.clear()

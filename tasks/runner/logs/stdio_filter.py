@@ -1,10 +1,11 @@
 """Remove secrets from what an attempt writes to descriptors 1 and 2, past ``sys.stdout``.
 
-Child processes and C libraries write there. A small process reads their text and writes it, without secrets, to the
-worker's own streams; it ends when the last writer has closed its descriptors.
+Child processes and C libraries write there. A small process reads their text and writes it, without
+secrets, to the worker's own streams; it ends when the last writer has closed its descriptors.
 """
 
-# A thread could not filter: C code that holds the GIL while it writes into a full pipe would wait for ever.
+# A thread could not filter: C code that holds the GIL while it writes into a full pipe would wait
+# for ever.
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def filtered(
 ) -> Iterator[None]:
     """Keep the values of ``secrets`` out of the worker's own streams during the block.
 
-    ``start`` starts the process that filters, which ends by itself. Without secrets, nothing is started.
+    ``start`` starts the process that filters, which ends by itself. Without secrets, nothing is
+    started.
 
     Raises:
         NotBegun: the process that filters cannot be started.
@@ -58,7 +60,9 @@ def filtered(
 def _start(
     secrets: Secrets, reads: Mapping[int, int], start: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    """Start the process that filters. ``reads``: the pipe that it reads for each of the worker's descriptors."""
+    """Start the process that filters. ``reads``: the pipe that it reads for each of the worker's
+    descriptors.
+    """
     process = start(
         [sys.executable, "-m", "unstuck.tasks.runner.logs.stdio_filter", json.dumps(reads)],
         stdin=subprocess.PIPE,
@@ -84,7 +88,7 @@ def _flush() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-# -- the process -----------------------------------------------------------------------------------------------
+# -- the process -----------------------------------------------------------------------------------
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""The columns of Avro records: an Avro schema in JSON, and the types that all readers of an output know."""
+"""The columns of Avro records: an Avro schema in JSON, and the types that all readers of an output
+know.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _LOGICAL = {
 
 
 def avro_columns(schema: str) -> Fields:
-    """The columns of the records of ``schema``. Raises: ValueError: it is no record, or has a type that is not read."""
+    """The columns of the records of ``schema``. Raises: ValueError: it is no record, or has a type
+    that is not read.
+    """
     try:
         record = json.loads(schema)
     except (ValueError, RecursionError) as error:
@@ -43,7 +47,9 @@ def avro_columns(schema: str) -> Fields:
 
 
 class _Types:
-    """Reads a schema from its beginning to its end; a type that was named before may stand for itself."""
+    """Reads a schema from its beginning to its end; a type that was named before may stand for
+    itself.
+    """
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
@@ -93,7 +99,8 @@ class _Types:
         if logical is not None and logical != "decimal":
             if logical not in _LOGICAL:
                 raise ValueError(
-                    f"values of Avro's {logical} are not read; there are: {', '.join(_LOGICAL)}, decimal"
+                    f"values of Avro's {logical} are not read; there are: {', '.join(_LOGICAL)}, "
+                    "decimal"
                 )
             return _LOGICAL[logical]
         if name == "record":

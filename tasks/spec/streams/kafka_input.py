@@ -1,4 +1,6 @@
-"""A Kafka topic as the input of a group: its address, how its messages become rows, and the options of the client."""
+"""A Kafka topic as the input of a group: its address, how its messages become rows, and the options
+of the client.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ _TYPES: dict[MetadataColumn, str] = {
     "offset": "bigint",
     "topic": "string",
 }
-# Of librdkafka: how a broker is reached and how much is fetched. What decides which messages are read is ours; what
-# loads code or runs a command is no one's.
+# Of librdkafka: how a broker is reached and how much is fetched. What decides which messages are
+# read is ours; what loads code or runs a command is no one's.
 _OPTIONS = re.compile(
     r"client\.(id|rack)|broker\.(address\.family|address\.ttl)|security\.protocol|enable\.ssl\.certificate\.verification"
     r"|socket\.(timeout\.ms|keepalive\.enable|receive\.buffer\.bytes|connection\.setup\.timeout\.ms)"
@@ -42,7 +44,10 @@ _OPTIONS = re.compile(
 _SECRET = re.compile(r".*\.(password|client\.secret)|ssl\.key\.pem")
 _OURS = {
     "group.id": "positions are part of the package, and no consumer group is used",
-    "auto.offset.reset": "a stream begins at the first message, and on_lost: says what happens when messages are gone",
+    "auto.offset.reset": (
+        "a stream begins at the first message, and on_lost: says what happens "
+        "when messages are gone"
+    ),
     "isolation.level": "messages of open and aborted transactions are never read",
     "bootstrap.servers": "the brokers stand in stream:",
     "metadata.broker.list": "the brokers stand in stream:",
@@ -62,7 +67,11 @@ class KafkaInput(Strict):
         description="kafka://broker:port,broker:port/topic; port 9092.",
     )
     format: Literal["json", "avro", "text", "raw"] = Field(
-        description="What the value of a message is: a JSON object, an Avro record, text in UTF-8, or bytes."
+        description=(
+            "What the value of a message is: a JSON object, an Avro record, text in "
+            "UTF-8, "
+            "or bytes."
+        )
     )
     columns: str | None = Field(
         default=None,
@@ -70,13 +79,13 @@ class KafkaInput(Strict):
         strict=True,
         min_length=1,
         max_length=100_000,
-        description="For json: the columns and their types in SQL, such as id BIGINT, at STRING; for avro: the Avro "
-        "schema of the records, in JSON.",
+        description="For json: the columns and their types in SQL, such as id BIGINT, at STRING; "
+        "for avro: the Avro schema of the records, in JSON.",
     )
     metadata: Listed[MetadataColumn] | None = Field(
         default=None,
-        description="Columns beside: key, headers, timestamp, partition, offset, topic. Left out: all, or none with "
-        "a schema.",
+        description="Columns beside: key, headers, timestamp, partition, offset, topic. Left out: "
+        "all, or none with a schema.",
     )
     options: dict[StrictStr, StrictStr] = Field(
         default_factory=dict,
@@ -98,7 +107,9 @@ class KafkaInput(Strict):
     )
     on_other_columns: Literal["fail", "allow"] = Field(
         default="fail",
-        description="For a message that lacks columns of the schema (null if allowed), or has more.",
+        description=(
+            "For a message that lacks columns of the schema (null if allowed), or has more."
+        ),
     )
     on_bad_record: Literal["fail", "skip"] = Field(
         default="fail", description="For a message that is no row."
@@ -137,7 +148,8 @@ class KafkaInput(Strict):
                 )
             if _SECRET.fullmatch(name) and re.fullmatch(r"\$\{secret:\w+\}", text) is None:
                 raise ValueError(
-                    f"the option {name} is stored and shown; write ${{secret:NAME}}, the name of a variable"
+                    f"the option {name} is stored and shown; write ${{secret:NAME}}, the name of a "
+                    "variable"
                 )
         return value
 
@@ -152,7 +164,9 @@ class KafkaInput(Strict):
 
     @property
     def fields(self) -> Fields:
-        """The columns of the rows. Raises: ValueError: one of the schema has a type that not all readers know."""
+        """The columns of the rows. Raises: ValueError: one of the schema has a type that not all
+        readers know.
+        """
         metadata = (
             self.metadata if self.metadata is not None else () if self.columns else tuple(_TYPES)
         )
@@ -179,5 +193,7 @@ class KafkaInput(Strict):
 
     @property
     def identity(self) -> str:
-        """By which a stream is known again: brokers come and go, and the id of the topic is part of a position."""
+        """By which a stream is known again: brokers come and go, and the id of the topic is part of
+        a position.
+        """
         return f"{KAFKA}…/{self.topic}"

@@ -23,7 +23,8 @@ def declared(schema: str) -> Fields:
         column = _COLUMN.fullmatch(part.strip())
         if column is None:
             raise ValueError(
-                f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at STRING"
+                f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at "
+                "STRING"
             )
         name = column[1].strip("`")
         if name.lower() in found:
@@ -33,7 +34,9 @@ def declared(schema: str) -> Fields:
 
 
 def _parts(schema: str) -> Iterator[str]:
-    """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises: ValueError."""
+    """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises:
+    ValueError.
+    """
     begin, open_ = 0, ""
     for kind, token, at in tokens(schema):
         if kind == "open":

@@ -1,4 +1,6 @@
-"""Options of the files of a stream, by the names that Spark's reader has for them; others are refused."""
+"""Options of the files of a stream, by the names that Spark's reader has for them; others are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,15 @@ class FileOptions:
     """How the files of a stream are read.
 
     Attributes:
-        header: a CSV file begins with the names of its columns; None: nobody said, and what looks like it is refused.
-        escape: the character that takes the meaning from the next one; empty: a quote in a quoted field is doubled.
+        header: a CSV file begins with the names of its columns; None: nobody said, and what looks
+            like it is refused.
+        escape: the character that takes the meaning from the next one; empty: a quote in a quoted
+            field is doubled.
         null: the text without quotes that stands for no value.
         encoding: of text; empty for UTF-8.
         zone: of times without one that are to be instants; empty: that of the fleet.
-        decimal: the mark before the fraction of a number. ``thousands``: the one between groups of three digits; empty:
-            there is none.
+        decimal: the mark before the fraction of a number. ``thousands``: the one between groups of
+            three digits; empty: there is none.
         whole: a JSON file is one document: an object, or an array of them.
     """
 
@@ -81,7 +85,9 @@ class FileOptions:
 
 
 def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
-    """The ``options`` as values. Raises: ValueError: there is no such option, or it has no such value."""
+    """The ``options`` as values. Raises: ValueError: there is no such option, or it has no such
+    value.
+    """
     given = {name.lower(): value for name, value in options.items()}
     for name in [one for one, value in given.items() if (format, one, value.lower()) in _ALWAYS]:
         del given[name]
@@ -89,7 +95,8 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
     if unknown := sorted(given.keys() - known):
         there = f"there are: {', '.join(sorted(known)) or 'none'}"
         raise ValueError(
-            f"files of the format {format} have no option {unknown[0]}; {_INSTEAD.get(unknown[0], there)}"
+            f"files of the format {format} have no option {unknown[0]}; "
+            f"{_INSTEAD.get(unknown[0], there)}"
         )
     for one, other in (("sep", "delimiter"), ("encoding", "charset")):
         if other in given:
@@ -148,7 +155,8 @@ def _mark(given: Mapping[str, str], name: str, default: str) -> str:
     value = given.get(name, default)
     if value != default and (len(value) != 1 or value.isalnum() or value in "+-\r\n"):
         raise ValueError(
-            f"the option {name} is {value!r}, and must be one character that is no digit, letter or sign"
+            f"the option {name} is {value!r}, and must be one character that is no digit, letter "
+            "or sign"
         )
     return value
 

@@ -1,4 +1,5 @@
-"""The share of a stream that a member of a fork reads, which follows from the path of a file or the partition alone.
+"""The share of a stream that a member of a fork reads, which follows from the path of a file or the
+partition alone.
 
 So members need not agree on a list: whenever each of them looks, a file is of one member.
 """

@@ -1,6 +1,8 @@
-"""Kafka: which offsets of a topic a job reads, from its position up to where the topic stands now; needs no Arrow.
+"""Kafka: which offsets of a topic a job reads, from its position up to where the topic stands now;
+needs no Arrow.
 
-No consumer group is used: where a stream goes on is part of the package, and a broker is told nothing of it.
+No consumer group is used: where a stream goes on is part of the package, and a broker is told
+nothing of it.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from unstuck.tasks.streams.arrived.position import KafkaPosition
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
-SILENT_AFTER = 30.0  # seconds without a word of a broker, unless the option socket.timeout.ms says another number
+# Seconds without a word of a broker, unless the option socket.timeout.ms says another number.
+SILENT_AFTER = 30.0
 _GATHER = 0.01  # seconds for which messages are gathered that come after the first
 _FIRST, _END = -2, -1  # instants that stand for the first offset of a partition, and for its end
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic at one moment: by partition, the first offset that the broker has, and the one after the last.
+    """A topic at one moment: by partition, the first offset that the broker has, and the one after
+    the last.
 
     The last is that of the last message before any open transaction.
     """
@@ -38,7 +42,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The part of a topic that one job reads: by partition, from one offset up to before another."""
+    """The part of a topic that one job reads: by partition, from one offset up to before
+    another.
+    """
 
     topic_id: str
     begin: Mapping[int, int]
@@ -81,8 +87,8 @@ class TopicClient:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
             raise SourceUnavailable(
-                f"{self.stream.stream} is read by confluent-kafka, which this process does not have: install "
-                "unstuck[kafka]"
+                f"{self.stream.stream} is read by confluent-kafka, which this process does not "
+                "have: install unstuck[kafka]"
             ) from error
         settings: dict[str, Any] = {
             "group.id": "unstuck",  # the client wants one, and asks no broker for it
@@ -150,9 +156,11 @@ class TopicClient:
     def messages(self, wanted: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
         """The messages of ``wanted``: of each partition those from one offset up to before another.
 
-        Between them may be offsets without a message: compacted ones, marks of transactions, and aborted messages.
+        Between them may be offsets without a message: compacted ones, marks of transactions, and
+        aborted messages.
 
-        Raises: OffsetsOutOfRange; SourceUnavailable: also if nothing comes for as long as the client waits.
+        Raises: OffsetsOutOfRange; SourceUnavailable: also if nothing comes for as long as the
+        client waits.
         """
         from confluent_kafka import KafkaError, TopicPartition
 
@@ -221,7 +229,8 @@ class TopicClient:
 def reach_of(
     stream: KafkaInput, topic: Topic, position: KafkaPosition | None, share: Share = WHOLE
 ) -> Reach:
-    """The part of ``topic`` that a job reads which goes on from ``position``; None: the stream begins.
+    """The part of ``topic`` that a job reads which goes on from ``position``; None: the stream
+    begins.
 
     A partition that is new begins at 0.
 
@@ -229,9 +238,9 @@ def reach_of(
     """
     if position is not None and (why := _replaced(topic, position)):
         raise SourceReplaced(
-            f"the topic of {stream.stream} was deleted and made again since the stream was read from it: {why}. Its "
-            "messages are not those that the stream goes on with. To read the new topic from its beginning, say "
-            f"generation: {stream.generation + 1}"
+            f"the topic of {stream.stream} was deleted and made again since the stream was read "
+            f"from it: {why}. Its messages are not those that the stream goes on with. To read the "
+            f"new topic from its beginning, say generation: {stream.generation + 1}"
         )
     begin = (
         dict(topic.first)
@@ -251,7 +260,9 @@ def reach_of(
 
 
 def lag(topic: Topic, position: KafkaPosition | None) -> dict[int, int]:
-    """By partition, how many offsets of ``topic`` no job has read; a topic that was made again is unread as a whole."""
+    """By partition, how many offsets of ``topic`` no job has read; a topic that was made again is
+    unread as a whole.
+    """
     known = position.next if position is not None and not _replaced(topic, position) else {}
     return {one: end - max(known.get(one, 0), topic.first[one]) for one, end in topic.end.items()}
 
@@ -259,18 +270,25 @@ def lag(topic: Topic, position: KafkaPosition | None) -> dict[int, int]:
 def out_of_range(stream: KafkaInput, at: Mapping[int, int], topic: Topic) -> OffsetsOutOfRange:
     """Partitions that go ``at`` an offset that the broker does not have."""
     told = "; ".join(
-        f"partition {one} goes on at offset {offset:,}, and has the offsets {topic.first[one]:,} to {topic.end[one]:,}"
+        (
+            f"partition {one} goes on at offset {offset:,}, and has the offsets "
+            f"{topic.first[one]:,} to {topic.end[one]:,}"
+        )
         for one, offset in sorted(at.items())[:5]
     )
     if any(offset > topic.end[one] for one, offset in at.items()):
-        cause = "The partition is shorter than what was read of it: its topic was made again, or its leader lost messages"
+        cause = (
+            "The partition is shorter than what was read of it: its topic was made again, or "
+            "its leader lost messages"
+        )
         advice = "after you have looked for its cause"
     else:
         cause = "The broker has removed messages that no job has read, as its retention says"
         advice = "or on_lost: skip to go on at the first message that is left"
     return OffsetsOutOfRange(
-        f"{stream.stream} cannot be read on: {told}{'; …' if len(at) > 5 else ''}. {cause}. Nothing was published. Say "
-        f"generation: {stream.generation + 1} to read again all that is there, {advice}"
+        f"{stream.stream} cannot be read on: {told}{'; …' if len(at) > 5 else ''}. {cause}. "
+        f"Nothing was published. Say generation: {stream.generation + 1} to read again all that is "
+        f"there, {advice}"
     )
 
 
@@ -284,7 +302,9 @@ def _replaced(topic: Topic, position: KafkaPosition) -> str:
 
 
 def _shares(lengths: Mapping[int, int], room: int) -> dict[int, int]:
-    """How much of each length fits into ``room``: the same of each, and what a short one leaves goes to the others."""
+    """How much of each length fits into ``room``: the same of each, and what a short one leaves
+    goes to the others.
+    """
     shares = {}
     for left, (one, length) in zip(
         range(len(lengths), 0, -1), _shortest_first(lengths), strict=True

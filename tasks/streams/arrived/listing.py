@@ -1,4 +1,6 @@
-"""The files that have arrived for a stream: a listing of its folder, which coordinators may ask for too."""
+"""The files that have arrived for a stream: a listing of its folder, which coordinators may ask for
+too.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Listing:
     Attributes:
         files: path → content of each file that counts.
         ignored: the paths of the files that do not count, by their names.
-        folders: on this machine: each folder that was read, with all names in it, as this process decodes them.
+        folders: on this machine: each folder that was read, with all names in it, as this process
+            decodes them.
         stored: in an object store: path → when it was written.
     """
 
@@ -63,7 +66,8 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
     Raises:
         SourceUnavailable: the folder is not there, or it or one below cannot be read.
         FileNameInvalid: a file has a name that is no UTF-8; or as `_check_address`.
-        FileChanged: a file that was read has other content now, and the stream says ``changed: fail``.
+        FileChanged: a file that was read has other content now, and the stream says ``changed:
+            fail``.
         ValueError, WarehouseUnsupported: this process cannot ask the store of the folder.
     """
     found = listing(stream)
@@ -76,7 +80,9 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
 
 
 def compare(found: Listing, seen: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
-    """The files that are new, and those that were read before and have other content now; the oldest first."""
+    """The files that are new, and those that were read before and have other content now; the
+    oldest first.
+    """
     news = [(path, content) for path, content in found.files.items() if seen.get(path) != content]
     files = _as_written(
         ArrivedFile(path, content, found.stored.get(path)) for path, content in news
@@ -97,20 +103,24 @@ def listing(stream: StreamInput) -> Listing:
     if "://" in names.folder:
         _in_store(names)
     else:
-        # As bytes: how Python decodes names depends on the locale of the process, and how the names were made does not.
+        # As bytes: how Python decodes names depends on the locale of the process, and how the names
+        # were made does not.
         _below(names, names.folder.encode(), 0, ())
     return Listing(names.files, names.ignored, names.folders, names.stored)
 
 
 def _check_address(stream: str) -> None:
-    """Raises: FileNameInvalid: a folder of this machine has this name, and as a pattern it means other folders."""
+    """Raises: FileNameInvalid: a folder of this machine has this name, and as a pattern it means
+    other folders.
+    """
     folder, patterns = _split(stream)
     if "://" in folder or not patterns or not os.path.lexists(stream.encode()):
         return
     if not all(_compiled(part).fullmatch(part) for part in patterns):
         raise FileNameInvalid(
-            f"the folder {stream} is there, and this stream does not read it: in the address of a stream, what stands "
-            "in [ ] or { } is a pattern. Write ? for each of these characters, or rename the folder"
+            f"the folder {stream} is there, and this stream does not read it: in the address of a "
+            "stream, what stands in [ ] or { } is a pattern. Write ? for each of these characters, "
+            "or rename the folder"
         )
 
 
@@ -151,10 +161,11 @@ class _Names:
 
     Attributes:
         folder: the part of the address before its first pattern.
-        patterns: of the folders and the file below it, one for each level; any folder counts below the last of them.
+        patterns: of the folders and the file below it, one for each level; any folder counts below
+            the last of them.
         hidden: names of files and folders that do not count.
-        counted: names of files that count. A file that the last of ``patterns`` names with its ending, as ``*.dat``
-            does, counts as well.
+        counted: names of files that count. A file that the last of ``patterns`` names with its
+            ending, as ``*.dat`` does, counts as well.
     """
 
     folder: str
@@ -175,7 +186,9 @@ class _Names:
         return cls(folder, by_level, hidden, counted, bool(patterns) and "." in patterns[-1])
 
     def folder_counts(self, name: str, depth: int) -> bool:
-        """Return whether the folder ``name`` counts, so many levels below the folder of the stream."""
+        """Return whether the folder ``name`` counts, so many levels below the folder of the
+        stream.
+        """
         return self._fits_address(name, depth) and self.hidden.match(name) is None
 
     def file_counts(self, begin: str, name: str, depth: int) -> bool:
@@ -205,7 +218,9 @@ def _endings(format: str) -> re.Pattern[str]:
 
 
 def some_names(paths: Sequence[str]) -> str:
-    """The number of ``paths``, and the names of some; those that begin with ``_`` or ``.`` come last."""
+    """The number of ``paths``, and the names of some; those that begin with ``_`` or ``.`` come
+    last.
+    """
     names = sorted(
         (path.rpartition("/")[2] for path in paths), key=lambda name: (name[:1] in "_.", name)
     )
@@ -224,11 +239,12 @@ def _alternatives(pattern: str) -> Iterator[str]:
         yield from _alternatives(pattern[: braces.start()] + one + pattern[braces.end() :])
 
 
-# -- a folder of this machine ----------------------------------------------------------------------------------
+# -- a folder of this machine ----------------------------------------------------------------------
 
 
 def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, int]]) -> None:
-    """Find the files below ``folder``. ``above``: the folders on the way to it, so that no link leads round and round.
+    """Find the files below ``folder``. ``above``: the folders on the way to it, so that no link
+    leads round and round.
 
     Written for speed: there may be tens of thousands of files, of which one is new.
     """
@@ -299,8 +315,8 @@ def _as_text(path: bytes) -> str:
         return path.decode()
     except UnicodeDecodeError:
         raise FileNameInvalid(
-            f"the name of a file that has arrived is no UTF-8: {path!r}. No file was read. Rename it, as with: "
-            f"mv $'{_in_shell(path)}' NEWNAME"
+            f"the name of a file that has arrived is no UTF-8: {path!r}. No file was read. Rename "
+            f"it, as with: mv $'{_in_shell(path)}' NEWNAME"
         ) from None
 
 
@@ -314,12 +330,12 @@ def _unreadable(path: bytes, error: OSError, names: _Names) -> str:
     place = path.decode(errors="backslashreplace")
     where = "" if place == names.folder else f", below {names.folder}"
     return (
-        f"the stream cannot read {place}{where}: {error.strerror}. Nothing was read. Look whether the folder is there, "
-        "mounted on this machine, and readable by the account of this process"
+        f"the stream cannot read {place}{where}: {error.strerror}. Nothing was read. Look whether "
+        "the folder is there, mounted on this machine, and readable by the account of this process"
     )
 
 
-# -- an object store -------------------------------------------------------------------------------------------
+# -- an object store -------------------------------------------------------------------------------
 
 
 def _in_store(names: _Names) -> None:
@@ -339,7 +355,7 @@ def _in_store(names: _Names) -> None:
         ) from error
 
 
-# -- what people are told --------------------------------------------------------------------------------------
+# -- what people are told --------------------------------------------------------------------------
 
 
 def _changed_text(changed: Sequence[ArrivedFile], seen: Seen) -> str:
@@ -350,7 +366,7 @@ def _changed_text(changed: Sequence[ArrivedFile], seen: Seen) -> str:
 
     rest = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     return (
-        f"{', '.join(map(one, changed[:_SHOWN]))}{rest}: a file that was read has other content now. Nothing was read. "
-        "Give new content a new name; or say changed: again (all rows of the file are appended once more) or "
-        "changed: ignore"
+        f"{', '.join(map(one, changed[:_SHOWN]))}{rest}: a file that was read has other content "
+        "now. Nothing was read. Give new content a new name; or say changed: again (all rows of "
+        "the file are appended once more) or changed: ignore"
     )

@@ -21,8 +21,10 @@ class FilesPosition:
     """The files that were read.
 
     Attributes:
-        seen: path → content of each file that counts as read, since the stream or its generation began.
-        read: of them, those that the job which published this position has read, with their rows; None: not counted.
+        seen: path → content of each file that counts as read, since the stream or its generation
+            began.
+        read: of them, those that the job which published this position has read, with their rows;
+            None: not counted.
         put_aside: path → why the job has read no row of the file.
         digests: path → digest of the bytes of files that were read, to recognize copies.
     """
@@ -36,11 +38,14 @@ class FilesPosition:
 
 @dataclass(frozen=True, slots=True)
 class KafkaPosition:
-    """The next offset of each partition, and where the job which published this position began: it read up to the next.
+    """The next offset of each partition, and where the job which published this position began: it
+    read up to the next.
 
     Attributes:
-        topic_id: of the topic, if the broker gives one; a topic that was deleted and made again has another.
-        lost: partition → from and up to where the broker had removed messages, which ``on_lost: skip`` has passed over.
+        topic_id: of the topic, if the broker gives one; a topic that was deleted and made again has
+            another.
+        lost: partition → from and up to where the broker had removed messages, which ``on_lost:
+            skip`` has passed over.
     """
 
     next: dict[int, int] = field(default_factory=dict)
@@ -89,24 +94,29 @@ def _all(parts: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
 
 
 def goes_on(published: Checkpoint | None, stream: str, generation: int, state: bool) -> bool:
-    """False if the stream begins again. Raises: Unrecoverable: ``published`` is not of this stream."""
+    """False if the stream begins again. Raises: Unrecoverable: ``published`` is not of this
+    stream.
+    """
     if published is None or published.generation < generation:
         return False
     if published.generation > generation:
         raise Unrecoverable(
-            f"the stream is at generation {published.generation} already, and this job has generation "
-            f"{generation}, which would read everything again; say generation: {published.generation}"
+            f"the stream is at generation {published.generation} already, and this job has "
+            f"generation {generation}, which would read everything again; say generation: "
+            f"{published.generation}"
         )
     if published.stream != stream:
         raise Unrecoverable(
-            f"the dataset was loaded from {published.stream} before, and this job reads {stream}. Publish "
-            f"into another dataset, or say generation: {published.generation + 1} to append all that stands there"
+            f"the dataset was loaded from {published.stream} before, and this job reads {stream}. "
+            f"Publish into another dataset, or say generation: {published.generation + 1} to "
+            "append all that stands there"
         )
     if (published.state is not None) != state:
         was = "without" if state else "with"
         raise Unrecoverable(
-            f"the dataset was loaded from {stream} {was} state: true before, and one cannot go on from the other. Say "
-            f"state: as before, or generation: {published.generation + 1} to append all that stands there"
+            f"the dataset was loaded from {stream} {was} state: true before, and one cannot go on "
+            f"from the other. Say state: as before, or generation: {published.generation + 1} to "
+            "append all that stands there"
         )
     return True
 
@@ -119,7 +129,8 @@ def holder_of(
     Args:
         datasets: those that the group of the stream appends to; None for one that is not published.
 
-    Raises: Unrecoverable: no job could go on: two hold it, or all hold the position of another stream.
+    Raises: Unrecoverable: no job could go on: two hold it, or all hold the position of another
+    stream.
     """
     held = {
         name: state.checkpoint
@@ -132,9 +143,9 @@ def holder_of(
     own = [name for name in own if not held[name].held_by] or own
     if len({held[name].path for name in own}) > 1 and generation <= newest:
         raise OutputInvalid(
-            f"both {own[0]} and {own[1]} hold a position of {stream}, so what is new for one is not for the "
-            f"other. Read the stream in a group for each of them, which says output: at its step, or say generation: "
-            f"{newest + 1}"
+            f"both {own[0]} and {own[1]} hold a position of {stream}, so what is new for one is "
+            "not for the other. Read the stream in a group for each of them, which says output: at "
+            f"its step, or say generation: {newest + 1}"
         )
     if own:
         return own[0]
@@ -158,7 +169,9 @@ _POSITION: TypeAdapter[FilesPosition | KafkaPosition] = TypeAdapter(Position)
 
 
 def write_position(files: Files, path: str, position: FilesPosition | KafkaPosition) -> int:
-    """Write ``position`` into the file ``path``, durably. Returns its bytes. Raises: OSError; as ``Files.check``."""
+    """Write ``position`` into the file ``path``, durably. Returns its bytes. Raises: OSError; as
+    ``Files.check``.
+    """
     data = zlib.compress(_POSITION.dump_json(position), level=1)
     files.write_durable(path, data)
     return len(data)

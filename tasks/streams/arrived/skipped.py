@@ -1,4 +1,5 @@
-"""Files that a person skipped before anything was loaded from their stream: the first load counts them as read.
+"""Files that a person skipped before anything was loaded from their stream: the first load counts
+them as read.
 
 Once a dataset holds the position of its stream, this position says which files were skipped.
 """
@@ -25,7 +26,8 @@ class Skipped(NamedTuple):
 
 
 def note_skipped(files: Files, dataset: str, one: Skipped) -> bool:
-    """Note a file for the first load of ``dataset``, durably; a repeat changes nothing. False if it was noted before.
+    """Note a file for the first load of ``dataset``, durably; a repeat changes nothing. False if it
+    was noted before.
 
     Raises: OSError.
     """
@@ -37,7 +39,8 @@ def note_skipped(files: Files, dataset: str, one: Skipped) -> bool:
 
 
 def skipped(files: Files, datasets: Iterable[str]) -> list[Skipped]:
-    """The files that the first load of ``datasets`` passes over: those that still are what they were.
+    """The files that the first load of ``datasets`` passes over: those that still are what they
+    were.
 
     Raises: SourceUnavailable, OSError.
     """

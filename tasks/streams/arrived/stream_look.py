@@ -1,4 +1,6 @@
-"""A look at what has arrived for a stream: without Spark, and cheap where nothing has, so a coordinator looks often."""
+"""A look at what has arrived for a stream: without Spark, and cheap where nothing has, so a
+coordinator looks often.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,19 @@ class Look:
 
     Attributes:
         new: how many are new; of a topic, how many offsets, some of which may hold no message.
-        changed: those that were read and have other content now, unless the stream passes them over.
+        changed: those that were read and have other content now, unless the stream passes them
+            over.
         bytes: of the new files.
-        oldest: when the oldest new file was written, in seconds since the epoch; None if that is not known.
+        oldest: when the oldest new file was written, in seconds since the epoch; None if that is
+            not known.
         looked: at how many files, or partitions.
-        ignored: how many files do not count by their names, and some of these names; empty if there are none.
-        lag: of a topic: partition → how many of its offsets are new; ``next``: the offset at which a run goes on.
+        ignored: how many files do not count by their names, and some of these names; empty if there
+            are none.
+        lag: of a topic: partition → how many of its offsets are new; ``next``: the offset at which
+            a run goes on.
         trouble: why a run would fail; empty if it would not.
-        known: False for a place that only a worker can ask: options hold references, or a package is not here.
+        known: False for a place that only a worker can ask: options hold references, or a package
+            is not here.
     """
 
     new: int = 0
@@ -62,7 +69,10 @@ class Look:
 
 
 class Looks:
-    """Looks at streams. Of a stream for which nothing is new it keeps the names, so that the next look asks no more."""
+    """Looks at streams.
+
+    Of a stream for which nothing is new it keeps the names, so that the next look asks no more.
+    """
 
     def __init__(
         self,
@@ -73,7 +83,8 @@ class Looks:
         """
         Args:
             max_idle: idle streams whose names are kept.
-            files_per_look: files of an idle stream that one look compares with what was read; the next look goes on.
+            files_per_look: files of an idle stream that one look compares with what was read; the
+                next look goes on.
         """
         self._max_idle, self._files_per_look = max_idle, files_per_look
         self._broker_timeout_ms = broker_timeout_ms
@@ -137,7 +148,8 @@ def _look_at_topic(
     stream: KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files, timeout_ms: int
 ) -> Look:
     try:
-        # In a worker alone: a coordinator would send what is secret here to a broker of the author's choice.
+        # In a worker alone: a coordinator would send what is secret here to a broker of the
+        # author's choice.
         options = Secrets({}).resolve(stream.options)
         import confluent_kafka  # noqa: F401
     except (Unrecoverable, ImportError):
@@ -162,7 +174,9 @@ def _look_at_topic(
 
 @dataclass(slots=True)
 class _Idle:
-    """Folders of this machine in which nothing is new: the names in each, and the files as they were listed."""
+    """Folders of this machine in which nothing is new: the names in each, and the files as they
+    were listed.
+    """
 
     look: Look
     folders: Mapping[str, set[str]]
@@ -170,7 +184,9 @@ class _Idle:
     turn: int = 0
 
     def stands(self, compared: int) -> bool:
-        """Whether no name is new, and the next ``compared`` files have the content that they had."""
+        """Whether no name is new, and the next ``compared`` files have the content that they
+        had.
+        """
         try:
             if not all(
                 names.issuperset(os.listdir(folder)) for folder, names in self.folders.items()

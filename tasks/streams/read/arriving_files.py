@@ -107,7 +107,9 @@ class _Copies:
         return kept
 
     def settled(self, done: Set[str]) -> list[ArrivedFile]:
-        """Return the copies that were left out; one of a file that was not read now is left for the next job."""
+        """Return the copies that were left out; one of a file that was not read now is left for the
+        next job.
+        """
         before = {*self._known.values()}
         for file in [file for file in self._left_out if self.of[file.path] not in before | done]:
             self._left_out.remove(file)
@@ -115,7 +117,9 @@ class _Copies:
         return self._left_out
 
     def add_read(self, read: ReadFiles) -> None:
-        """Add the copies among the files that were read; empty files are not copies of each other."""
+        """Add the copies among the files that were read; empty files are not copies of each
+        other.
+        """
         known = dict(self._known)
         for path, digest in read.digests.items():
             other = known.setdefault(digest, path)
@@ -167,7 +171,10 @@ def _told(
         else ""
     )
     if bad := [one for one in read.put_aside if not one.gone]:
-        more += f"; put aside: {_count(len(bad))}, the first of them {shown_path(bad[0].path)}: {bad[0].error}"
+        more += (
+            f"; put aside: {_count(len(bad))}, the first of them {shown_path(bad[0].path)}: "
+            f"{bad[0].error}"
+        )
     if len(own) < len(found.new):
         more += f"; of other members of the fork: {_count(len(found.new) - len(own))}"
     if not own:

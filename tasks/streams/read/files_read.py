@@ -1,7 +1,8 @@
 """The files that have arrived for a stream, read into one frame: all rows of a file, or none.
 
-One decoder serves Spark and groups without it. A Spark frame reads the rows as Parquet that the decoder wrote, so no
-name of a file is a pattern, no conf changes a value, and what is wrong with a file is known before the first step.
+One decoder serves Spark and groups without it. A Spark frame reads the rows as Parquet that the
+decoder wrote, so no name of a file is a pattern, no conf changes a value, and what is wrong with a
+file is known before the first step.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _OF_FILE = 32 * 1024  # bytes that take as long as it takes to open one
 _TASKS = 10_000
 _AGAIN = ". A retry reads what stands then. Write files elsewhere, and rename them into the folder"
 _HINT = (
-    ". Nothing was loaded. Mend the file; or pass over it: `unstuck stream skip DATASET FILE`, or for each such file "
-    "on_bad_file: skip"
+    ". Nothing was loaded. Mend the file; or pass over it: `unstuck stream skip DATASET FILE`, or "
+    "for each such file on_bad_file: skip"
 )
 
 
@@ -79,7 +80,8 @@ def read_files(
 ) -> ReadFiles:
     """Read the ``arrived`` files of ``stream``.
 
-    A column ``_file`` of the schema, a string, is the path of the file, unless the files have such a column.
+    A column ``_file`` of the schema, a string, is the path of the file, unless the files have such
+    a column.
 
     Args:
         session: of Spark, classic or Connect; None for an Arrow table.
@@ -153,13 +155,15 @@ def _refused(aside: PutAside) -> BadFile | FileUnsettled:
 def _read_some(
     arrived: Iterable[ArrivedFile], stream: StreamInput, zone: str, files: Files, folder: str
 ) -> tuple[list[_Found], dict[str, int]]:
-    """The outcome of each file, and the URIs and bytes of the files with the rows. Raises: as `read_files`."""
+    """The outcome of each file, and the URIs and bytes of the files with the rows. Raises: as
+    `read_files`.
+    """
     parts = Parts(files, folder)
     found = [_read_one(file, stream, zone, parts) for file in arrived]
     return found, parts.written()
 
 
-# -- As a job of Spark ---------------------------------------------------------------------------------------------
+# -- As a job of Spark -----------------------------------------------------------------------------
 
 
 def _in_tasks(
@@ -170,7 +174,9 @@ def _in_tasks(
     warehouse: str,
     folder: str,
 ) -> tuple[list[_Found], dict[str, int]] | None:
-    """As `_read_some`, each task one share; None if the executors cannot. Raises: as `read_files`."""
+    """As `_read_some`, each task one share; None if the executors cannot. Raises: as
+    `read_files`.
+    """
     parts = [partial(_task, share, stream, zone, warehouse, folder) for share in shares]
     what = f"the {sum(map(len, shares))} files of a stream"
     try:

@@ -1,4 +1,6 @@
-"""The stream of a group in one attempt: read once, and its position published with one of the group's outputs."""
+"""The stream of a group in one attempt: read once, and its position published with one of the
+group's outputs.
+"""
 
 from __future__ import annotations
 
@@ -102,10 +104,12 @@ class Published(Protocol):
 
 
 class GroupStream:
-    """The stream ``name`` of one attempt. One output of the group holds its position, which all outputs share.
+    """The stream ``name`` of one attempt. One output of the group holds its position, which all
+    outputs share.
 
-    That is the output whose dataset holds the position already, or else the first one that is written. With state it is
-    the one output that is written from the stream, since Spark keeps the state of one query.
+    That is the output whose dataset holds the position already, or else the first one that is
+    written. With state it is the one output that is written from the stream, since Spark keeps the
+    state of one query.
     """
 
     def __init__(
@@ -163,10 +167,13 @@ class GroupStream:
         return self._taken
 
     def _first(self) -> Taken:
-        """All that has arrived since ever, without what was skipped; the position says who skipped it."""
+        """All that has arrived since ever, without what was skipped; the position says who skipped
+        it.
+        """
         passed = skipped(self._files, self._appended)
         taken = self._source.take(FilesPosition({one.path: one.content for one in passed}))
-        # Noted by the member of a fork whose share it is, also if nothing else has arrived for this one.
+        # Noted by the member of a fork whose share it is, also if nothing else has arrived for this
+        # one.
         own = [one for one in passed if self._share.has(one.path)]
         after = taken.position if isinstance(taken.position, FilesPosition) else FilesPosition()
         seen = {one.path: one.content for one in own} | after.seen
@@ -197,11 +204,11 @@ class GroupStream:
         taken = self.open(published)
         if not self._holds(name, published):
             has = f"{self._holder} has" if self._holder else "its dataset has"
+            what = "the state of this stream" if self._holder else "the position of another stream"
             raise OutputInvalid(
-                f"the output {name} cannot be written from the stream {self.name}: {has} "
-                f"{'the state of this stream' if self._holder else 'the position of another stream'}, and with state: "
-                "true one output of a group is written from its stream. Read the stream in a group for each output, "
-                "which says output: at its step"
+                f"the output {name} cannot be written from the stream {self.name}: {has} {what}, "
+                "and with state: true one output of a group is written from its stream. Read the "
+                "stream in a group for each output, which says output: at its step"
             )
         state = self._before.state if self._before is not None and self._from else None
         before = "" if state is None else state.path
@@ -218,8 +225,8 @@ class GroupStream:
     ) -> dict[str, StagedOutput]:
         """The output in ``folder`` and its rejected rows, with the position.
 
-        What was put aside is among the rejected rows of the output that holds it. Others note it, so that they go on
-        from there if they are loaded alone one day. Raises: OSError.
+        What was put aside is among the rejected rows of the output that holds it. Others note it,
+        so that they go on from there if they are loaded alone one day. Raises: OSError.
         """
         name = folder.rpartition("/")[2]
         if self._taken is None or name not in self._appended:
@@ -292,23 +299,26 @@ class GroupStream:
         self._files.remove_tree(self._folder)
 
     def check(self, outputs: Collection[str]) -> None:
-        """Raises: OutputInvalid: one of the ``outputs`` was written, and the one that holds the position was not."""
+        """Raises: OutputInvalid: one of the ``outputs`` was written, and the one that holds the
+        position was not.
+        """
         if self._taken is None or self._taken.position is None or self._written or not outputs:
             return
         wrote = f"the group read the stream {self.name} and wrote {', '.join(outputs)}"
         if self._spec.state:
             raise OutputInvalid(
-                f"{wrote}, but none of them from the frame of the stream, so the next job would read the same again. "
-                f"Write {self._holder or 'an output'} from it"
+                f"{wrote}, but none of them from the frame of the stream, so the next job would "
+                f"read the same again. Write {self._holder or 'an output'} from it"
             )
         if self._holder is not None:
             raise OutputInvalid(
-                f"{wrote}, but not {self._holder}, whose dataset holds the position of the stream, so the next job "
-                f"would read the same again. Write {self._holder} too, be it a frame without rows"
+                f"{wrote}, but not {self._holder}, whose dataset holds the position of the stream, "
+                f"so the next job would read the same again. Write {self._holder} too, be it a "
+                "frame without rows"
             )
         how = f"{{{next(iter(outputs))}: {{mode: append}}}}"
         raise OutputInvalid(
-            f"{wrote}, and none can hold the position of the stream: an output is not published by appending to a "
-            f"dataset of the warehouse, or holds the position of another stream. Say outputs: {how}, and name the "
-            "output under publish: if other groups need this one"
+            f"{wrote}, and none can hold the position of the stream: an output is not published by "
+            "appending to a dataset of the warehouse, or holds the position of another stream. Say "
+            f"outputs: {how}, and name the output under publish: if other groups need this one"
         )

@@ -1,4 +1,6 @@
-"""The messages of a Kafka topic as rows: an Arrow table, or files for Spark, which tasks write if they are many."""
+"""The messages of a Kafka topic as rows: an Arrow table, or files for Spark, which tasks write if
+they are many.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,11 @@ class KafkaTopic:
 
 def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
     read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
-    text = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
+    text = (
+        f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new "
+        "in "
+        f"{spec.stream}"
+    )
     text += (
         f"; left for the next job, by max_offsets_per_run: {found.left:,} offsets"
         if found.left
@@ -90,10 +96,17 @@ def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
     )
     if found.put_aside:
         first = found.put_aside[0]
-        text += f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} at {first.line}"
+        text += (
+            f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} "
+            "at "
+            f"{first.line}"
+        )
         text += f": {first.error}"
     for partition, (begin, end) in found.position.lost.items():
-        text += f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers have removed"
+        text += (
+            f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, "
+            "which brokers have removed"
+        )
     return text
 
 
@@ -113,7 +126,8 @@ def read_messages(
 
     Raises:
         BadRecord: a message is no row, and ``on_bad_record`` is ``fail``.
-        SourceUnavailable, SourceReplaced, OffsetsOutOfRange: the topic cannot be read, or not on from ``position``.
+        SourceUnavailable, SourceReplaced, OffsetsOutOfRange: the topic cannot be read, or not on
+            from ``position``.
         OSError: the warehouse failed.
     """
     session, files, folder = reader.session, reader.files, reader.folder
@@ -140,9 +154,9 @@ def read_messages(
             frame = read_parquet(session, [(schema, written)])
         if reach.topic_id and (now := client.topic_id()) != reach.topic_id:
             raise SourceReplaced(
-                f"the topic of {stream.stream} was deleted and made again while it was read: its id is {now}, and was "
-                f"{reach.topic_id}. Nothing was published. To read the new topic from its beginning, say generation: "
-                f"{stream.generation + 1}"
+                f"the topic of {stream.stream} was deleted and made again while it was read: its "
+                f"id is {now}, and was {reach.topic_id}. Nothing was published. To read the new "
+                f"topic from its beginning, say generation: {stream.generation + 1}"
             )
     return ReadMessages(frame, count, reach.position, put_aside, reach.left)
 
@@ -190,7 +204,9 @@ def _spooled(
 def _read(
     client: TopicClient, wanted: Mapping[int, tuple[int, int]], rows: Rows
 ) -> tuple[int, list[PutAside]]:
-    """Add ``wanted`` to ``rows``. Returns how many there are, and what is no row. Raises: as `read_messages`."""
+    """Add ``wanted`` to ``rows``. Returns how many there are, and what is no row. Raises: as
+    `read_messages`.
+    """
     count, put_aside = 0, list[PutAside]()
     for table in _tables(client.stream, client.messages(wanted, _MESSAGES), put_aside):
         rows.add(table)
@@ -223,9 +239,10 @@ def _tables(
             if stream.on_bad_record == "fail":
                 first, text = messages[min(bad)], json.dumps(told[0].text, ensure_ascii=False)
                 raise BadRecord(
-                    f"{stream.stream}: the message at offset {first.offset()} of partition {first.partition()} is no "
-                    f"row: {told[0].error}. It begins {text}. Nothing was published. Say on_bad_record: skip to put "
-                    "such messages aside, or mend what writes them"
+                    f"{stream.stream}: the message at offset {first.offset()} of partition "
+                    f"{first.partition()} is no row: {told[0].error}. It begins {text}. Nothing "
+                    "was published. Say on_bad_record: skip to put such messages aside, or mend "
+                    "what writes them"
                 )
             put_aside += told
             messages = [message for number, message in enumerate(messages) if number not in bad]

@@ -1,4 +1,6 @@
-"""Files and messages that were put aside, as rows of ``<dataset>__rejected``, beside those that break a rule."""
+"""Files and messages that were put aside, as rows of ``<dataset>__rejected``, beside those that
+break a rule.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,14 @@ def with_put_aside(
     partition_by: Sequence[str],
     why: str,
 ) -> dict[str, StagedOutput]:
-    """``made``, the output in ``folder`` and its rejected rows, with what was put aside among these.
+    """``made``, the output in ``folder`` and its rejected rows, with what was put aside among
+    these.
 
     Args:
         why: stands in the place of a rule there.
 
-    The rejected rows have their columns also where nothing was put aside, so that the dataset has the same each time.
+    The rejected rows have their columns also where nothing was put aside, so that the dataset has
+    the same each time.
 
     Raises: OSError; as `stage_table`.
     """

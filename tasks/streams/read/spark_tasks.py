@@ -1,4 +1,6 @@
-"""Reading a stream by tasks of Spark, each of which writes its rows into files and answers in JSON."""
+"""Reading a stream by tasks of Spark, each of which writes its rows into files and answers in
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def in_tasks(
     errors: Sequence[type[Exception]],
     what: str,
 ) -> list[Answer] | None:
-    """The answer of each of ``parts``, each in a task of its own; None if the executors lack what it takes.
+    """The answer of each of ``parts``, each in a task of its own; None if the executors lack what
+    it takes.
 
     Args:
         parts: functions that executors can import; Spark may call one twice.
@@ -51,8 +54,8 @@ def in_tasks(
         if not any(word in str(error) for word in _NO_PYTHON):
             raise
         log.warning(
-            "the executors of Spark cannot read %s, so its driver reads all: they need the Python of the workers, with "
-            "unstuck and what it requires. %s",
+            "the executors of Spark cannot read %s, so its driver reads all: they need the Python "
+            "of the workers, with unstuck and what it requires. %s",
             what,
             str(error)[-300:],
         )

@@ -1,7 +1,9 @@
-"""The query of a stream with state: Spark runs it over the rows that have arrived, and keeps what it must remember.
+"""The query of a stream with state: Spark runs it over the rows that have arrived, and keeps what
+it must remember.
 
-The attempt works on a copy of the state that is published with the dataset. What Spark has noted there counts only once
-the marker names it, and is seen only once the log does, so a dead attempt leaves nothing.
+The attempt works on a copy of the state that is published with the dataset. What Spark has noted
+there counts only once the marker names it, and is seen only once the log does, so a dead attempt
+leaves nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class Resume:
         job: that of the attempt.
         folder: of Spark's checkpoint in this attempt, relative to the warehouse.
         state: the packed checkpoint that is published with the dataset; empty: the query begins.
-        arrived: the folder of the rows that have arrived, relative to the warehouse; empty if nothing has. Spark would
-            run no batch then, since it runs those that a watermark asks for before it ends.
+        arrived: the folder of the rows that have arrived, relative to the warehouse; empty if
+            nothing has. Spark would run no batch then, since it runs those that a watermark asks
+            for before it ends.
     """
 
     job: str
@@ -55,7 +58,9 @@ class Resume:
 
 
 def is_streaming(frame: Any) -> bool:
-    """True for a frame of Spark whose rows have yet to arrive; of Spark Connect, where asking is a call, never."""
+    """True for a frame of Spark whose rows have yet to arrive; of Spark Connect, where asking is a
+    call, never.
+    """
     return is_frame(frame) and not is_remote(frame) and bool(frame.isStreaming)
 
 
@@ -67,7 +72,8 @@ def is_remote(part: Any) -> bool:
 def stage_stream(
     files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume
 ) -> StagedOutput:
-    """Write what a streaming ``frame`` makes of the rows that have arrived into ``folder``, as `stage` does.
+    """Write what a streaming ``frame`` makes of the rows that have arrived into ``folder``, as
+    `stage` does.
 
     Raises:
         InputMissing: the published state is gone.
@@ -126,16 +132,18 @@ def _staged(
     if read != ({listed} if listed else set()):
         raise StagingLost(
             f"Spark read {min(read, default=0)} of {listed} files with what has arrived, below "
-            f"{files.uri(resume.arrived)}. The warehouse was away for a while, or somebody removed files; the group "
-            "runs again, as its retry: allows"
+            f"{files.uri(resume.arrived)}. The warehouse was away for a while, or somebody removed "
+            "files; the group runs again, as its retry: allows"
         )
     kept = int(frame.sparkSession.conf.get(_RETAINED))
     paths = files.paths(resume.folder)
     if lost := what_is_lost(files, resume.folder, paths, committed, sorted(batches), kept):
-        # While the warehouse is away, Spark writes into whatever stands at its path, without an error.
+        # While the warehouse is away, Spark writes into whatever stands at its path, without an
+        # error.
         raise StagingLost(
-            f"the checkpoint {files.uri(resume.folder)} is not whole: {lost}. The warehouse was away for a while, or "
-            "somebody removed files; the group runs again, as its retry: allows"
+            f"the checkpoint {files.uri(resume.folder)} is not whole: {lost}. The warehouse was "
+            "away for a while, or somebody removed files; the group runs again, as its retry: "
+            "allows"
         )
     pack(files, resume.folder, paths, resume.packed)
     if files.local_path("") is None:

@@ -1,4 +1,6 @@
-"""``python -m tests.chaos.driver run|recovery|loss``; exit code 0 if all held, 1 if not, 130 on Ctrl-C."""
+"""``python -m tests.chaos.driver run|recovery|loss``; exit code 0 if all held, 1 if not, 130 on
+Ctrl-C.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The faults: what is done to whom. A seed fixes their order, their victims and how long they last, not their timing.
+"""The faults: what is done to whom. A seed fixes their order, their victims and how long they last,
+not their timing.
 
-Each takes a random source and answers with an ``Injected``: what was done, and how it is undone if it lasts.
+Each takes a random source and answers with an ``Injected``: what was done, and how it is undone if
+it lasts.
 """
 
 from __future__ import annotations
@@ -147,7 +149,9 @@ class Faults:
         return [] if found is None else [found]
 
     def _busy(self) -> set[int]:
-        """The pids of runners that run something; none in an outage of Redis, which is no reason to spare one."""
+        """The pids of runners that run something; none in an outage of Redis, which is no reason to
+        spare one.
+        """
         with suppress(redis.RedisError):
             return {
                 one.pid
@@ -167,7 +171,10 @@ class Faults:
         return sorted(self._fleet.watchdogs(name), key=lambda one: one.ppid() not in busy)[:1]
 
     def _time(self, fault: str, name: str, processes: Sequence[psutil.Process]) -> None:
-        """Let the watch time what runs in these processes. What is hit in an outage of Redis is not timed."""
+        """Let the watch time what runs in these processes.
+
+        What is hit in an outage of Redis is not timed.
+        """
         with suppress(redis.RedisError):
             if name in self._fleet.workers:
                 self._watch.add(fault, name, self._watch.attempts(list(processes)))
@@ -213,7 +220,9 @@ class Faults:
         )
 
     def _kill_at(self, fault: str, point: Point, victim: str = "a runner") -> Injected:
-        """The next process that comes to this point dies there, with what Redis has just given to it."""
+        """The next process that comes to this point dies there, with what Redis has just given to
+        it.
+        """
         shot = order(self._fleet.arms, point, Effect.KILL)
         lasts = self._rng.uniform(2.0, 5.0)
         what = f"SIGKILL to whoever comes to {point} within {lasts:.1f} s"
@@ -339,7 +348,9 @@ class Faults:
         return Injected("offers lost", "redis", f"{lost} offers deleted from the ready sets")
 
     def _offers_doubled(self) -> Injected:
-        """What runs or has ended stands ready once more, and what waits for a slot stands outside its lane too."""
+        """What runs or has ended stands ready once more, and what waits for a slot stands outside
+        its lane too.
+        """
         eye, keys, again = self._fleet.eye, self._fleet.keys, 0
         lanes = self._lanes()
         for job in eye.zrange(keys.jobs, 0, -1):
@@ -360,7 +371,9 @@ class Faults:
         )
 
     def _offers_rolled_back(self) -> Injected:
-        """What stood ready some seconds ago stands ready again, and nothing that was added since."""
+        """What stood ready some seconds ago stands ready again, and nothing that was added
+        since.
+        """
         lasts, eye = self._rng.uniform(0.5, 4.0), self._fleet.eye
         before = {lane: eye.zrange(lane, 0, -1, withscores=True) for lane in self._lanes()}
 

@@ -1,7 +1,9 @@
-"""The fleet under chaos: the ordinary local fleet, each process on a link of its own to a server of ours.
+"""The fleet under chaos: the ordinary local fleet, each process on a link of its own to a server of
+ours.
 
-It starts, finds and ends processes; what is done to them is in ``faults``. On the way out, also by Ctrl-C or an error,
-every process is ended by its id; if the driver itself is killed, the kernel ends them with it.
+It starts, finds and ends processes; what is done to them is in ``faults``. On the way out, also by
+Ctrl-C or an error, every process is ended by its id; if the driver itself is killed, the kernel
+ends them with it.
 """
 
 from __future__ import annotations
@@ -131,7 +133,9 @@ class ChaosFleet:
         self.local.wait_ready(timeout)
 
     def whole(self) -> bool:
-        """Every runner and every coordinator of the processes that run now has described itself, and lately."""
+        """Every runner and every coordinator of the processes that run now has described itself,
+        and lately.
+        """
         seen = fleet_of(self.eye, self.keys, 15.0)
         runners = Counter(one.worker_pid for one in seen.runners if not one.silent)
         coordinators = {one.pid for one in seen.coordinators if not one.silent}
@@ -203,7 +207,9 @@ class ChaosFleet:
 
 
 def _fields(env: Mapping[str, str]) -> dict[str, Any]:
-    """The settings in ``env`` as the constructor of Settings takes them; not what is JSON, which no client needs."""
+    """The settings in ``env`` as the constructor of Settings takes them; not what is JSON, which no
+    client needs.
+    """
     left_out = ("UNSTUCK_SPARK_CONF", "UNSTUCK_WAREHOUSE")
     return {
         name.removeprefix("UNSTUCK_").lower(): value

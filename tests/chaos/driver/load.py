@@ -1,4 +1,6 @@
-"""The load: jobs of several shapes, submitted as an app would, over a link of its own, until each is acknowledged."""
+"""The load: jobs of several shapes, submitted as an app would, over a link of its own, until each
+is acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from unstuck import Client, Status, Unreachable
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are runners
-# The driver kills far more workers than a fleet loses: the budget that ends a poisonous group must not run out.
+# The driver kills far more workers than a fleet loses: the budget that ends a poisonous group must
+# not run out.
 PATIENT = {"worker_losses": 100, "retry": {"max": 50, "backoff": "200ms", "max_backoff": "1s"}}
 ENOUGH = 8  # jobs that are open at a time
 SPARK_EVERY = (
     5  # every so many jobs one has a group of Spark: a session costs more than all the rest
 )
-ENOUGH_SPARK = 2  # of those that are open: they wait for one worker, and must not keep the others from being submitted
+# Of those that are open: they wait for one worker, and must not keep the others from being
+# submitted.
+ENOUGH_SPARK = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,9 @@ class Asked:
 
 
 def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> Asked:
-    """The job of this number: a line, a fork with its join, or, if ``spark``, a group of Spark in the middle."""
+    """The job of this number: a line, a fork with its join, or, if ``spark``, a group of Spark in
+    the middle.
+    """
     shape = rng.choice(("line", "fork"))
     if spark and number % SPARK_EVERY == 2:
         shape = "spark"
@@ -132,7 +139,8 @@ class Load:
             self._thread.join(timeout)
             if self._thread.is_alive():
                 raise TimeoutError(
-                    f"a submit was not acknowledged within {timeout:g} s, though all faults were undone"
+                    f"a submit was not acknowledged within {timeout:g} s, though all faults were "
+                    "undone"
                 )
 
     def count(self) -> None:
@@ -163,7 +171,8 @@ class Load:
             number += 1
             spark = self.open_spark < ENOUGH_SPARK
             self._submit(asked(number, self.rng, self.fleet.ran, spark=spark))
-        # One more once all faults are undone, so that whatever was broken last is seen to work again.
+        # One more once all faults are undone, so that whatever was broken last is seen to work
+        # again.
         self._submit(asked(number + 1, self.rng, self.fleet.ran, spark=False))
 
     def _submit(self, job: Asked) -> None:

@@ -1,4 +1,6 @@
-"""The person: pauses and resumes one schedule at random times, and wants ticks of the past of another one."""
+"""The person: pauses and resumes one schedule at random times, and wants ticks of the past of
+another one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SECONDS_A_TICK = 4  # of faults, for each tick of the backfill
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A command, from when it was asked for the first time to when it was answered; seconds since the epoch."""
+    """A command, from when it was asked for the first time to when it was answered; seconds since
+    the epoch.
+    """
 
     what: str
     asked: float
@@ -32,7 +36,8 @@ class Act:
 
 @dataclass(slots=True)
 class Person:
-    """Acts in a thread of its own, over the app's link, and asks each time until there is an answer.
+    """Acts in a thread of its own, over the app's link, and asks each time until there is an
+    answer.
 
     Attributes:
         number: of the ticks of the backfill.
@@ -53,13 +58,16 @@ class Person:
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Leave the schedule as the last act left it. Raises: TimeoutError: a command is not answered in time."""
+        """Leave the schedule as the last act left it. Raises: TimeoutError: a command is not
+        answered in time.
+        """
         self._enough.set()
         if self._thread is not None:
             self._thread.join(timeout)
             if self._thread.is_alive():
                 raise TimeoutError(
-                    f"a command was not answered within {timeout:g} s, though all faults were undone"
+                    f"a command was not answered within {timeout:g} s, though all faults were "
+                    "undone"
                 )
 
     def _run(self) -> None:

@@ -1,7 +1,8 @@
-"""The proxy: a TCP link per process between the fleet and Redis, that can be cut, held, half-opened, or lose replies.
+"""The proxy: a TCP link per process between the fleet and Redis, that can be cut, held,
+half-opened, or lose replies.
 
-It never looks into what it carries. A fault is only ever one that TCP allows: bytes may stop, or the connection may
-end, but a connection that has lost bytes is never used again.
+It never looks into what it carries. A fault is only ever one that TCP allows: bytes may stop, or
+the connection may end, but a connection that has lost bytes is never used again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class Connection:
 
 
 class Link:
-    """One process's way to the server. Its faults are called through ``Proxy``, in the proxy's thread."""
+    """One process's way to the server.
+
+    Its faults are called through ``Proxy``, in the proxy's thread.
+    """
 
     def __init__(self, name: str, target: int) -> None:
         self.name = name
@@ -66,7 +70,10 @@ class Link:
         return len(self._connections)
 
     def drop_replies(self, on: bool) -> int:
-        """Requests arrive and replies do not; off: connections that lost a byte are reset. Returns how many."""
+        """Requests arrive and replies do not; off: connections that lost a byte are reset.
+
+        Returns how many.
+        """
         self._drops_replies = on
         for connection in self._connections:
             connection.drops_replies = on
@@ -75,7 +82,8 @@ class Link:
         return len(self._connections)
 
     def half_open(self) -> int:
-        """The server's side of every connection ends, and the client never hears of it: a host that went away.
+        """The server's side of every connection ends, and the client never hears of it: a host that
+        went away.
 
         It stays so for these connections for ever; new ones work.
         """
@@ -85,7 +93,9 @@ class Link:
         return len(self._connections)
 
     def hold(self, on: bool) -> int:
-        """Nothing passes either way, and new connections hang too; off: all of it goes on, nothing was lost."""
+        """Nothing passes either way, and new connections hang too; off: all of it goes on, nothing
+        was lost.
+        """
         for event in (self._up, self._down):
             _turn(event, not on)
         return len(self._connections)
@@ -151,7 +161,9 @@ class Link:
 
 
 class Proxy:
-    """The links, in a thread of their own. ``with Proxy(port) as proxy: port = proxy.link("spark-1").port``."""
+    """The links, in a thread of their own. ``with Proxy(port) as proxy: port =
+    proxy.link("spark-1").port``.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target

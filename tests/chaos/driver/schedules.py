@@ -1,4 +1,6 @@
-"""The schedules of the load: by the clock, after a dataset, of files that arrive all the time, and a person's."""
+"""The schedules of the load: by the clock, after a dataset, of files that arrive all the time, and
+a person's.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ def specs(ran: Path, landing: Path) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Schedules:
-    """Sets the schedules, feeds the stream in a thread of its own, and stops all once the last of each has come.
+    """Sets the schedules, feeds the stream in a thread of its own, and stops all once the last of
+    each has come.
 
     Attributes:
         fed: the path of each file that has arrived → the ids in it; none of a file that is broken.
@@ -103,7 +106,8 @@ class Schedules:
         self._over = time.time()
 
     def ended(self) -> bool:
-        """Whether all have ended. Stops each once its last run was after the faults, and found all that there was.
+        """Whether all have ended. Stops each once its last run was after the faults, and found all
+        that there was.
 
         Raises: redis.RedisError, Unreachable.
         """
@@ -140,7 +144,10 @@ class Schedules:
             self._arrive(broken=len(self.fed) % BROKEN_EVERY == BROKEN_EVERY - 1)
 
     def _arrive(self, *, broken: bool) -> None:
-        """A file is renamed into its place. Names come in no order, so that a position of one would lose some."""
+        """A file is renamed into its place.
+
+        Names come in no order, so that a position of one would lose some.
+        """
         number = len(self.fed)
         path = self.landing / f"{number * 7919 % 100_003:06d}.json"
         ids = () if broken else tuple(range(number * ROWS, (number + 1) * ROWS))

@@ -1,4 +1,6 @@
-"""The screen: a live table of who lives and what is done to whom; plain lines where there is no terminal."""
+"""The screen: a live table of who lives and what is done to whom; plain lines where there is no
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +86,8 @@ class Screen:
             done = f"[{style}]{injected.what}[/]" if injected else ""
             table.add_row(name, str(pid or ""), state, done)
         head = Text(
-            f"{left:4.0f} s left · {len(load.accepted)} submitted · {load.ended} ended · {load.open} open · "
-            f"{load.refused} submits repeated · {len(watch.open)} recovering"
+            f"{left:4.0f} s left · {len(load.accepted)} submitted · {load.ended} ended · "
+            f"{load.open} open · {load.refused} submits repeated · {len(watch.open)} recovering"
         )
         with self._mutex:
             self._live.update(Group(head, table, Text("\n".join(self._last))))

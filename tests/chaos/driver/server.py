@@ -1,7 +1,9 @@
-"""The server: one Valkey with an append-only file, that is stopped, killed, frozen and started again on its port.
+"""The server: one Valkey with an append-only file, that is stopped, killed, frozen and started
+again on its port.
 
-``appendfsync always``: what it acknowledged stands, also after SIGKILL. With ``everysec``, as fleets run by default, a
-crash may take the last second with it, and a submit that was acknowledged in that second is beyond the promise.
+``appendfsync always``: what it acknowledged stands, also after SIGKILL. With ``everysec``, as
+fleets run by default, a crash may take the last second with it, and a submit that was acknowledged
+in that second is beyond the promise.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Server:
             "auto-aof-rewrite-percentage": "0",  # the account of the pools is read from the file
             "maxmemory-policy": "noeviction",
             "logfile": str(self.folder / "valkey.log"),
-            "set-proc-title": "no",  # a title is written over the environment, by which the suite's reaper knows it
+            # A title is written over the environment, by which the suite's reaper knows it.
+            "set-proc-title": "no",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(tied([server_binary(), *words]), start_new_session=True)

@@ -1,4 +1,6 @@
-"""The steps of the chaos load: each writes down, beside the warehouse, that it ran and under which token."""
+"""The steps of the chaos load: each writes down, beside the warehouse, that it ran and under which
+token.
+"""
 
 from __future__ import annotations
 

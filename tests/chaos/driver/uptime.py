@@ -1,6 +1,7 @@
 """Who was up, and how late the machine was: what a judge must know before it calls a run late.
 
-A coordinator is up while it notes itself as often as one that is well. The machine is as late as timers and reads are.
+A coordinator is up while it notes itself as often as one that is well. The machine is as late as
+timers and reads are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Uptime:
         beats: pid of a coordinator → when it noted itself.
         names: pid of a coordinator → its name.
         hits: the faults that concern Redis or a coordinator.
-        waits: when each timer was to go off, and how late it did; when each read was sent, and how long it took.
+        waits: when each timer was to go off, and how late it did; when each read was sent, and how
+            long it took.
     """
 
     beats: Mapping[int, Sequence[float]]
@@ -48,7 +50,8 @@ class Uptime:
         return sum(late for at, late in self.waits if begin <= at <= end)
 
     def up(self, begin: float, end: float, gap: float) -> bool:
-        """Whether Redis was there, and one coordinator that nothing was done to; to the others at most one thing.
+        """Whether Redis was there, and one coordinator that nothing was done to; to the others at
+        most one thing.
 
         Args:
             gap: seconds after which a coordinator that has not noted itself is not up.
@@ -65,7 +68,9 @@ class Uptime:
 
 
 def _covers(beats: Sequence[float], begin: float, end: float, gap: float) -> bool:
-    """Whether they lie from before ``begin`` to after ``end``, and no two in a row are further apart than ``gap``."""
+    """Whether they lie from before ``begin`` to after ``end``, and no two in a row are further
+    apart than ``gap``.
+    """
     around = [*[at for at in beats if at <= begin][-1:], *(at for at in beats if begin < at < end)]
     around += [at for at in beats if at >= end][:1]
     whole = bool(around) and around[0] <= begin and around[-1] >= end

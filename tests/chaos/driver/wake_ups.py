@@ -1,4 +1,6 @@
-"""Wake-ups on their way: taken off the queues before a worker receives them; then lost, late, or sent once more."""
+"""Wake-ups on their way: taken off the queues before a worker receives them; then lost, late, or
+sent once more.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-THIEVES = 4  # connections that ask for messages: Redis serves who has waited longest, and workers ask as well
+# Connections that ask for messages: Redis serves who has waited longest, and workers ask as well.
+THIEVES = 4
 ASKS_FOR = 0.5  # seconds
 
 
 class Thief:
-    """Takes messages off ``queues`` (keys of lists) from now on, in competition with those that listen there.
+    """Takes messages off ``queues`` (keys of lists) from now on, in competition with those that
+    listen there.
 
     Attributes:
         taken: each with the key of its queue.
@@ -54,7 +58,9 @@ class Thief:
 
 
 def put_back(client: redis.Redis, taken: Sequence[tuple[str, str]], times: int = 1) -> int:
-    """Send each message that was taken ``times`` times. Returns how many were sent. Raises: redis.RedisError."""
+    """Send each message that was taken ``times`` times. Returns how many were sent. Raises:
+    redis.RedisError.
+    """
     for queue, message in taken:
         client.lpush(queue, *[message] * times)
     return len(taken) * times

@@ -1,8 +1,8 @@
 """The watch: how long each thing that was hit takes to go on again."""
 
-# A kill or a freeze of a worker is over once each group that ran there runs again elsewhere, or has ended. That of a
-# coordinator, once no report that it had read is pending. That of Redis or of the way to it, once a report is applied
-# that was sent after it was back.
+# A kill or a freeze of a worker is over once each group that ran there runs again elsewhere, or has
+# ended. That of a coordinator, once no report that it had read is pending. That of Redis or of the
+# way to it, once a report is applied that was sent after it was back.
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ EVERY = 0.1  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One thing that goes on again: what had been done, to whom, and after how many seconds it went on."""
+    """One thing that goes on again: what had been done, to whom, and after how many seconds it went
+    on.
+    """
 
     fault: str
     victim: str
@@ -36,7 +38,10 @@ class Recovery:
 
 @dataclass(slots=True)
 class Hit:
-    """Something that was hit and does not go on yet. ``over`` may raise RedisError while the server is away."""
+    """Something that was hit and does not go on yet.
+
+    ``over`` may raise RedisError while the server is away.
+    """
 
     fault: str
     victim: str
@@ -126,7 +131,9 @@ class Watch:
         return found
 
     def reports(self, pid: int) -> Callable[[], bool] | None:
-        """What the coordinator with this pid has read; over once somebody has finished all of it."""
+        """What the coordinator with this pid has read; over once somebody has finished all of
+        it.
+        """
         mine = self.pending(pid)
         return (lambda: not self._still_pending(mine)) if mine else None
 
@@ -137,7 +144,10 @@ class Watch:
         )
 
     def applying(self) -> Callable[[], bool]:
-        """Over once one more report was applied than by now. (An answer from before the fault would not count.)"""
+        """Over once one more report was applied than by now.
+
+        (An answer from before the fault would not count.)
+        """
         before: list[int] = []
 
         def over() -> bool:

@@ -1,4 +1,6 @@
-"""The account of what a person asked finds a pause that did not hold, and a backfill that is not as it was wanted."""
+"""The account of what a person asked finds a pause that did not hold, and a backfill that is not as
+it was wanted.
+"""
 
 from __future__ import annotations
 

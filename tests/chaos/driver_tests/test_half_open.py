@@ -1,4 +1,6 @@
-"""A worker whose way to Redis breaks without a word finds that out by itself, and takes work again."""
+"""A worker whose way to Redis breaks without a word finds that out by itself, and takes work
+again.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ def link(proxy: Proxy) -> Link:
 def listening(link: Link, client: redis.Redis, tmp_path: Path) -> Iterator[FleetWorker]:
     """A worker that is through with its first group and waits for the next.
 
-    Without Celery's heartbeat: on a link that is stalled its sending is tried again until the link is well, and if it
-    comes first, nothing is acknowledged meanwhile.
+    Without Celery's heartbeat: on a link that is stalled its sending is tried again until the link
+    is well, and if it comes first, nothing is acknowledged meanwhile.
     """
     with worker(
         f"redis://127.0.0.1:{link.port}/0", tmp_path, arguments=["--without-heartbeat"]
@@ -58,7 +60,9 @@ def listening(link: Link, client: redis.Redis, tmp_path: Path) -> Iterator[Fleet
 
 
 def asked(client: redis.Redis) -> int:
-    """Commands on the connection that asks for messages; a worker whose only slot is taken asks for none."""
+    """Commands on the connection that asks for messages; a worker whose only slot is taken asks for
+    none.
+    """
     return max(
         (int(one["tot-cmds"]) for one in client.client_list() if one["cmd"] == "brpop"), default=0
     )
@@ -84,14 +88,16 @@ def test_a_worker_on_a_half_open_connection_hears_nothing_for_seconds_and_then_w
     assert proxy.do(link.half_open) > 2
     # When there is something to do
     offer = make_offer(client, tmp_path / "w", "after", GROUP)
-    # Then it does it. What it waits for are timeouts, which do not grow with the load of the machine.
+    # Then it does it. What it waits for are timeouts, which do not grow with the load of the
+    # machine.
     wait_until(lambda: done(client, offer), 45, "the group to be done", every=1.0)
 
 
 def test_a_worker_whose_acknowledgement_failed_takes_work_again(
     client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
 ) -> None:
-    # Given a wake-up that the worker got while its runner was slow to take it, so that it is acknowledged later,
+    # Given a wake-up that the worker got while its runner was slow to take it, so that it is
+    # acknowledged later,
     (runner,) = listening.runners
     runner.suspend()
     before = said(listening, "received")
@@ -104,5 +110,6 @@ def test_a_worker_whose_acknowledgement_failed_takes_work_again(
     proxy.do(lambda: link.hold_requests(False))
     # When there is something to do
     offer = make_offer(client, tmp_path / "w", "after", GROUP)
-    # Then it does it: a message that cannot be acknowledged must not take the worker's only slot for ever.
+    # Then it does it: a message that cannot be acknowledged must not take the worker's only slot
+    # for ever.
     wait_until(lambda: done(client, offer), 30, "the group to be done", every=1.0)

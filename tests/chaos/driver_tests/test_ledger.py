@@ -1,4 +1,6 @@
-"""The ledger finds what it is there to find: each way to lose, double or hang, planted into an account in order."""
+"""The ledger finds what it is there to find: each way to lose, double or hang, planted into an
+account in order.
+"""
 
 from __future__ import annotations
 

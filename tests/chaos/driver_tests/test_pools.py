@@ -1,4 +1,6 @@
-"""The account of the pools finds an attempt that was held beyond the slots, also for a moment only."""
+"""The account of the pools finds an attempt that was held beyond the slots, also for a moment
+only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The proxy does what TCP can do and nothing else: each of its faults, as a client of a real Valkey meets it."""
+"""The proxy does what TCP can do and nothing else: each of its faults, as a client of a real Valkey
+meets it.
+"""
 
 from __future__ import annotations
 

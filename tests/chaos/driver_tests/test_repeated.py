@@ -1,4 +1,6 @@
-"""The account of schedules finds each way to lose, double or hang a tick or a file, planted into one in order."""
+"""The account of schedules finds each way to lose, double or hang a tick or a file, planted into
+one in order.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def found(
 
 
 def in_order() -> dict[str, FoundSchedule]:
-    """Four ticks, one of them skipped; two versions followed; three files, one of them broken; a pause; a backfill."""
+    """Four ticks, one of them skipped; two versions followed; three files, one of them broken; a
+    pause; a backfill.
+    """
     at = [BEGAN, BEGAN + 3, BEGAN + 9]
     ticks = found(TICKS, at, BEGAN + 9, [{"tick": tick_text(one)} for one in at])
     skipped = event(

@@ -1,4 +1,6 @@
-"""``unstuck up`` and ``unstuck demo``: a fleet of one's own, found from the folder it was started in."""
+"""``unstuck up`` and ``unstuck demo``: a fleet of one's own, found from the folder it was started
+in.
+"""
 
 from __future__ import annotations
 

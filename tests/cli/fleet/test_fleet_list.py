@@ -1,4 +1,6 @@
-"""``unstuck fleet``: who is there, what each runs, who has fallen silent, and the queue that nobody listens to."""
+"""``unstuck fleet``: who is there, what each runs, who has fallen silent, and the queue that nobody
+listens to.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,10 @@ def test_a_coordinator_that_cannot_note_itself_goes_on_and_decides(
 def test_a_coordinator_at_work_is_never_called_silent(
     coordinator: Coordinator, round_of: str
 ) -> None:
-    """After an outage one round takes minutes. Here each job takes twenty seconds, by the clock of its thread."""
+    """After an outage one round takes minutes.
+
+    Here each job takes twenty seconds, by the clock of its thread.
+    """
     clock = [0.0]
     consumer = Consumer(
         coordinator.stream,
@@ -274,12 +279,17 @@ def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(
         line for line in done.stdout.splitlines() if "host-9:13" in line
     )
     said = (
-        'runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on host-9:13; '
-        "deploy the same code everywhere; a runner that has not worked since a deploy takes it in before it works again"
+        'runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on '
+        "host-9:13; "
+        "deploy the same code everywhere; a runner that has not worked since a deploy takes it in "
+        "before it works again"
     )
     assert said in cli.json("why", job)[0]["what"]
     assert cli.json("why", job)[0]["help"][0] == "unstuck fleet"
-    in_fleet = 'Runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on host-9:13'
+    in_fleet = (
+        'Runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, '
+        "91bc0000 on host-9:13"
+    )
     assert in_fleet in done.stderr
     assert cli.json("fleet")["runners"][0]["code"] == {"flights": new}
 

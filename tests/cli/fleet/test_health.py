@@ -1,4 +1,6 @@
-"""``unstuck health`` on real processes: what is frozen is not well, what is busy is, and what is dead is not judged."""
+"""``unstuck health`` on real processes: what is frozen is not well, what is busy is, and what is
+dead is not judged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``UNSTUCK_LOG=json`` with a real fleet: each line of each process and of each attempt is one JSON object."""
+"""``UNSTUCK_LOG=json`` with a real fleet: each line of each process and of each attempt is one JSON
+object.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ CLI = (sys.executable, "-c", "from unstuck.cli import main; main()")
 
 
 class JsonFleet:
-    """A local fleet in ``folder``, after a run of a schedule whose groups log, fail, and are killed."""
+    """A local fleet in ``folder``, after a run of a schedule whose groups log, fail, and are
+    killed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,7 +116,9 @@ def read(lines: list[str]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["coordinator-1", "beat", "light-1", "up"])
 def test_each_line_of_each_process_is_one_json_object(fleet: JsonFleet, name: str) -> None:
-    """From the first line to the last: warnings at the start, Celery's own, and what a signal brings."""
+    """From the first line to the last: warnings at the start, Celery's own, and what a signal
+    brings.
+    """
     lines = read(fleet.log(name))
     messages = " ".join(one["message"] for one in lines)
     last = {

@@ -1,7 +1,7 @@
 """The local fleet as a user meets it: real processes, a real Valkey, real signals.
 
-Most tests run stand-ins for the Celery programs, which start at once and misbehave on order; the last ones run the
-real fleet.
+Most tests run stand-ins for the Celery programs, which start at once and misbehave on order; the
+last ones run the real fleet.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ def open_folder() -> Iterator[Path]:
 def test_another_account_of_the_host_reaches_no_local_fleet(
     up: Callable[..., Up], open_folder: Path
 ) -> None:
-    """It can connect to the loopback address; the password is shown to nobody, and lies in files of the owner alone."""
+    """It can connect to the loopback address; the password is shown to nobody, and lies in files of
+    the owner alone.
+    """
     # Given a fleet in a folder in which an older one has left an address that everybody may read
     home = open_folder / "home of the fleet"
     home.mkdir()
@@ -347,7 +349,9 @@ def test_the_delay_before_a_restart_grows_to_a_limit() -> None:
 def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(
     up: Callable[..., Up],
 ) -> None:
-    """Given the real programs; when each is killed with SIGKILL; then each comes back, and Ctrl-C leaves nothing."""
+    """Given the real programs; when each is killed with SIGKILL; then each comes back, and Ctrl-C
+    leaves nothing.
+    """
     fleet = up(programs=None, grace=10.0)
     fleet.says("Ready: 1 Spark worker, 1 light worker, 1 coordinator", 90)
     mains = {
@@ -378,7 +382,9 @@ def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(
 def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
     up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a Spark stage; when the foreground is killed; then all ends but a watchdog, which reports to the next."""
+    """Given a Spark stage; when the foreground is killed; then all ends but a watchdog, which
+    reports to the next.
+    """
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     fleet = up(programs=None)
     fleet.says("Ready", 90)
@@ -400,7 +406,8 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
         15,
         "all but watchdogs to end",
     )
-    # The watchdog of the attempt goes on trying to report its loss to the Valkey that was killed as well.
+    # The watchdog of the attempt goes on trying to report its loss to the Valkey that was killed as
+    # well.
     again = up(programs={})
     again.says("Ready")
     fleet.is_gone(30)
@@ -411,7 +418,9 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
 def test_with_reload_the_next_job_runs_the_code_that_was_changed(
     up: Callable[..., Up], tmp_path: Path
 ) -> None:
-    """Given `up --reload` and a job that ran; when its step is changed on disk; then the next job runs the new code."""
+    """Given `up --reload` and a job that ran; when its step is changed on disk; then the next job
+    runs the new code.
+    """
     module = tmp_path / "mine.py"
     module.write_text("def say(spark, ctx):\n    ctx.result('word', 'old')\n")
     fleet = up(programs=None, grace=10.0, reload=True)
@@ -433,7 +442,8 @@ def test_with_reload_the_next_job_runs_the_code_that_was_changed(
 
         assert word() == "old"
         before = wait_until(code, 10, "the runner to say which code it runs")
-        # Whole at once: on a busy machine, two looks may fall between the emptying of a file and its new content.
+        # Whole at once: on a busy machine, two looks may fall between the emptying of a file and
+        # its new content.
         tmp_path.joinpath("mine.new").write_text(
             "def say(spark, ctx):\n    ctx.result('word', 'another')\n"
         )

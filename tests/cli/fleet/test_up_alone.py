@@ -1,4 +1,5 @@
-"""The local fleet without its terminal, without its folder of logs, and beside a Redis that is not ready.
+"""The local fleet without its terminal, without its folder of logs, and beside a Redis that is not
+ready.
 
 Real processes and real signals; stand-ins for the Celery programs, as in test_up.py.
 """
@@ -134,7 +135,9 @@ def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_fleet(
 def test_a_reader_that_reads_nothing_keeps_nobody_from_being_started_again(
     up: Callable[..., Up],
 ) -> None:
-    """A terminal held with ^S, or a pager: the pipe is full, and a write to it would wait for ever."""
+    """A terminal held with ^S, or a pager: the pipe is full, and a write to it would wait for
+    ever.
+    """
     fleet = up("pipe", programs={"plain": PLAIN})
     fleet.says("Ready")
     first = fleet.find(PLAIN)
@@ -195,7 +198,9 @@ def test_a_home_stays_locked_until_the_valkey_of_a_killed_fleet_has_ended(tmp_pa
 
 @contextmanager
 def loading(answer: Callable[[], bytes]) -> Iterator[str]:
-    """A server that answers every PING with what ``answer`` gives and all else with consent; yields its address."""
+    """A server that answers every PING with what ``answer`` gives and all else with consent; yields
+    its address.
+    """
 
     def said(command: bytes) -> bytes:
         if b"HELLO" in command:

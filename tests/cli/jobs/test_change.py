@@ -65,7 +65,9 @@ def test_what_was_altered_and_which_group_ran_with_what_is_shown(
 def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(
     cli: Cli, hand: ByHand
 ) -> None:
-    """It was said to run "with the spec as submitted", though its watchdog went by the new timeout."""
+    """It was said to run "with the spec as submitted", though its watchdog went by the new
+    timeout.
+    """
     job = hand.submit(
         {"name": "over"}, {"name": "runs"}, {"name": "other"}, {"name": "f", "for_each": {"n": [1]}}
     )
@@ -199,11 +201,17 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(
     [
         (
             [],
-            "It runs bad, end, and takes over each of good, other unless its code, parameters or inputs changed",
+            (
+                "It runs bad, end, and takes over each of good, other unless its code, parameters "
+                "or inputs changed"
+            ),
         ),
         (
             ["--from", "other"],
-            "It runs other, bad, end, and takes over each of good unless its parameters or inputs changed",
+            (
+                "It runs other, bad, end, and takes over each of good unless its parameters or "
+                "inputs changed"
+            ),
         ),
     ],
 )
@@ -222,9 +230,9 @@ def test_a_retry_says_what_runs_and_what_may_be_taken_over(
     hand.fail(job, "bad", "no")
     answer = cli.json("retry", job, *more)[0]
     assert (
-        f"job {job} is retried as job {answer['id']}. {said}. `unstuck show {answer['id']}` says of "
-        in answer["text"]
-    )
+        f"job {job} is retried as job {answer['id']}. {said}. `unstuck show {answer['id']}` says "
+        "of "
+    ) in answer["text"]
 
 
 @pytest.mark.variant

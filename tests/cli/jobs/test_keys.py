@@ -1,4 +1,6 @@
-"""A key follows its retries: a night that is submitted again says how the last of them stands, and can retry it."""
+"""A key follows its retries: a night that is submitted again says how the last of them stands, and
+can retry it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What ``list``, ``show``, ``events``, ``logs``, ``datasets`` and ``dead`` answer, for people and for scripts."""
+"""What ``list``, ``show``, ``events``, ``logs``, ``datasets`` and ``dead`` answer, for people and
+for scripts.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ SCHEMA = json.dumps(
 )
 
 
-# -- list -----------------------------------------------------------------------------------------------------
+# -- list ------------------------------------------------------------------------------------------
 
 
 def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) -> None:
@@ -222,7 +224,7 @@ def test_an_empty_list_is_an_empty_list(cli: Cli) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "No jobs.\n")
 
 
-# -- the name of a job ----------------------------------------------------------------------------------------
+# -- the name of a job -----------------------------------------------------------------------------
 
 
 def test_a_job_may_be_named_last_or_by_the_beginning_of_either_part_of_its_id(
@@ -252,7 +254,7 @@ def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand
     assert "no job has this name, and no id begins with it" in done.stderr
 
 
-# -- show -----------------------------------------------------------------------------------------------------
+# -- show ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.variant
@@ -268,7 +270,7 @@ def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand)
     assert "      File x, line 1\n        f()\n    KeyError: 'x'" in cli("show", job).stdout
 
 
-# -- times ----------------------------------------------------------------------------------------------------
+# -- times -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.variant
@@ -317,7 +319,7 @@ def test_people_read_local_times_with_the_offset_and_programs_read_utc(
     )
 
 
-# -- more of show ---------------------------------------------------------------------------------------------
+# -- more of show ----------------------------------------------------------------------------------
 
 
 def test_show_in_json_tells_everything_of_a_fork_and_its_members(cli: Cli, hand: ByHand) -> None:
@@ -470,7 +472,7 @@ def test_a_job_that_nobody_looks_at_says_so(cli: Cli, hand: ByHand, client: redi
     )
 
 
-# -- events ---------------------------------------------------------------------------------------------------
+# -- events ----------------------------------------------------------------------------------------
 
 
 def test_events_are_in_order_one_line_each_and_one_object_each_in_json(
@@ -517,7 +519,7 @@ def test_leaving_what_follows_is_quiet(cli: Cli, hand: ByHand) -> None:
     assert process.returncode == 130
 
 
-# -- logs -----------------------------------------------------------------------------------------------------
+# -- logs ------------------------------------------------------------------------------------------
 
 
 def write_log(hand: ByHand, token: Token, *lines: str) -> Path:
@@ -651,7 +653,7 @@ def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand, as_json
     assert process.returncode == 141
 
 
-# -- datasets -------------------------------------------------------------------------------------------------
+# -- datasets --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -838,7 +840,7 @@ def test_a_warehouse_without_datasets_is_said_and_named(cli: Cli, tmp_path: Path
     assert str(tmp_path / "elsewhere") in done.stderr
 
 
-# -- dead -----------------------------------------------------------------------------------------------------
+# -- dead ------------------------------------------------------------------------------------------
 
 
 def test_dead_reports_are_listed_with_their_reason_and_what_they_said(
@@ -954,9 +956,9 @@ def test_a_job_is_listed_with_its_key_and_parameters_and_its_key_stands_for_it_w
 
 
 LONG_REASON = (
-    "group load failed: ValueError: the file /data/landing/2026-11-27/customers_export_of_the_whole_year.csv "
-    + ("has a header that is not expected, " * 9)
-)
+    "group load failed: ValueError: the file "
+    "/data/landing/2026-11-27/customers_export_of_the_whole_year.csv "
+) + ("has a header that is not expected, " * 9)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 1000])

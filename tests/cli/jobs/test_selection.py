@@ -1,4 +1,6 @@
-"""Commands over several jobs: by id or by filter, what is asked first, and what one refusal does to the others."""
+"""Commands over several jobs: by id or by filter, what is asked first, and what one refusal does to
+the others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Waiting for a job: live on a terminal, line by line elsewhere, and left with Ctrl-C without harm to the job."""
+"""Waiting for a job: live on a terminal, line by line elsewhere, and left with Ctrl-C without harm
+to the job.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def the_job(hand: ByHand) -> str:
     return wait_until(lambda: hand.client.jobs(), 20, "the job to be submitted")[0].id
 
 
-# -- without a terminal ---------------------------------------------------------------------------------------
+# -- without a terminal ----------------------------------------------------------------------------
 
 
 def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec: Path) -> None:
@@ -70,7 +72,9 @@ def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec:
 def test_submit_says_that_it_made_a_new_warehouse(
     cli: Cli, hand: ByHand, spec: Path, tmp_path: Path
 ) -> None:
-    """As it does while the mount is missing: nobody else would say so before the jobs that were there are missed."""
+    """As it does while the mount is missing: nobody else would say so before the jobs that were
+    there are missed.
+    """
     first, again = cli("submit", spec, "--json"), cli("submit", spec)
     made = f"  warehouse  {tmp_path / 'warehouse'}, which was not there, and was made"
     assert made in first.stderr.splitlines()
@@ -232,7 +236,7 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
     assert len(stood("")) == 2, drawn.getvalue()
 
 
-# -- on a terminal --------------------------------------------------------------------------------------------
+# -- on a terminal ---------------------------------------------------------------------------------
 
 
 class Terminal:
@@ -241,7 +245,8 @@ class Terminal:
     def __init__(self, cli: Cli, *arguments: str, columns: int = 120, rows: int = 24) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        # What the environment says of the size counts for more than what the terminal says; a test runner may set it.
+        # What the environment says of the size counts for more than what the terminal says; a test
+        # runner may set it.
         cli.env.update(COLUMNS=str(columns), LINES=str(rows))
         self.process = cli.start(*arguments, stdin=slave, stdout=slave, stderr=slave, text=False)
         os.close(slave)
@@ -302,7 +307,8 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(
         token = hand.claim(job, "month[0]", "host-9:77")
         hand.progress(token, step=1, steps=2, label="counting", rows=1200, done=3, total=12)
         terminal.shows(
-            r"└─ ● month\[0\] m=7 +running +▇▇▁▁▁▁▁▁ 3/12 +step 1/2 counting · 1,200 rows +\d+\.\ds host-9:77"
+            r"└─ ● month\[0\] m=7 +running +▇▇▁▁▁▁▁▁ 3/12 +step 1/2 counting · 1,200 rows "
+            r"+\d+\.\ds host-9:77"
         )
         hand.progress(token, step=2, steps=2, label="writing", done=1, total=2)
         terminal.shows(r"▇▇▇▇▁▁▁▁ 1/2 +step 2/2 writing")
@@ -321,7 +327,9 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(
 def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(
     cli: Cli, tmp_path: Path
 ) -> None:
-    """The pause between two reads grows with the time that a read takes; an outage counted as such."""
+    """The pause between two reads grows with the time that a read takes; an outage counted as
+    such.
+    """
     server = RedisServer(tmp_path)
     server.start()
     cli.env["UNSTUCK_REDIS_URL"] = server.url

@@ -1,4 +1,6 @@
-"""``unstuck why``, as people and as scripts read it: all that is said of a wait, each with its line."""
+"""``unstuck why``, as people and as scripts read it: all that is said of a wait, each with its
+line.
+"""
 
 from __future__ import annotations
 

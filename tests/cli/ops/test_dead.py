@@ -1,4 +1,6 @@
-"""``unstuck dead``: what is shown of a dead letter, what is put back, and what is asked before one is removed."""
+"""``unstuck dead``: what is shown of a dead letter, what is put back, and what is asked before one
+is removed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ KEYS = Keys()
 
 
 def make_dead_letter(client: redis.Redis, job: str, **fields: str) -> str:
-    """A dead letter of ``job``, without the ``fields`` that are empty; its id on the dead stream."""
+    """A dead letter of ``job``, without the ``fields`` that are empty; its id on the dead
+    stream.
+    """
     stream = ReportStream(client, KEYS, "tester")
     stream.open()
     said = {
@@ -92,8 +96,8 @@ def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(
         ("", "a report needs a schema version in the field 'v', and this one has none"),
         (
             "one",
-            "its schema version is 'one', and this release reads 1; once all coordinators have the release that "
-            "sent it, `unstuck dead replay --all` applies it",
+            "its schema version is 'one', and this release reads 1; once all coordinators have the "
+            "release that sent it, `unstuck dead replay --all` applies it",
         ),
     ],
 )

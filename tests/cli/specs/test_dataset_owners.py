@@ -1,4 +1,6 @@
-"""The commands refuse a dataset of another job with exit code 4, and take it over with an option."""
+"""The commands refuse a dataset of another job with exit code 4, and take it over with an
+option.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A spec whose parameters come from a tick is valid for a schedule, and a submit asks for their values."""
+"""A spec whose parameters come from a tick is valid for a schedule, and a submit asks for their
+values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A retry goes to another host first where one listens, and then to any: no retries are used up on one bad host."""
+"""A retry goes to another host first where one listens, and then to any: no retries are used up on
+one bad host.
+"""
 
 from __future__ import annotations
 
@@ -128,9 +130,12 @@ def test_a_host_looks_past_a_bounded_number_of_retries_that_are_left_to_others(
 def test_of_a_fork_on_a_bad_and_a_good_host_each_retry_goes_to_the_good_one(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Real workers; one of them believes that its host has another name, and on it the step fails."""
+    """Real workers; one of them believes that its host has another name, and on it the step
+    fails.
+    """
     (tmp_path / "sitecustomize.py").write_text(
-        "import os\nreal = os.uname()\nos.uname = lambda: os.uname_result((real[0], 'bad', *real[2:]))\n"
+        "import os\nreal = os.uname()\nos.uname = lambda: os.uname_result((real[0], 'bad', "
+        "*real[2:]))\n"
     )
     environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SWEEP_EVERY": "5s"}
     bad = {**environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), PYTHONPATH))}

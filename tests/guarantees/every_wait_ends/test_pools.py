@@ -1,4 +1,7 @@
-"""Promise 4: pools and priorities. Who waits for a slot gets it, and no job keeps another from its turn."""
+"""Promise 4: pools and priorities.
+
+Who waits for a slot gets it, and no job keeps another from its turn.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +161,9 @@ def test_a_pool_counts_all_that_hold_a_slot_and_names_the_first_of_them(
 
 
 def test_a_turn_that_is_past_sets_no_queue_back(coordinator: Coordinator, runners: Runners) -> None:
-    """An offer that waited long for its slot has an early turn; later jobs must not get one before the others."""
+    """An offer that waited long for its slot has an early turn; later jobs must not get one before
+    the others.
+    """
     coordinator.client.pools.set("p", 0)
     coordinator.submit(members(1, pool="p"), name="pooled")
     coordinator.read()

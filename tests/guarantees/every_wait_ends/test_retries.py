@@ -1,4 +1,6 @@
-"""Which errors are tried again: what no retry mends fails at once, and the spec has the last word."""
+"""Which errors are tried again: what no retry mends fails at once, and the spec has the last
+word.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,24 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
     expected = {
         "slip": (
             S.FAILED,
-            "NameError: name 'not_defined' is not defined (not tried again: it is a mistake in the code)",
+            (
+                "NameError: name 'not_defined' is not defined (not tried again: it is a mistake in "
+                "the code)"
+            ),
         ),
         "slip_named": (S.BACKOFF, "NameError: name 'not_defined' is not defined (retry 1 of 3 in "),
         "call": (
             S.FAILED,
-            "TypeError: slow_in_the_jvm() missing 1 required positional argument: 'started' (not tried again: it is a "
-            "mistake in the code)",
+            "TypeError: slow_in_the_jvm() missing 1 required positional argument: 'started' (not "
+            "tried again: it is a mistake in the code)",
         ),
         "call_named": (
             S.BACKOFF,
-            "TypeError: slow_in_the_jvm() missing 1 required positional argument: 'started' (retry 1 ",
+            (
+                "TypeError: slow_in_the_jvm() missing 1 required positional argument: 'started' "
+                "(retry "
+                "1 "
+            ),
         ),
         "plain": (S.BACKOFF, "ValueError: as asked (retry 1 of 3 in "),
         "never": (

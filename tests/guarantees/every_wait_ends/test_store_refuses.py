@@ -1,6 +1,10 @@
-"""An S3 that refuses: no access, no credentials, no bucket. Everybody is told which place and what it takes."""
+"""An S3 that refuses: no access, no credentials, no bucket.
 
-# The server checks signatures and policies. The worker, the publisher and the client of a test have users of their own.
+Everybody is told which place and what it takes.
+"""
+
+# The server checks signatures and policies. The worker, the publisher and the client of a test have
+# users of their own.
 
 from __future__ import annotations
 
@@ -237,7 +241,10 @@ def test_submit_and_doctor_say_what_the_client_lacks(
         (
             uri,
             stranger,
-            "access denied (AccessDenied: Access Denied). The credentials of this process must allow it",
+            (
+                "access denied (AccessDenied: Access Denied). The credentials of this process must "
+                "allow it"
+            ),
         ),
         (
             uri,
@@ -248,7 +255,11 @@ def test_submit_and_doctor_say_what_the_client_lacks(
         (
             uri,
             None,
-            "no credentials: none in the environment, and this machine has no role that gives any. Set AWS_A",
+            (
+                "no credentials: none in the environment, and this machine has no role that gives "
+                "any. "
+                "Set AWS_A"
+            ),
         ),
         (
             "s3://no-such-bucket/w",
@@ -301,7 +312,8 @@ def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(
     (tmp_path / "lake.py").write_text(STEPS)
     spec = tmp_path / "job.yaml"
     spec.write_text(
-        "{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: numbers}]}]}"
+        "{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: "
+        "numbers}]}]}"
     )
     keys = place.server.assume_role("machine", ALL)
     server = RedisServer(tmp_path)

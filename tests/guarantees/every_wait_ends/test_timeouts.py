@@ -1,4 +1,6 @@
-"""Promise 4 again: what was given a time is given up when it is over, and never what came in between."""
+"""Promise 4 again: what was given a time is given up when it is over, and never what came in
+between.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def sweep_until(coordinator: Coordinator, seen: Callable[[], Any], what: str) ->
 
 
 def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list[CommitAnswer]:
-    """Do ``with_what`` between the load and the commit of the first decision that gives something up."""
+    """Do ``with_what`` between the load and the commit of the first decision that gives something
+    up.
+    """
     commit, answers = coordinator.store.commit, []
 
     def later(decision: Decision, *args: Any) -> CommitAnswer:
@@ -67,7 +71,8 @@ def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list
     return answers
 
 
-# ---- waiting in a queue ----------------------------------------------------------------------------------------
+# ---- waiting in a queue
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(
@@ -147,7 +152,10 @@ def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(
 def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_resume(
     make_coordinator: Callable[..., Coordinator], first: str
 ) -> None:
-    """The failure of dispatch; those of an attempt are in ``test_the_users_word``. Nobody decides unasked."""
+    """The failure of dispatch; those of an attempt are in ``test_the_users_word``.
+
+    Nobody decides unasked.
+    """
     coordinator = make_coordinator(sweep_every=60.0, lease_ttl=0.2)
     coordinator.sweep.run()
     wait_until(lambda: grace_is_over(coordinator), 10, "the first grace to end")
@@ -197,7 +205,8 @@ def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Coor
     )
 
 
-# ---- the job ---------------------------------------------------------------------------------------------------
+# ---- the job
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_nothing_is_published(
@@ -301,7 +310,8 @@ def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
     assert coordinator.finish(offer.held_by("runner1")) == "STALE"
 
 
-# ---- a step ----------------------------------------------------------------------------------------------------
+# ---- a step
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.variant
@@ -309,7 +319,10 @@ def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
 def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between(
     tmp_path: Path, trouble: str
 ) -> None:
-    """The watchdog holds the clock itself. A broker that is away takes only its last word until it is back."""
+    """The watchdog holds the clock itself.
+
+    A broker that is away takes only its last word until it is back.
+    """
     server = RedisServer(tmp_path)
     server.start()
     started = tmp_path / "started"

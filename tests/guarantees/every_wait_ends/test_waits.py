@@ -26,7 +26,9 @@ def listening(coordinator: Coordinator, queue: str, slots: int) -> None:
 def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_behind_it_starts_at_once(
     make_coordinator: Callable[..., Coordinator], by: str
 ) -> None:
-    """Protocol rule 9. Both are submitted before anybody looks; who comes to look hears of them, or finds them due."""
+    """Protocol rule 9. Both are submitted before anybody looks; who comes to look hears of them, or
+    finds them due.
+    """
     coordinator = make_coordinator(dispatch_window=10_000)
     sizes: list[tuple[str, int]] = []
     commit = coordinator.store.commit
@@ -59,7 +61,8 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
     assert max(moves for _, moves in sizes) <= MAX_TRANSITIONS
     assert len({offer for offer in coordinator.sent if offer.job == wide}) == 10_000
     assert coordinator.redis.hlen(coordinator.keys.of(wide).attempts) == 10_000
-    # Whoever takes now, with the 10,000 standing, is given the group of the small job among the first.
+    # Whoever takes now, with the 10,000 standing, is given the group of the small job among the
+    # first.
     taken = [
         coordinator.lease.take(["light"], f"runner{n}", "host:1", f"event{n}") for n in range(3)
     ]
@@ -154,7 +157,9 @@ def test_wake_ups_are_at_most_the_idle_runners_and_a_lost_one_is_sent_again_by_t
 
 
 def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Coordinator) -> None:
-    """The default worker listens on ``spark`` and ``light``; whoever is woken takes the offers of all its queues."""
+    """The default worker listens on ``spark`` and ``light``; whoever is woken takes the offers of
+    all its queues.
+    """
     coordinator.note_runner("both", heard=-3600, idle_since=1.0, queues=("spark", "light"))
     coordinator.submit(group("a"), group("b", queue="spark"))
     coordinator.read()
@@ -317,7 +322,10 @@ def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_s
 def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
     coordinator: Coordinator, rule: str
 ) -> None:
-    """When the cleanup ran, nothing had failed the job yet. In the retry what it cleans up after fails again."""
+    """When the cleanup ran, nothing had failed the job yet.
+
+    In the retry what it cleans up after fails again.
+    """
     groups = (
         group("load", optional=True, retry={"max": 0}),
         {**group("clean", "load"), "join": rule},
@@ -359,7 +367,10 @@ def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(
 def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_once(
     coordinator: Coordinator,
 ) -> None:
-    """Whoever met the lock busy went away again. Nobody else would look before the pass's own time is over."""
+    """Whoever met the lock busy went away again.
+
+    Nobody else would look before the pass's own time is over.
+    """
     job = coordinator.submit(group("only"))
     coordinator.read()
     assert coordinator.store.begin(job, "one").answer is BeginAnswer.LOCKED

@@ -1,4 +1,6 @@
-"""Promise 4: every wait has an explanation: what for, since when, what happens next and when, and what would help."""
+"""Promise 4: every wait has an explanation: what for, since when, what happens next and when, and
+what would help.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,9 @@ def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(
 def test_a_group_says_how_long_it_has_run_and_how_long_it_usually_takes(
     coordinator: Coordinator,
 ) -> None:
-    """Of the jobs of the same name that came before; one that failed, was adopted, or has another name says nothing."""
+    """Of the jobs of the same name that came before; one that failed, was adopted, or has another
+    name says nothing.
+    """
 
     def ran(job: str, seconds: float) -> None:
         """It began so many seconds before it ended, or before now."""
@@ -462,7 +466,10 @@ SAID = {
             "it is queued as soon as one of them ends or is claimed",
             "never by itself: it goes when it has room",
         ),
-        r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 done\))": (
+        (
+            r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 "
+            r"done\))"
+        ): (
             NEEDS,
             "when its join can no longer be satisfied",
         ),
@@ -482,7 +489,10 @@ SAID = {
             "it is queued when the job is resumed",
             "a person decides",
         ),
-        r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 done\))": (
+        (
+            r"all_succeeded: (1 of 1|696 of 700) not done; waits for (a \([A-Z]+\)|w \(4 of 700 "
+            r"done\))"
+        ): (
             NEEDS,
             "a person decides",
         ),

@@ -1,6 +1,8 @@
-"""What an app that has nothing of ours installed can ask by a Celery message: every task, and who is said to ask.
+"""What an app that has nothing of ours installed can ask by a Celery message: every task, and who
+is said to ask.
 
-A real coordinator on a real store, and a plain Celery app that knows the address of the broker and nothing else.
+A real coordinator on a real store, and a plain Celery app that knows the address of the broker and
+nothing else.
 """
 
 from __future__ import annotations
@@ -244,10 +246,13 @@ def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
     assert by["SET"] == by["USER_RUN"] == f"a Celery task from {anon_nodename()}"
     for word, status in (("pause", "PAUSED"), ("resume", "RUNNING"), ("stop", "STOPPED")):
         send(f"{word}_schedule", name="by-message")
-        shows = lambda status=status: (
-            asked.client.schedules.show("by-message").schedule.status == status
-        )  # noqa: E731
-        wait_until(shows, 60, status)
+        wait_until(
+            lambda status=status: (
+                asked.client.schedules.show("by-message").schedule.status == status
+            ),
+            60,
+            status,
+        )
     going_on = lambda: asked.client.schedules.show("by-message").schedule.runs  # noqa: E731
     (run,) = going_on()
     asked.client.cancel(run.job)  # a schedule is removed when no run goes on
@@ -322,7 +327,10 @@ def test_a_submit_by_message_opens_no_path_and_says_where_paths_belong(
     (tmp_path / "secret.yaml").write_text("hunter2: the first words of a file\n")
     before = len(asked.logged())
     send("submit", spec=path.format(folder=tmp_path))
-    told = "never opens a file by its path: `unstuck submit FILE` and Client().submit(PATH) do, where they are called"
+    told = (
+        "never opens a file by its path: `unstuck submit FILE` and Client().submit(PATH) do, "
+        "where they are called"
+    )
     wait_until(lambda: told in asked.logged()[before:], 60, "the refusal in the log")
     assert "hunter2" not in asked.logged()
 

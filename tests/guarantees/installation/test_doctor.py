@@ -1,4 +1,6 @@
-"""The doctor and real servers that are set wrongly, hang or are not there: each is named, within seconds."""
+"""The doctor and real servers that are set wrongly, hang or are not there: each is named, within
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -313,7 +315,9 @@ def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_
 def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    """Two homes under one path, as two hosts without the shared mount have: the doctor sees the second."""
+    """Two homes under one path, as two hosts without the shared mount have: the doctor sees the
+    second.
+    """
     coordinator.submit(group("a"))
     probe = WarehouseProbe(coordinator.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
@@ -353,7 +357,9 @@ def test_the_newest_open_jobs_are_looked_at_whatever_their_status(
 def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
 ) -> None:
-    """Every process of a new fleet looks before the first submit makes the warehouse, and is asked right after it."""
+    """Every process of a new fleet looks before the first submit makes the warehouse, and is asked
+    right after it.
+    """
     probe = WarehouseProbe(coordinator.settings)
     wait_until(lambda: probe.seen(0.0).id is not None, 10, "the coordinator's look")
     heartbeat = Heartbeat(coordinator.redis, coordinator.keys, "host-1:7:word", probe)
@@ -362,7 +368,8 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
     heartbeat.note(None, 0.0)
     found = told()["WAREHOUSE_SHARED"]
     assert (found["level"], "0 of 1 runners" in found["text"]) == ("ok", True), found
-    # But one that still sees none when it has looked again does not see the folder that all others see.
+    # But one that still sees none when it has looked again does not see the folder that all others
+    # see.
     made = Path(coordinator.settings.warehouse) / "_warehouse_id"
     os.utime(made, (time.time() - 60, time.time() - 60))
     found = told()["WAREHOUSE_SHARED"]
@@ -372,7 +379,9 @@ def test_a_new_installation_has_no_false_problem_after_its_first_submit(
 def test_submits_that_no_coordinator_hears_are_named(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Its thread for reports lives and notes itself; what Celery should bring it lies on the queue."""
+    """Its thread for reports lives and notes itself; what Celery should bring it lies on the
+    queue.
+    """
     coordinator.redis.lpush(coordinator.keys.queue("control"), "a submit, as Celery writes it")
     coordinator.heartbeat.note(None, 0.0)
     assert examine(redis_server.url, tmp_path)[1]["QUEUES"]["level"] == "ok", "it came just now"
@@ -430,7 +439,9 @@ def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> N
 def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Of Delta tables and of S3: each with the extra to install, and neither where nothing needs it."""
+    """Of Delta tables and of S3: each with the extra to install, and neither where nothing needs
+    it.
+    """
     without = tmp_path / "without"
     without.mkdir()
     (without / "sitecustomize.py").write_text(

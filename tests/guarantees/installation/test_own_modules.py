@@ -1,4 +1,6 @@
-"""``tasks`` and ``coordinator`` are free names: a project may have both, and no program of ours imports one of them."""
+"""``tasks`` and ``coordinator`` are free names: a project may have both, and no program of ours
+imports one of them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ PROGRAMS = {
 def answer(
     app: Path, folder: Path, redis_url: str, out: Path, more: Mapping[str, str]
 ) -> tuple[str, str]:
-    """What the app prints that runs beside a worker and a coordinator, all in ``folder``; and what all of them log."""
+    """What the app prints that runs beside a worker and a coordinator, all in ``folder``; and what
+    all of them log.
+    """
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {
         "UNSTUCK_REDIS_URL": redis_url,

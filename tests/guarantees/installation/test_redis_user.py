@@ -1,4 +1,6 @@
-"""A Redis user with few rights: the line of the page is enough, and who lacks a right says which and ends."""
+"""A Redis user with few rights: the line of the page is enough, and who lacks a right says which
+and ends.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,8 @@ def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
             inspect, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
         )
         assert "pong" in pong.stdout
-    # A stray message is looked for in a queue that no fleet has, and the append-only file in the configuration.
+    # A stray message is looked for in a queue that no fleet has, and the append-only file in the
+    # configuration.
     refused = {(one["reason"], one["object"]) for one in admin.acl_log()}
     assert refused <= {("key", "control"), ("command", "config|get")}
     listed = {one.split(" ")[0].lower() for one in [*re.split(r"[|\n]", COMMANDS.strip()), *DOCTOR]}

@@ -1,4 +1,6 @@
-"""Redis over TLS: every connection verifies the server before it says anything, and takes one set of options."""
+"""Redis over TLS: every connection verifies the server before it says anything, and takes one set
+of options.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def front(authority: Authority, server: RedisServer) -> Iterator[TlsServer]:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Iterator[TlsServer]:
-    """Who has taken the place of our Redis, with a certificate of the right name by a CA that nobody knows."""
+    """Who has taken the place of our Redis, with a certificate of the right name by a CA that
+    nobody knows.
+    """
     made = TlsServer(Authority(tmp_path, "stranger").certify("localhost"))
     yield made
     made.close()
@@ -138,7 +142,10 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
 def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_with_a_sentence(
     stranger: TlsServer, tmp_path: Path
 ) -> None:
-    told = f"The server at rediss://me:***@localhost:{stranger.port}/0 does not prove that it is your Redis"
+    told = (
+        f"The server at rediss://me:***@localhost:{stranger.port}/0 does not prove that it is "
+        "your Redis"
+    )
     done = asked(Cli(address(stranger), tmp_path))
     said = [
         done.stderr,

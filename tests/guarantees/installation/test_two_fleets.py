@@ -1,4 +1,6 @@
-"""Two fleets with different prefixes on one database: nothing of one reaches the other, and neither sees the other."""
+"""Two fleets with different prefixes on one database: nothing of one reaches the other, and neither
+sees the other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Hosts that cannot work: a worker that lacks what its groups need says so and takes nothing; no group is charged."""
+"""Hosts that cannot work: a worker that lacks what its groups need says so and takes nothing; no
+group is charged.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ NO_JAVA = {"JAVA_HOME": "/nowhere"}
 
 
 def java(folder: Path, told: str, then: str = "exit 1") -> dict[str, str]:
-    """A Java that does ``told`` when it is asked for its version, and ``then`` else; the variable that names it."""
+    """A Java that does ``told`` when it is asked for its version, and ``then`` else; the variable
+    that names it.
+    """
     program = folder / "java" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\ncase $1 in -version) {told} ;; *) {then} ;; esac\n")
@@ -56,7 +60,9 @@ def real_java_home() -> Path:
 
 
 def blind(folder: Path, *packages: str) -> dict[str, str]:
-    """The variables of a Python that has none of ``packages``, as after ``pip install unstuck`` without an extra."""
+    """The variables of a Python that has none of ``packages``, as after ``pip install unstuck``
+    without an extra.
+    """
     (folder / "sitecustomize.py").write_text(
         f"""
 import sys
@@ -139,7 +145,9 @@ def test_the_version_of_a_java_is_read_where_its_release_file_tells_it(
 def test_a_java_that_does_not_say_its_version_in_time_is_let_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host may be busy, and a worker that is refused for that would be missing when it is needed most."""
+    """The host may be busy, and a worker that is refused for that would be missing when it is
+    needed most.
+    """
 
     def run(command: list[str], *, timeout: float, **_: Any) -> subprocess.CompletedProcess[str]:
         raise subprocess.TimeoutExpired(command, timeout)
@@ -391,7 +399,7 @@ def test_the_doctor_asks_for_java_where_spark_is_to_run(
         ] == [level]
 
 
-# -- pools -----------------------------------------------------------------------------------------------------
+# -- pools -----------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -443,7 +451,9 @@ def test_a_coordinator_with_a_pool_beside_which_it_cannot_live_is_refused(
 def test_a_coordinator_that_is_given_no_pool_has_threads(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    """Celery's own default is prefork, and it cannot tell one from the other; both become what the app wants."""
+    """Celery's own default is prefork, and it cannot tell one from the other; both become what the
+    app wants.
+    """
     with coordinator(redis_server.url, tmp_path, *arguments) as (process, log):
         assert process.poll() is None, log.read_text()
         assert "concurrency: 4 (thread)" in log.read_text()

@@ -1,4 +1,6 @@
-"""A Redis that is reached by a socket in the file system, as the command line itself recommends for one host."""
+"""A Redis that is reached by a socket in the file system, as the command line itself recommends for
+one host.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The built wheel in an empty environment outside of the checkout, with what it requires and nothing else.
+"""The built wheel in an empty environment outside of the checkout, with what it requires and
+nothing else.
 
-What it requires is linked from the running environment; the long tests install it by pip, as a user does.
+What it requires is linked from the running environment; the long tests install it by pip, as a user
+does.
 """
 
 from __future__ import annotations

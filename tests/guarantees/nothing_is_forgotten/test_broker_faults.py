@@ -1,6 +1,8 @@
-"""A broker that answers and takes no writes, or is away for long: real processes wait for it, and lose nothing.
+"""A broker that answers and takes no writes, or is away for long: real processes wait for it, and
+lose nothing.
 
-One worker and one coordinator for all of it. They are started by ``impatient``, which cuts Celery's own patience short.
+One worker and one coordinator for all of it. They are started by ``impatient``, which cuts Celery's
+own patience short.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from unstuck import Client, Settings, Status
 from unstuck.coordinator.model.status import GroupState
 
 QUEUE = "troubled"
-BACK_WITHIN = 25.0  # seconds from the end of the trouble to work done; Celery by itself waits for up to 30 each time
+# Seconds from the end of the trouble to work done; Celery by itself waits for up to 30 each time.
+BACK_WITHIN = 25.0
 TRYING = "Trying again"
 
 
@@ -94,7 +97,9 @@ class Since:
 
 @dataclass
 class Fleet:
-    """One worker with two runners, one coordinator, and a job whose step runs until the end of it all."""
+    """One worker with two runners, one coordinator, and a job whose step runs until the end of it
+    all.
+    """
 
     server: RedisServer
     store: redis.Redis
@@ -192,7 +197,9 @@ def troubled(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @contextmanager
 def silenced(worker: fleet.FleetWorker, store: redis.Redis) -> Iterator[None]:
-    """Its main process stands still and the server holds no BRPOP of it, so that a wake-up stays on the queue."""
+    """Its main process stands still and the server holds no BRPOP of it, so that a wake-up stays on
+    the queue.
+    """
     listening = psutil.Process(worker.process.pid)
 
     def held() -> bool:
@@ -213,7 +220,8 @@ def silenced(worker: fleet.FleetWorker, store: redis.Redis) -> Iterator[None]:
 
 
 def asleep(store: redis.Redis) -> bool:
-    """The runner that runs nothing takes no offers by itself; for a moment after each attempt it would.
+    """The runner that runs nothing takes no offers by itself; for a moment after each attempt it
+    would.
 
     Nor has its worker a wake-up for it that it has not begun yet.
     """
@@ -291,7 +299,9 @@ def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_
 def test_a_worker_has_not_stalled_on_a_broker_that_refuses_writes(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """A wake-up waits, a runner is idle, and nothing is received: for once that is not the worker's fault."""
+    """A wake-up waits, a runner is idle, and nothing is received: for once that is not the worker's
+    fault.
+    """
     stalled_after = 1.0
     environ = {"UNSTUCK_STALLED_AFTER": f"{stalled_after}s"}
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ) as worker:

@@ -1,4 +1,6 @@
-"""What things cost: constant per report in the width of a job, little for jobs that wait, nothing that piles up."""
+"""What things cost: constant per report in the width of a job, little for jobs that wait, nothing
+that piles up.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from unstuck.coordinator.store.job_store import READ_AT_ONCE
 
 
 class Lines:
-    """Lines of Python that ran inside ``with``: a measure of work that a busy machine does not change, as time is."""
+    """Lines of Python that ran inside ``with``: a measure of work that a busy machine does not
+    change, as time is.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -46,7 +50,9 @@ class Lines:
 
 
 def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> None:
-    """act._pass: after MAX_ROUNDS ``end`` may answer AGAIN, which keeps the lock for a whole term, for nobody."""
+    """act._pass: after MAX_ROUNDS ``end`` may answer AGAIN, which keeps the lock for a whole term,
+    for nobody.
+    """
     job = coordinator.submit(group("only"))
     coordinator.read()
     end = coordinator.store.end
@@ -67,7 +73,9 @@ def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> N
 def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups(
     coordinator: Coordinator,
 ) -> None:
-    """After an outage those of a wide job come in many batches, and the first pass has applied them all."""
+    """After an outage those of a wide job come in many batches, and the first pass has applied them
+    all.
+    """
     job = coordinator.submit(group("only"))
     coordinator.read()
     (offer,) = coordinator.offers()
@@ -92,7 +100,10 @@ def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups
 def test_reports_of_any_number_of_groups_are_applied_in_one_pass(
     coordinator: Coordinator, amount: int
 ) -> None:
-    """Lua has room for 8,000 arguments. Attempts that are too many for the script are read after it."""
+    """Lua has room for 8,000 arguments.
+
+    Attempts that are too many for the script are read after it.
+    """
     job = coordinator.submit(group("first"), group("second"))
     coordinator.read()
     for offer in coordinator.offers():
@@ -113,7 +124,9 @@ def test_reports_of_any_number_of_groups_are_applied_in_one_pass(
 def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """AGAIN: whoever met the lock busy tries again by itself each few ms, so the flag is up again after every look."""
+    """AGAIN: whoever met the lock busy tries again by itself each few ms, so the flag is up again
+    after every look.
+    """
     one, two = make_coordinator(dispatch_window=4000), make_coordinator()
     job = one.submit(*(group(f"g{n}", queue="q") for n in range(1500)), name="wide")
     one.read()
@@ -154,8 +167,8 @@ def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass that finds the state a second old loads the job afresh, which costs the width: per second, not per report.
-    Where lines are counted, no second passes, however slow the machine."""
+    """A pass that finds the state a second old loads the job afresh, which costs the width: per
+    second, not per report. Where lines are counted, no second passes, however slow the machine."""
     monkeypatch.setattr("unstuck.coordinator.reconcile.reconciler.CACHE_SECONDS", 3600.0)
 
 
@@ -164,7 +177,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
     make_coordinator: Callable[..., Coordinator], shape: str
 ) -> None:
-    """Constant in the width: of a job with as many planned groups as members, and of a fork with a join."""
+    """Constant in the width: of a job with as many planned groups as members, and of a fork with a
+    join.
+    """
 
     def per_report(width: int) -> float:
         coordinator = make_coordinator(sweep_every=3600)
@@ -194,9 +209,11 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
 def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """As after an outage. A commit takes 250 of them, and before each all others were decoded once more: O(N^2).
+    """As after an outage. A commit takes 250 of them, and before each all others were decoded once
+    more: O(N^2).
 
-    They are still gone through, which costs a line or two each: 1.2 times as much at 4,000, where it was 1.5.
+    They are still gone through, which costs a line or two each: 1.2 times as much at 4,000, where
+    it was 1.5.
     """
 
     def per_outcome(width: int) -> float:
@@ -257,7 +274,9 @@ def test_many_dynamic_forks_cost_a_report_no_more_than_one(
 def test_wake_ups_do_not_pile_up_behind_busy_workers(
     make_coordinator: Callable[..., Coordinator], busy: int, most: int
 ) -> None:
-    """Rule 6: of 4 runners some are busy with long work, 20 offers stand ready, and nobody receives a wake-up."""
+    """Rule 6: of 4 runners some are busy with long work, 20 offers stand ready, and nobody receives
+    a wake-up.
+    """
     coordinator = make_coordinator(dispatch_timeout=0.2, sweep_every=0.1)
     for number in range(4):
         state = {"job": "long work"} if number < busy else {"idle_since": 1.0}
@@ -303,7 +322,9 @@ def test_two_outputs_of_one_name_do_not_mix_their_fork_values(coordinator: Coord
 
 
 def test_parameters_are_not_stored_once_per_group(coordinator: Coordinator) -> None:
-    """60 KB of parameters are legal, and so are 10,000 groups: 600 MB in one script call and in the store."""
+    """60 KB of parameters are legal, and so are 10,000 groups: 600 MB in one script call and in the
+    store.
+    """
     spec = JobSpec.model_validate(
         {
             "name": "big",
@@ -321,7 +342,9 @@ def test_end_answers_again_also_when_its_first_reply_was_lost(
     make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,
 ) -> None:
-    """Rule 11: the first run eats the dirty flag, the repeat lets go of the lock and says RELEASED."""
+    """Rule 11: the first run eats the dirty flag, the repeat lets go of the lock and says
+    RELEASED.
+    """
     coordinator = make_coordinator(client=lossy)
     job = coordinator.submit(group("only"))
     coordinator.store.begin(job, "holder")
@@ -364,7 +387,9 @@ def test_specs_of_a_hundred_live_jobs_are_not_compiled_in_each_sweep(
 def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """Jobs that wait for a worker are due again every 0.25 s, and a sweep takes 200: the others queue behind them."""
+    """Jobs that wait for a worker are due again every 0.25 s, and a sweep takes 200: the others
+    queue behind them.
+    """
     coordinator = make_coordinator(dispatch_timeout=0.2)
     waiting = {
         coordinator.submit(group("waits", queue="nobody"), name=f"w{number}")
@@ -397,7 +422,9 @@ def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(
 
 
 def test_a_fork_cannot_take_its_values_from_a_fork(coordinator: Coordinator) -> None:
-    """Each member would bring values of its own, and all but the first would be lost without a word."""
+    """Each member would bring values of its own, and all but the first would be lost without a
+    word.
+    """
     with pytest.raises(SpecError, match="is a fork itself"):
         coordinator.submit(
             group("a", for_each={"n": [1, 2]}),
@@ -423,7 +450,9 @@ def test_consumers_that_are_gone_leave_the_group(
 def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_index(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10,000 paused jobs were decided a thousand times a second, since every job was due after one dispatch timeout."""
+    """10,000 paused jobs were decided a thousand times a second, since every job was due after one
+    dispatch timeout.
+    """
     # No gap between two sweeps counts as an outage, after which every job is looked at.
     coordinator = make_coordinator(dispatch_timeout=0.2, lease_ttl=0.2, sweep_every=60)
     again_in_an_hour = group("only", retry={"max": 3, "backoff": "1h", "jitter": 0})

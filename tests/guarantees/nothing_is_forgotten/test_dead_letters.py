@@ -1,4 +1,6 @@
-"""Dead letters: poison stops nobody, and what is replayed is applied once, with a trace of who asked."""
+"""Dead letters: poison stops nobody, and what is replayed is applied once, with a trace of who
+asked.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def one_dead_letter(coordinator: Coordinator, token: str, **fields: str) -> Dead
     return coordinator.client.dead_letters.newest()[0]
 
 
-# -- poison ---------------------------------------------------------------------------------------------------
+# -- poison ----------------------------------------------------------------------------------------
 
 
 def test_a_report_that_raises_every_time_is_made_a_dead_letter_and_those_behind_it_are_applied(
@@ -60,7 +62,9 @@ def test_a_report_that_raises_every_time_is_made_a_dead_letter_and_those_behind_
 def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_read(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """Without a wait of its own on top of ``report_idle``, and whoever sweeps: a sweep applies no report."""
+    """Without a wait of its own on top of ``report_idle``, and whoever sweeps: a sweep applies no
+    report.
+    """
     dead = make_coordinator()
     job = dead.submit(group("only"))
     dead.read()
@@ -81,7 +85,9 @@ def test_a_new_coordinator_takes_over_in_its_first_round_what_a_dead_one_had_rea
 def test_a_report_under_which_every_coordinator_died_is_made_a_dead_letter_untried(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """It was delivered again and again, and whoever had it never came back: the next does not die of it too."""
+    """It was delivered again and again, and whoever had it never came back: the next does not die
+    of it too.
+    """
     dies = make_coordinator()
     job = dies.submit(group("only"))
     dies.read()
@@ -146,13 +152,15 @@ def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(coordinator: Coordin
     )
 
 
-# -- replay and drop ------------------------------------------------------------------------------------------
+# -- replay and drop -------------------------------------------------------------------------------
 
 
 def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(
     coordinator: Coordinator,
 ) -> None:
-    """The store was rolled back to before the job, and restored later: its last report is not lost."""
+    """The store was rolled back to before the job, and restored later: its last report is not
+    lost.
+    """
     job = coordinator.submit(group("only"))
     coordinator.read()
     (offer,) = coordinator.offers()

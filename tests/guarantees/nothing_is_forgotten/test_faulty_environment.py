@@ -1,4 +1,5 @@
-"""A troubled world: stores that forget, clocks that jump, warehouses that hang, releases that differ.
+"""A troubled world: stores that forget, clocks that jump, warehouses that hang, releases that
+differ.
 
 Each of these was found by a hostile reader of the first version, with the test that stands here.
 """
@@ -50,7 +51,8 @@ def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(
 
     run()
     assert Warehouse(coordinator.settings.warehouse).head() == 1
-    # Everysec AOF, or a failover to a replica: the last second is gone, the submit before it is not.
+    # Everysec AOF, or a failover to a replica: the last second is gone, the submit before it is
+    # not.
     raw.flushall()
     for key, value in saved.items():
         raw.restore(key, 0, value)
@@ -64,7 +66,9 @@ def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(
 
 
 def set_clock_back(coordinator: Coordinator, job: str, seconds: float) -> None:
-    """The store as it looks after the clock of Redis was set back by ``seconds``: every stamp lies ahead."""
+    """The store as it looks after the clock of Redis was set back by ``seconds``: every stamp lies
+    ahead.
+    """
     keys = coordinator.keys.of(job)
     r = coordinator.redis
     for name, text in r.hgetall(keys.groups).items():
@@ -124,7 +128,9 @@ def test_a_lost_offer_is_found_although_the_clock_was_set_back_before_anybody_ha
 def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_by_less_than_the_outage(
     coordinator: Coordinator,
 ) -> None:
-    """Found by the simulator: the ticks do not tell, since the clock did not go back behind the last one."""
+    """Found by the simulator: the ticks do not tell, since the clock did not go back behind the
+    last one.
+    """
     coordinator.sweep.run()
     job = coordinator.submit(group("only"))
     coordinator.redis.xtrim(
@@ -145,7 +151,9 @@ def test_a_job_submitted_in_an_outage_is_found_although_the_clock_was_set_back_b
 def test_a_dead_worker_is_found_although_the_clock_was_set_back(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """Rule 7: a lease never reads as longer than TIME + ttl, so one term after the jump it has lapsed."""
+    """Rule 7: a lease never reads as longer than TIME + ttl, so one term after the jump it has
+    lapsed.
+    """
     coordinator = make_coordinator(dispatch_timeout=0.3, sweep_every=0.1, lease_ttl=0.6)
     job = coordinator.submit(group("only"))
     coordinator.read()
@@ -168,7 +176,9 @@ def test_a_dead_worker_is_found_although_the_clock_was_set_back(
 def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """Rolled back to before the claim, the store then takes the commit that had read it; the runner has died."""
+    """Rolled back to before the claim, the store then takes the commit that had read it; the runner
+    has died.
+    """
     coordinator = make_coordinator(sweep_every=0.1, lease_ttl=0.6)
     job = coordinator.submit(group("only"))
     coordinator.read()
@@ -220,7 +230,9 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(
 def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(
     coordinator: Coordinator,
 ) -> None:
-    """A key's expiry is a time of Redis's clock: set back by an hour, a lock of 5 s would stand for an hour."""
+    """A key's expiry is a time of Redis's clock: set back by an hour, a lock of 5 s would stand for
+    an hour.
+    """
     job = coordinator.submit(group("only"))
     assert coordinator.store.begin(job, "somebody who died").answer == "LOCKED"
     coordinator.redis.pexpire(coordinator.keys.of(job).lock, 3_600_000 + 4_000)
@@ -347,8 +359,9 @@ def test_a_report_that_is_no_utf8_is_made_a_dead_letter_and_the_consumer_lives(
 def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """An error that is no OSError (botocore's EndpointConnectionError and NoCredentialsError, an ImportError on a host
-    without s3fs) is trouble of the warehouse: another coordinator, or a minute, would help.
+    """An error that is no OSError (botocore's EndpointConnectionError and NoCredentialsError, an
+    ImportError on a host without s3fs) is trouble of the warehouse: another coordinator, or a
+    minute, would help.
     """
     coordinator = make_coordinator()
     job = coordinator.submit(group("only"))
@@ -368,7 +381,9 @@ def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(
 
 
 def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coordinator) -> None:
-    """NOREPLICAS, READONLY (a failover), MISCONF (a full disk) are trouble of the store; they kill the consumer."""
+    """NOREPLICAS, READONLY (a failover), MISCONF (a full disk) are trouble of the store; they kill
+    the consumer.
+    """
     coordinator.submit(group("only"))
     died: list[BaseException] = []
 
@@ -494,7 +509,9 @@ def test_reports_of_an_ended_job_that_this_release_cannot_read_do_not_make_it_on
 def test_a_dead_worker_is_noticed_although_every_sweep_is_slow(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """A sweep longer than three periods is no outage: it ticks as it goes, or each would begin a new grace."""
+    """A sweep longer than three periods is no outage: it ticks as it goes, or each would begin a
+    new grace.
+    """
     quick = {"lease_ttl": 1.0, "dispatch_timeout": 0.1}
     first = make_coordinator(**quick)
     for number in range(160):

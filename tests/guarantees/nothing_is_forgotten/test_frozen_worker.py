@@ -1,4 +1,6 @@
-"""A worker whose main process alone is frozen (SIGSTOP): its runners and watchdogs live, and nobody feeds them."""
+"""A worker whose main process alone is frozen (SIGSTOP): its runners and watchdogs live, and nobody
+feeds them.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
             "one of its runners to work",
         )
         with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=UNHURRIED) as other:
-            # Given: one runner at work in the worker that freezes and one idle, for which it asked Redis for a wake-up.
+            # Given: one runner at work in the worker that freezes and one idle, for which it asked
+            # Redis for a wake-up.
             mine, others = {one.pid for one in frozen.runners}, {one.pid for one in other.runners}
             wait_until(lambda: listening() == mine | others, 10, "all runners to be shown")
             frozen.process.send_signal(signal.SIGSTOP)
@@ -83,7 +86,8 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
             # When: there is more to do. Redis mostly gives the first wake-up to the frozen one.
             more = [submit("my_pid") for _ in range(5)]
 
-            # Then: the other worker is woken and takes it; and who is idle below the frozen one is not counted,
+            # Then: the other worker is woken and takes it; and who is idle below the frozen one is
+            # not counted,
             wait_until(finished(*more), 20, "the jobs to end that were submitted after the freeze")
             busy = wait_until(
                 lambda: {one.pid for one in coordinator.client.fleet().runners if one.job == held},

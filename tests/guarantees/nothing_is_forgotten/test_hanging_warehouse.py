@@ -1,4 +1,6 @@
-"""A warehouse that hangs for good, as a dead mount or a connection that died without a word does."""
+"""A warehouse that hangs for good, as a dead mount or a connection that died without a word
+does.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def looked_at(coordinator: Coordinator, job: str) -> Status:
 
 @contextmanager
 def hanging(coordinator: Coordinator, tries: int) -> Iterator[list[str]]:
-    """The first tries of publishing hang until the block is left; the names of the threads that they hang in."""
+    """The first tries of publishing hang until the block is left; the names of the threads that
+    they hang in.
+    """
     inside: list[str] = []
     thaw, mutex = threading.Event(), threading.Lock()
 
@@ -191,7 +195,9 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
 
 
 def _go_by(coordinator: Coordinator, job: str, seconds: float) -> None:
-    """As if so much time had gone by for this job's publishing, and somebody had looked after it meanwhile."""
+    """As if so much time had gone by for this job's publishing, and somebody had looked after it
+    meanwhile.
+    """
     keys, now = coordinator.keys.of(job), coordinator.redis.time()[0]
     asked = float(str(coordinator.redis.hget(keys.job, "publish_heard") or 0.0))
     coordinator.redis.hset(keys.job, "publish_next", str(now))
@@ -221,12 +227,14 @@ def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(
             coordinator.consumer.step()
 
 
-# -- submit and retry ----------------------------------------------------------------------------------------------
+# -- submit and retry ------------------------------------------------------------------------------
 
 
 @contextmanager
 def silent(warehouse: Path) -> Iterator[None]:
-    """Who reads the id of this warehouse waits until the block is left, as on a mount whose server is gone."""
+    """Who reads the id of this warehouse waits until the block is left, as on a mount whose server
+    is gone.
+    """
     warehouse.mkdir(exist_ok=True)
     known = warehouse / ID_FILE
     kept = known.rename(warehouse.parent / "kept") if known.exists() else None
@@ -326,7 +334,9 @@ def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_
 
 
 def _slow_to_list(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
-    """Its files are read at once, and its log is listed after ``until``: a page of 1,000 names takes a while."""
+    """Its files are read at once, and its log is listed after ``until``: a page of 1,000 names
+    takes a while.
+    """
     listed = Files.names
 
     def names(files: Files, folder: str) -> list[str]:
@@ -363,7 +373,10 @@ def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
     )
 
 
-IMPATIENT = f"import unstuck.coordinator.publishing.breaker, sys; unstuck.coordinator.publishing.breaker.LIMIT = {LIMIT}; "
+IMPATIENT = (
+    "import unstuck.coordinator.publishing.breaker, sys; "
+    f"unstuck.coordinator.publishing.breaker.LIMIT = {LIMIT}; "
+)
 
 
 @pytest.mark.variant
@@ -398,7 +411,10 @@ def test_the_command_line_says_that_a_warehouse_hangs_and_ends(
 def test_submits_by_message_that_hang_hold_up_no_other_command(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """They take every thread of the coordinator, for a while. Nor does it take messages that it cannot begin with."""
+    """They take every thread of the coordinator, for a while.
+
+    Nor does it take messages that it cannot begin with.
+    """
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "warehouse"))
     main = (
         IMPATIENT + "sys.argv = 'celery -A unstuck.coordinator worker -P threads -l INFO'.split(); "

@@ -1,7 +1,9 @@
-"""A worker loses a connection that its runners have inherited: it notices, makes another, and goes on listening.
+"""A worker loses a connection that its runners have inherited: it notices, makes another, and goes
+on listening.
 
-A runner that was forked while the connection stood keeps a copy of it, so the kernel goes on reporting events of a
-connection that its worker has closed, under a number that by then is another one's.
+A runner that was forked while the connection stood keeps a copy of it, so the kernel goes on
+reporting events of a connection that its worker has closed, under a number that by then is another
+one's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def test_a_worker_goes_on_when_its_pub_sub_connection_goes_dead_and_a_runner_has
         wait_until(lambda: [one for one in worker.runners if one != first], 30, "another runner")
         offer = fleet.make_offer(client, tmp_path / "w", "before", GROUP)
         assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED
-        # When: the connection for `celery inspect` and `control` is dead without a word, and the worker drops it.
+        # When: the connection for `celery inspect` and `control` is dead without a word, and the
+        # worker drops it.
         before = _control_connections(client)
         assert proxy.mute(b"PSUBSCRIBE") == 1
         wait_until(

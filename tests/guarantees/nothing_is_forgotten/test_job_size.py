@@ -1,4 +1,6 @@
-"""A job takes a bounded number of bytes in the store: a long text once, whoever shares it, and 16 MB in all."""
+"""A job takes a bounded number of bytes in the store: a long text once, whoever shares it, and 16
+MB in all.
+"""
 
 from __future__ import annotations
 
@@ -129,8 +131,10 @@ def big(n: int, size: int) -> str:
                     for n in range(17)
                 ]
             },
-            r"^groups\[10\]\.conf\.k: the job would take 17\.\d MB in the store; at most 16\.0 MB are allowed\. Its "
-            r"largest part is a text of 1,048,578 characters, with 1\.0 MB; put data into files that the steps read$",
+            r"^groups\[10\]\.conf\.k: the job would take 17\.\d MB in the store; at most 16\.0 MB "
+            r"are allowed\. Its "
+            r"largest part is a text of 1,048,578 characters, with 1\.0 MB; put data into files "
+            r"that the steps read$",
         ),
         (
             {
@@ -144,14 +148,22 @@ def big(n: int, size: int) -> str:
                     for m in range(1, 7)
                 ]
             },
-            r"^groups\[1\]: the job would take 2\d\.\d MB .* Its largest part is group wide, with 8\.\d MB",
+            (
+                r"^groups\[1\]: the job would take 2\d\.\d MB .* Its largest part is group wide, "
+                r"with "
+                r"8\.\d MB"
+            ),
         ),
         (
             {
                 "defaults": {"conf": {f"k{n}": "v" * 500 for n in range(100)}},
                 "groups": [group(f"g{n}") for n in range(400)],
             },
-            r"^defaults\.conf: .* part is defaults\.conf, which is stored with each of 400 groups, with \d+\.\d MB",
+            (
+                r"^defaults\.conf: .* part is defaults\.conf, which is stored with each of 400 "
+                r"groups, "
+                r"with \d+\.\d MB"
+            ),
         ),
     ],
     ids=["texts", "fork values", "defaults"],
@@ -229,9 +241,9 @@ def test_a_dynamic_fork_whose_values_the_store_could_not_hold_fails_with_a_reaso
     assert (view.job.status, view.groups[2].census) == (Status.FAILED, {"FAILED": 1})
     assert view.job.reason is not None
     assert (
-        "with the values of f1 (8.6 MB) those of all dynamic forks of the job would take 17.2 MB; at most 16.0 MB"
-        in (view.job.reason.text)
-    )
+        "with the values of f1 (8.6 MB) those of all dynamic forks of the job would take 17.2 MB; "
+        "at most 16.0 MB"
+    ) in (view.job.reason.text)
     assert coordinator.redis.hkeys(coordinator.keys.of(job).forks) == ["f0"]
 
 

@@ -55,7 +55,9 @@ def test_an_offer_that_the_ready_set_lost_is_put_back_and_the_group_runs_once(
 def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """It is made again after the dispatch timeout, since nobody knows that it stands; that must not cost its place."""
+    """It is made again after the dispatch timeout, since nobody knows that it stands; that must not
+    cost its place.
+    """
     coordinator = make_coordinator(dispatch_timeout=0.2)
     coordinator.submit(*(group(f"g{n}") for n in range(3)), name="first")
     coordinator.submit(*(group(f"g{n}") for n in range(3)), name="second")
@@ -178,7 +180,8 @@ def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(
     begun = coordinator.store.begin(job, "a coordinator that dies now")
     assert begun.answer == "LOCKED"
 
-    # Both ways on: the report that stays pending, and the due that was pushed to the end of the lock's term.
+    # Both ways on: the report that stays pending, and the due that was pushed to the end of the
+    # lock's term.
     assert coordinator.show(job).due == pytest.approx(
         begun.now + coordinator.settings.lock_term, abs=0.01
     )
@@ -189,7 +192,9 @@ def test_when_the_locks_holder_dies_the_job_goes_on_at_the_end_of_its_term(
 def test_when_the_locks_holder_dies_a_job_that_was_due_much_later_goes_on_at_the_end_of_its_term_too(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """What began the pass (what came of publishing, a late report) may have moved no due: the pass itself does."""
+    """What began the pass (what came of publishing, a late report) may have moved no due: the pass
+    itself does.
+    """
     coordinator = make_coordinator(lock_ttl=0.5)
     job = coordinator.submit(group("only"))
     coordinator.redis.xtrim(
@@ -206,7 +211,9 @@ def test_when_the_locks_holder_dies_a_job_that_was_due_much_later_goes_on_at_the
 
 
 def test_a_busy_lock_is_decided_once_more_by_its_holder(coordinator: Coordinator) -> None:
-    """Rule 5: whoever meets the lock busy leaves a flag, and the holder answers it before it lets go."""
+    """Rule 5: whoever meets the lock busy leaves a flag, and the holder answers it before it lets
+    go.
+    """
     job = coordinator.submit(group("only"))
     begun = coordinator.store.begin(job, "holder")
     assert coordinator.store.begin(job, "somebody else").answer == "BUSY"

@@ -1,6 +1,8 @@
-"""Messages that no Celery app sends, on the queues of a fleet: each is dropped and told, and nobody ends or stops.
+"""Messages that no Celery app sends, on the queues of a fleet: each is dropped and told, and nobody
+ends or stops.
 
-One real worker and one real coordinator for all of it. Then a message that is one is handled by the same processes.
+One real worker and one real coordinator for all of it. Then a message that is one is handled by the
+same processes.
 """
 
 from __future__ import annotations
@@ -141,7 +143,9 @@ def _body(value: Any) -> str:
 
 
 def changed(name: str) -> Iterator[bytes]:
-    """Messages of which one value is left out or odd: of the envelope, and of the body in both of its forms."""
+    """Messages of which one value is left out or odd: of the envelope, and of the body in both of
+    its forms.
+    """
     for place in _places(whole(name)):
         for odd in ODD:
             yield _dumped(_with(whole(name), place, odd))

@@ -1,7 +1,8 @@
-"""Processes that die or freeze at a trigger point: real runners, watchdogs and coordinators, real signals.
+"""Processes that die or freeze at a trigger point: real runners, watchdogs and coordinators, real
+signals.
 
-One fleet for all. The jobs of a table are submitted and their shots ordered while no coordinator lives; then all run
-at once, each to its own death, and each is looked at by a test of its own.
+One fleet for all. The jobs of a table are submitted and their shots ordered while no coordinator
+lives; then all run at once, each to its own death, and each is looked at by a test of its own.
 """
 
 from __future__ import annotations
@@ -114,8 +115,11 @@ class Place:
         self.client = Client(Settings(redis_url=server.url), redis_client=self.store)
 
     def case(self, name: str, shots: dict[Point, Effect], *, before: bool = False) -> Case:
-        """Submit a job and order its shots. ``before``: another job has published the same datasets already."""
-        self.coordinators.kill()  # one that lives could have the job claimed before its shots are ordered
+        """Submit a job and order its shots. ``before``: another job has published the same datasets
+        already.
+        """
+        # One that lives could have the job claimed before its shots are ordered.
+        self.coordinators.kill()
         made = Case("", self.home / name)
         made.home.mkdir()
         if before:
@@ -161,7 +165,9 @@ class Place:
         wait_until(look, 150, what, every=0.1)
 
     def follow(self, case: Case) -> None:
-        """A publisher that was not heard of is followed after a second, instead of half a minute."""
+        """A publisher that was not heard of is followed after a second, instead of half a
+        minute.
+        """
         keys = fleet.KEYS.of(case.job)
         phase, due = self.store.hmget(keys.job, "phase", "publish_next")
         if phase and self.store.time()[0] > float(due or 0) - HALF_A_MINUTE + 1:
@@ -199,7 +205,7 @@ def thaw(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-# -- runners ---------------------------------------------------------------------------------------------------
+# -- runners ---------------------------------------------------------------------------------------
 
 # What a runner's death costs: how often the step runs, and in which attempt it succeeds.
 RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
@@ -220,7 +226,8 @@ RUNNER_DEATHS: dict[str, tuple[list[Point], list[int], int]] = {
 @pytest.fixture(scope="module")
 def runner_deaths(place: Place) -> dict[str, Case]:
     cases: dict[str, Case] = {}
-    # With its outcome a runner takes another group along. So that case is played when nothing else stands ready.
+    # With its outcome a runner takes another group along. So that case is played when nothing else
+    # stands ready.
     for names in (set(RUNNER_DEATHS) - {"after the outcome"}, {"after the outcome"}):
         for name in names:
             points = dict.fromkeys(RUNNER_DEATHS[name][0], Effect.KILL)
@@ -260,7 +267,9 @@ RUNNER_FREEZES = {
 
 @pytest.fixture(scope="module")
 def thawed(place: Place) -> dict[Point, Case]:
-    """Jobs whose first runner was frozen until the job had ended, and has let go or ended itself since."""
+    """Jobs whose first runner was frozen until the job had ended, and has let go or ended itself
+    since.
+    """
     cases = {
         point: place.case(f"frozen-{point}", {point: Effect.FREEZE}) for point in RUNNER_FREEZES
     }
@@ -276,7 +285,9 @@ def thawed(place: Place) -> dict[Point, Case]:
         thaw(pids)
 
     def let_go() -> bool:
-        """Each has ended itself, or has asked for other work since: a runner does one thing at a time."""
+        """Each has ended itself, or has asked for other work since: a runner does one thing at a
+        time.
+        """
         ids = {one.pid: one.id for one in fleet.listed(place.store)}
 
         def asked_at(pid: int) -> float:
@@ -311,14 +322,14 @@ def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_tha
     assert case.read() == {RUNNER_FREEZES[point]}, "readers see the files of one attempt alone"
 
 
-# -- coordinators ----------------------------------------------------------------------------------------------
+# -- coordinators ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def coordinator_deaths(place: Place) -> dict[Point, Case]:
     cases: dict[Point, Case] = {}
-    # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that no other job's death
-    # takes its writer away just before.
+    # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that
+    # no other job's death takes its writer away just before.
     for points in (
         [p for p in OF_A_COORDINATOR if p is not Point.AFTER_ENTRY],
         [Point.AFTER_ENTRY],
@@ -442,16 +453,20 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
     assert len(events) == len(set(events)) == 3 * members + 3
 
 
-# -- a worker's main process: last, for the fleet's worker is gone with it ---------------------------------------
+# -- a worker's main process: last, for the fleet's worker is gone with it -------------------------
 
 
-# How often the attempts of the group were begun in all: with its main process a worker ends its runners.
+# How often the attempts of the group were begun in all: with its main process a worker ends its
+# runners.
 MAIN_DEATHS = {Point.AFTER_MARKER: 2, Point.AFTER_FINISH: 1}
 
 
 @pytest.fixture(scope="module")
 def main_deaths(place: Place) -> dict[Point, Case]:
-    """Jobs whose runners stood at a point when the main process above them was killed. Another worker follows."""
+    """Jobs whose runners stood at a point when the main process above them was killed.
+
+    Another worker follows.
+    """
     cases = {
         point: place.case(f"mainless-{point}", {point: Effect.FREEZE}) for point in MAIN_DEATHS
     }

@@ -1,4 +1,6 @@
-"""What was read before the store was rolled back, and is written after it; and keys of a job that are gone."""
+"""What was read before the store was rolled back, and is written after it; and keys of a job that
+are gone.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def fails(coordinator: Coordinator, job: str) -> None:
 def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(
     coordinator: Coordinator,
 ) -> None:
-    """A coordinator read that it had ended, stood still while the store went back, and settles the job now."""
+    """A coordinator read that it had ended, stood still while the store went back, and settles the
+    job now.
+    """
     job = running(coordinator)
     begun = coordinator.store.begin(job, "somebody")
     back = snapshot(coordinator)
@@ -90,7 +94,8 @@ def test_a_job_that_goes_on_again_is_not_retried_by_who_had_seen_it_ended(
 def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(
     coordinator: Coordinator,
 ) -> None:
-    """It was asked for, made its output, was forgotten with it, and is asked for again: what it made then is not it.
+    """It was asked for, made its output, was forgotten with it, and is asked for again: what it
+    made then is not it.
 
     Seed 33076 of the simulator: a count of reruns came round again.
     """
@@ -128,7 +133,9 @@ def test_a_command_makes_a_job_due_no_later_than_it_was(coordinator: Coordinator
 
 
 def order_texts(coordinator: Coordinator, job: str) -> dict[str, str]:
-    """What each offer that stands would give its runner, beside the job's parameters: plan, inputs and fork value."""
+    """What each offer that stands would give its runner, beside the job's parameters: plan, inputs
+    and fork value.
+    """
     keys, found = coordinator.keys.of(job), {}
     for offer in coordinator.sent:
         names = [offer.group.partition("[")[0], offer.group]
@@ -197,7 +204,9 @@ def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(
 def test_an_index_that_is_gone_is_made_again_by_the_sweep(
     coordinator: Coordinator, lost: str
 ) -> None:
-    """No report comes of a job that waits, so a job that is not due any more would wait for ever."""
+    """No report comes of a job that waits, so a job that is not due any more would wait for
+    ever.
+    """
     first = running(coordinator)
     fails(coordinator, first)
     again = coordinator.client.retry(first).id
@@ -256,7 +265,9 @@ def test_an_index_of_many_keys_is_made_again_in_pieces_of_bounded_size(
 
 
 def succeeds(coordinator: Coordinator, job: str, runner: str) -> None:
-    """Claim the group of the job, unless ``runner1`` holds it, and finish it with one staged file."""
+    """Claim the group of the job, unless ``runner1`` holds it, and finish it with one staged
+    file.
+    """
     if runner != "runner1":
         coordinator.read()
         coordinator.claim(coordinator.offers(job)[0], runner)

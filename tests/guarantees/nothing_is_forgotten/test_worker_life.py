@@ -35,7 +35,9 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
 def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
-    """A renewal that crosses the finish is answered STALE, and is heard when the runner holds another attempt."""
+    """A renewal that crosses the finish is answered STALE, and is heard when the runner holds
+    another attempt.
+    """
     with fleet.worker(
         redis_server.url, tmp_path, queues="busy", environ={"UNSTUCK_LEASE_RENEW": "1ms"}
     ) as busy:
@@ -66,7 +68,8 @@ def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path:
             offer = fleet.make_offer(
                 store, tmp_path / "w", "away", {"name": "g", "spark": False, "steps": steps}
             )
-            # Not when it has claimed: the answer to that might still be in the store when it freezes.
+            # Not when it has claimed: the answer to that might still be in the store when it
+            # freezes.
             wait_until(lambda: "step 1 of 1" in lonely.text(), 60, "the step to begin")
             assert server.process is not None
             server.process.send_signal(signal.SIGSTOP)
@@ -116,7 +119,8 @@ def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_l
         watchdog = other.watchdog()
         fleet.renewed(store, offer)
         os.kill(other.process.pid, signal.SIGKILL)
-        # There is no coordinator here: whatever stands on the record was reported, however busy the machine.
+        # There is no coordinator here: whatever stands on the record was reported, however busy the
+        # machine.
         assert fleet.outcome(store, offer, 10.0).kind is OutcomeKind.LOST
         wait_until(
             lambda: fleet.gone(runner.pid) and fleet.gone(watchdog.pid),
@@ -169,7 +173,9 @@ def test_a_pool_without_processes_is_refused_with_the_reason(
 def test_a_process_started_as_the_docs_say_does_not_talk_to_its_neighbours(
     app: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """A reply that is lost within Celery's mingle, on a reconnect, ends a worker and hands its running steps back."""
+    """A reply that is lost within Celery's mingle, on a reconnect, ends a worker and hands its
+    running steps back.
+    """
     command = next(found for found in reversed(STARTS) if f" {app} " in found)
     assert "--without" not in command, "what the app does by itself needs no option"
     log, words = tmp_path / "log", [*shlex.split(command)[1:], "-l", "DEBUG"]

@@ -256,7 +256,9 @@ def test_a_runner_that_dies_before_it_hears_what_it_took_with_an_outcome_costs_t
 
 
 def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(coordinator: Coordinator) -> None:
-    """The watchdog says it again until it is answered, with the same event: the first time was heard already."""
+    """The watchdog says it again until it is answered, with the same event: the first time was
+    heard already.
+    """
     job, offer = queued(coordinator, worker_losses=1)
     coordinator.claim(offer)  # type: ignore[arg-type]
 
@@ -350,7 +352,9 @@ def test_a_renewal_between_load_and_commit_refuses_the_takeover(coordinator: Coo
 def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
     coordinator: Coordinator, field: str, seconds: float
 ) -> None:
-    """Rule 2: a pass that saw the sweep alive, and stood still before its commit, must not use what it saw then."""
+    """Rule 2: a pass that saw the sweep alive, and stood still before its commit, must not use what
+    it saw then.
+    """
     job, offer = queued(coordinator)
     coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.read()
@@ -376,7 +380,9 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
 def test_no_lease_is_believed_lapsed_after_an_outage_of_the_sweep(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the tick."""
+    """Rule 7: a gap in the ticks gives every lease one more term, in the script that stamps the
+    tick.
+    """
     coordinator = make_coordinator(lease_ttl=600, sweep_every=60)  # nothing here takes minutes
     job, offer = queued(coordinator)
     coordinator.claim(offer)  # type: ignore[arg-type]
@@ -433,7 +439,9 @@ def test_a_clock_that_was_set_back_begins_a_grace(coordinator: Coordinator) -> N
 def test_outages_in_a_row_have_one_grace_of_three_terms_at_most(
     coordinator: Coordinator, began: float, ended: float, left: float
 ) -> None:
-    """An outage ends now. The last grace began and ended so many seconds ago; ``left`` seconds of grace follow."""
+    """An outage ends now. The last grace began and ended so many seconds ago; ``left`` seconds of
+    grace follow.
+    """
     before = coordinator.store.tick(1, 15)[0]
     times = {"at": 1.0, "grace_since": before - began, "grace_until": before - ended}
     coordinator.redis.hset(coordinator.keys.alive, mapping=times)  # type: ignore[arg-type]
@@ -488,7 +496,10 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
 
 
 def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Coordinator]) -> None:
-    """Rule 8: the lock saves work and proves nothing. Deleted all the time, commits still decide who wins."""
+    """Rule 8: the lock saves work and proves nothing.
+
+    Deleted all the time, commits still decide who wins.
+    """
     coordinators = [make_coordinator() for _ in range(3)]
     job = coordinators[0].submit(
         group("start"),

@@ -1,6 +1,8 @@
-"""Deaths, frosts and lost replies of a coordinator at every trigger point it passes, each time that it passes it.
+"""Deaths, frosts and lost replies of a coordinator at every trigger point it passes, each time that
+it passes it.
 
-In one process, on a real Valkey and a real warehouse: what a point is and that it strikes exactly there. The same with
+In one process, on a real Valkey and a real warehouse: what a point is and that it strikes exactly
+there. The same with
 real processes and real signals: test_deaths.py.
 """
 
@@ -35,7 +37,9 @@ class Job:
     ran: list[str] = field(default_factory=list)
 
     def work(self, coordinator: Coordinator) -> None:
-        """The workers' part: every offer that stands ready is claimed, run and finished by a runner of its own."""
+        """The workers' part: every offer that stands ready is claimed, run and finished by a runner
+        of its own.
+        """
         for offer in coordinator.offers(self.id):
             claimant = f"runner{len(self.ran) + 1}"
             if coordinator.claim(offer, claimant).answer == "CLAIMED":
@@ -43,7 +47,10 @@ class Job:
                 coordinator.finish(offer.held_by(claimant), staged(coordinator, offer, offer.group))
 
     def go_on(self, coordinator: Coordinator) -> bool:
-        """One round of a coordinator and its workers. True once the job has ended and no report is left."""
+        """One round of a coordinator and its workers.
+
+        True once the job has ended and no report is left.
+        """
         coordinator.read()
         self.work(coordinator)
         return (
@@ -52,7 +59,9 @@ class Job:
         )
 
     def inherit(self, heir: Coordinator) -> bool:
-        """A round of the next coordinator, with the waits over: the lock's term, reports idle, a publisher's turn."""
+        """A round of the next coordinator, with the waits over: the lock's term, reports idle, a
+        publisher's turn.
+        """
         keys = heir.keys.of(self.id)
         heir.redis.delete(keys.lock)
         if heir.redis.hget(keys.job, "phase"):

@@ -1,7 +1,7 @@
 """A copy of a script that lay in an old connection changes nothing, and jobs take turns on a queue.
 
-redis-py repeats a command on a new connection when no reply came. The first copy may be executed afterwards, when its
-caller has long had its answer and asked for something else.
+redis-py repeats a command on a new connection when no reply came. The first copy may be executed
+afterwards, when its caller has long had its answer and asked for something else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""An outcome that comes too late changes nothing, and people can see that it came: one event on the job's log."""
+"""An outcome that comes too late changes nothing, and people can see that it came: one event on the
+job's log.
+"""
 
 from __future__ import annotations
 
@@ -222,7 +224,8 @@ def test_a_refusal_reads_well_in_the_log(coordinator: Coordinator) -> None:
     coordinator.read()
     line = " ".join(event_text(refused(coordinator, job)[0]).plain.split()[2:])
     assert line == (
-        "REPORT_REFUSED only claimant runner1 attempt 1 reported succeeded after the job was CANCELED: nothing changed"
+        "REPORT_REFUSED only claimant runner1 attempt 1 reported succeeded after the job was "
+        "CANCELED: nothing changed"
     )
 
 
@@ -233,7 +236,9 @@ def _live(coordinator: Coordinator, job: str) -> Token:
 def test_a_repeated_finish_counts_as_a_repeat_although_its_answer_was_forgotten(
     coordinator: Coordinator,
 ) -> None:
-    """An eviction, or a clock of Redis that jumps ahead, may take the answer away before its time."""
+    """An eviction, or a clock of Redis that jumps ahead, may take the answer away before its
+    time.
+    """
     job, token = held(coordinator)
     assert coordinator.finish(token, event="its-event") == "APPLIED"
     coordinator.redis.delete(coordinator.keys.answer("runner1"))

@@ -1,4 +1,6 @@
-"""One worker, one runner, one watchdog, in real processes: who keeps the lease, and who ends whom."""
+"""One worker, one runner, one watchdog, in real processes: who keeps the lease, and who ends
+whom.
+"""
 
 from __future__ import annotations
 
@@ -367,7 +369,9 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
 def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_meets_its_timeout_all_the_same(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    """SIGSTOP: it lives, its pipe is open, and it renews nothing, hears nothing and counts no time any more."""
+    """SIGSTOP: it lives, its pipe is open, and it renews nothing, hears nothing and counts no time
+    any more.
+    """
     offer = make_offer("sleep_on", timeout="3s")
     runner = fleet.runner_of(store, offer)
     frozen = worker.watchdog()
@@ -434,7 +438,9 @@ def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
 def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    """In its runner nothing could be begun any more: each group that came there would be lost, and count as POISON."""
+    """In its runner nothing could be begun any more: each group that came there would be lost, and
+    count as POISON.
+    """
     offer = make_offer("hoard")
     runner = fleet.runner_of(store, offer)
     failure = fleet.outcome(store, offer).failure
@@ -502,7 +508,9 @@ def described(store: redis.Redis, worker: fleet.FleetWorker) -> RunnerStatus | N
 def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    """A worker that is offered nothing but what others have claimed has not stalled, and does not look so."""
+    """A worker that is offered nothing but what others have claimed has not stalled, and does not
+    look so.
+    """
     ready_again(worker, store, make_offer)
     wait_until(lambda: described(store, worker), 10, "the runner to be shown")
     stale = make_offer("my_pid", send=False)

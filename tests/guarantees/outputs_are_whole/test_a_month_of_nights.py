@@ -1,10 +1,12 @@
-"""A month of nightly loads, on a local disk and on S3: by partitions into the warehouse, by appending to a Delta table.
+"""A month of nightly loads, on a local disk and on S3: by partitions into the warehouse, by
+appending to a Delta table.
 
-Every night is run twice, the second time after all. DuckDB, Polars, deltalake and Spark agree on both.
+Every night is run twice, the second time after all. DuckDB, Polars, deltalake and Spark agree on
+both.
 """
 
-# DuckDB as pinned, over what Arrow reads, and an older one with its own extensions for Delta tables and S3. Spark has
-# no connector for S3 here: it counts in local copies of the objects.
+# DuckDB as pinned, over what Arrow reads, and an older one with its own extensions for Delta tables
+# and S3. Spark has no connector for S3 here: it counts in local copies of the objects.
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def by_day(rows: Iterable[Sequence[Any]]) -> dict[str, int]:
 
 
 def count_in_copies(uri: str, paths: Iterable[str], folder: Path) -> dict[str, int]:
-    """What Spark counts in copies of the files ``paths``, relative to ``uri``, made below ``folder``."""
+    """What Spark counts in copies of the files ``paths``, relative to ``uri``, made below
+    ``folder``.
+    """
     storage = Files(uri)
     folder.mkdir()
     for number, path in enumerate(paths):
@@ -156,7 +160,8 @@ def test_a_month_of_nights(
     with capsys.disabled():
         print(f"\n{root}: {before:,} bytes, {after:,} after the vacuum; {told.output.strip()}")
         print(
-            f"the Delta table: {sum(delta.get_add_actions(flatten=True)['size_bytes'].to_pylist()):,} bytes"
+            "the Delta table: "
+            f"{sum(delta.get_add_actions(flatten=True)['size_bytes'].to_pylist()):,} bytes"
         )
     assert delta.version() == len(DAYS) - 1, "one commit for each night"
     files = published_files(warehouse, "flights_by_day")

@@ -1,7 +1,8 @@
-"""Processes are killed at every failpoint from the first staged byte to FINISHED, while Delta tables are written.
+"""Processes are killed at every failpoint from the first staged byte to FINISHED, while Delta
+tables are written.
 
-One job writes a table in each mode. A reader of each table polls all the while, on local disk and on S3: it has the
-version before or the new one, and the new one once the job is FINISHED.
+One job writes a table in each mode. A reader of each table polls all the while, on local disk and
+on S3: it has the version before or the new one, and the new one once the job is FINISHED.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Reader:
     wrong: list[str] = field(default_factory=list)
 
     def poll(self, place: Place, job: str) -> None:
-        """Look for the newest version, and read all of it: at once if it is a new one, else every tenth time."""
+        """Look for the newest version, and read all of it: at once if it is a new one, else every
+        tenth time.
+        """
         finished = place.store.hget(fleet.KEYS.of(job).job, "status") == Status.FINISHED
         before = self.found
         self.table.update_incremental()

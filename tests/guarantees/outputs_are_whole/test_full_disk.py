@@ -1,4 +1,6 @@
-"""A disk that is full when a marker is written: a real coordinator, real runners, and the kernel's own answer."""
+"""A disk that is full when a marker is written: a real coordinator, real runners, and the kernel's
+own answer.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ GROUP = {"name": "make", "spark": False, "steps": [STEP], "retry": {"max": 2, "b
 
 
 def run_next(coordinator: Coordinator, job: str, folder: Path, disk: str = "") -> str:
-    """Run the attempt that is next, in a runner with ``disk``. Returns what the runner says of it."""
+    """Run the attempt that is next, in a runner with ``disk``.
+
+    Returns what the runner says of it.
+    """
     coordinator.read()
 
     def offered() -> bool:

@@ -1,4 +1,6 @@
-"""What a job reads: real workers and a coordinator, while other jobs publish newer versions of the same dataset."""
+"""What a job reads: real workers and a coordinator, while other jobs publish newer versions of the
+same dataset.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +204,8 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
 def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_keeps(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given: a client that has looked at the warehouse, while a newer version is published and the older one removed
+    # Given: a client that has looked at the warehouse, while a newer version is published and the
+    # older one removed
     assert shop.publish(price=1) == 1
     store, vacuums = Submissions.submit, []
 
@@ -331,7 +334,9 @@ def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> Non
 
 
 def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(shop: Shop) -> None:
-    """Three are submitted before one has published: the first publishes, and a retry of each other reads its rows."""
+    """Three are submitted before one has published: the first publishes, and a retry of each other
+    reads its rows.
+    """
     jobs = [shop.submit(ADD, id=n, folder=str(shop.folder)) for n in range(3)]
     (shop.folder / "open").touch()
     views = {job: shop.ended(job) for job in jobs}
@@ -432,13 +437,16 @@ def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those
     assert ended.job.status is Status.FAILED
     text = reasons(ended)["first"]
     assert text.startswith(
-        "no dataset 'price' was published at version 1 of the warehouse, the newest one when this job was submitted. "
-        "There were: prices. Submit the job again once it is published"
+        "no dataset 'price' was published at version 1 of the warehouse, the newest one when this "
+        "job was submitted. There were: prices. Submit the job again once it is published"
     )
     assert text.endswith("(not worth a retry)")
 
     # A step may find out by itself; what it did not find counts as read.
-    look = 'name: look\ngroups: [{name: look, spark: false, steps: [{python: "shop:missing", output: made}]}]'
+    look = (
+        'name: look\ngroups: [{name: look, spark: false, steps: [{python: "shop:missing", '
+        "output: made}]}]"
+    )
     ended = shop.ended(shop.submit(look))
     assert ended.job.status is Status.FINISHED
     assert "no dataset 'taxes'" in ended.groups[0].members[0].results["said"]

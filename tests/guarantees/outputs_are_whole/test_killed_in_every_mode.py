@@ -1,8 +1,9 @@
-"""Processes are killed at every failpoint from the first staged byte to FINISHED, in each mode of an output.
+"""Processes are killed at every failpoint from the first staged byte to FINISHED, in each mode of
+an output.
 
-Readers poll all the while: in both outputs of the job they see all rows of the version before or all of the new one,
-and never FINISHED before the new one can be read. Real runners, coordinators and signals; a warehouse on local disk,
-and one on S3.
+Readers poll all the while: in both outputs of the job they see all rows of the version before or
+all of the new one, and never FINISHED before the new one can be read. Real runners, coordinators
+and signals; a warehouse on local disk, and one on S3.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from unstuck.tasks.warehouse.marker import Marker, write_marker
 pytestmark = pytest.mark.variant
 
 POINTS = [*OF_A_RUNNER, *OF_A_COORDINATOR]
-# These two are passed once: the job is alone there, so that no other job's death takes its process away.
+# These two are passed once: the job is alone there, so that no other job's death takes its process
+# away.
 ALONE = [Point.AFTER_FINISH, Point.AFTER_ENTRY]
 OUTPUTS = ("flights", "returns")
 # What must be read in the end, in each output: whose rows of which day.
@@ -65,7 +67,9 @@ class ModeCase(Case):
         return self.uri
 
     def rows(self, version: int) -> list[dict[str, int]]:
-        """How many rows of each load and day readers find in each output, at a version of the warehouse."""
+        """How many rows of each load and day readers find in each output, at a version of the
+        warehouse.
+        """
         warehouse, found = Warehouse(self.uri), []
         state = warehouse.state(version)
         for name in OUTPUTS:
@@ -78,7 +82,9 @@ class ModeCase(Case):
         return found
 
     def poll(self, place: Place) -> None:
-        """Look for the newest version, and read all of it: at once if it is a new one, else every tenth time."""
+        """Look for the newest version, and read all of it: at once if it is a new one, else every
+        tenth time.
+        """
         finished = place.store.hget(fleet.KEYS.of(self.job).job, "status") == Status.FINISHED
         found_before = self.found == "new"
         if (version := Warehouse(self.uri).head()) != self.version or len(self.looks) % 10 == 0:
@@ -89,7 +95,8 @@ class ModeCase(Case):
                 self.wrong.append(f"a mixture: {rows}")
         if self.found == "old" and (finished or found_before):
             self.wrong.append(
-                f"the old rows after {'FINISHED' if finished else 'a reader had found the new ones'}"
+                "the old rows after "
+                f"{'FINISHED' if finished else 'a reader had found the new ones'}"
             )
         self.looks.note()
         if finished and not self.ended:

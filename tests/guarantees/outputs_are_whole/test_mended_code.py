@@ -1,4 +1,5 @@
-"""A retry after the code of a step was mended: real workers with the old code, then with the new, one real coordinator.
+"""A retry after the code of a step was mended: real workers with the old code, then with the new,
+one real coordinator.
 
 Work by other code is never taken over, and each group says why it ran or did not.
 """
@@ -159,9 +160,11 @@ def test_a_retry_with_a_mended_spec_takes_over_the_groups_that_did_not_change(sh
 
 @pytest.mark.variant
 def test_a_retry_with_another_parameter_takes_over_what_did_not_read_it(shop: Shop) -> None:
-    # Given: groups of which one gets the rate, one looks at the price, one reads neither; and two that made nothing
+    # Given: groups of which one gets the rate, one looks at the price, one reads neither; and two
+    # that made nothing
     plain = "spark: false"
-    fresh = "spark: false, fresh: true"  # what one looks at counts for the others of the job in its process, too
+    # What one looks at counts for the others of the job in its process, too.
+    fresh = "spark: false, fresh: true"
     spec = f"""
 name: prices
 defaults: {{retry: {{max: 0}}}}
@@ -210,11 +213,13 @@ groups:
 def test_what_a_group_looked_at_counts_for_the_next_one_of_the_job_in_its_process(
     shop: Shop,
 ) -> None:
-    # Given: two groups, of which the second reads what the first has kept for their job, such as a connection
+    # Given: two groups, of which the second reads what the first has kept for their job, such as a
+    # connection
     (shop.folder / "keeping.py").write_text(
         "import pyarrow as pa\nkept = {}\n"
         "def one(spark, ctx):\n    job = ctx.token.partition('/')[0]\n"
-        "    if job not in kept:\n        kept[job] = ctx.params['url']\n    return pa.table({'url': [kept[job]]})\n"
+        "    if job not in kept:\n        kept[job] = ctx.params['url']\n    return "
+        "pa.table({'url': [kept[job]]})\n"
         "def broken(spark, ctx):\n    assert ctx.params['url'] == 2\n"
     )
     step = '{python: "keeping:one"'
@@ -252,7 +257,8 @@ def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
 def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts(
     shop: Shop,
 ) -> None:
-    # Given: a runner that has imported a module for another step, before the module is mended on disk
+    # Given: a runner that has imported a module for another step, before the module is mended on
+    # disk
     shop.deploy(price=-1)
     rates = shop.folder / "rates.py"
     rates.write_text(f"import shop.price\n{rates.read_text()}")
@@ -270,8 +276,8 @@ def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts
     with shop.running():
         again = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id)
 
-    # Then: no restart was needed, and other workers find the same code. A runner that waited for its next offer while
-    # the code was mended has given that offer back, which is no failure.
+    # Then: no restart was needed, and other workers find the same code. A runner that waited for
+    # its next offer while the code was mended has given that offer back, which is no failure.
     assert (ended.job.status, again.job.status) == (Status.FINISHED, Status.FINISHED)
     assert [view.groups[0].members[0].failures for view in (ended, again)] == [0, 0]
     assert again.groups[0].members[0].attempt == 1

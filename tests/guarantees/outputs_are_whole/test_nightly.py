@@ -1,4 +1,6 @@
-"""A month of nightly loads through real workers and a coordinator: one dataset by partitions, one by appending."""
+"""A month of nightly loads through real workers and a coordinator: one dataset by partitions, one
+by appending.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def test_a_load_for_each_day_of_a_month(
         coordinator_processes(tmp_path, environ) as coordinators,
     ):
         coordinators.tend(1)
-        # All at once, as after a weekend on which nothing ran: in any order, each night counts once.
+        # All at once, as after a weekend on which nothing ran: in any order, each night counts
+        # once.
         jobs = [
             client.submit(spec.with_params({"day": day}), key=f"nightly-{day}").id for day in DAYS
         ]

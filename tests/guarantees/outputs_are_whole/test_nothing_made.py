@@ -1,4 +1,5 @@
-"""Where nothing was made, nothing is marked: a group without outputs, results and fork values leaves no file.
+"""Where nothing was made, nothing is marked: a group without outputs, results and fork values
+leaves no file.
 
 A retry knows all the same what it did, from the record of the job that it retries.
 """

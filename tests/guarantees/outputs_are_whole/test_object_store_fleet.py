@@ -1,4 +1,6 @@
-"""A fleet on S3: a publish that is aborted, work that a retry takes over, staging that is swept; what readers find."""
+"""A fleet on S3: a publish that is aborted, work that a retry takes over, staging that is swept;
+what readers find.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ class Lake:
         return wait_until(over, 60, f"the end of {job}")
 
     def read(self, name: str, version: int | None = None) -> list[int]:
-        """What all readers find, each with its own client of the store, which reads the environment."""
+        """What all readers find, each with its own client of the store, which reads the
+        environment.
+        """
         paths = published_files(self.uri, name, version)
         first, *others = [reader(paths) for reader in READERS]
         assert others == [first] * len(others)
@@ -196,7 +200,8 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
     finally:
         psutil.Process(pid).resume()
 
-    # Then: one entry stands, the status agrees with it, and so do readers, also when the publisher goes on
+    # Then: one entry stands, the status agrees with it, and so do readers, also when the publisher
+    # goes on
     kind, n = ("abort", 0) if point is Point.BEFORE_ENTRY else ("package", 1)
     assert ended.status is (Status.CANCELED if kind == "abort" else Status.FINISHED)
     after = lake.submit(2)
@@ -209,7 +214,8 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
 
 @pytest.mark.variant
 def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: Lake) -> None:
-    # Given: a job of which the first group succeeded, and the second failed after it had staged rows
+    # Given: a job of which the first group succeeded, and the second failed after it had staged
+    # rows
     failed = lake.submit(7)
     assert lake.ended(failed).job.status is Status.FAILED
     assert {group: len(names) for group, names in lake.staged(failed).items()} == {

@@ -1,4 +1,6 @@
-"""A job replaces no dataset of another job without a word: submits, retries and schedules look at its owner."""
+"""A job replaces no dataset of another job without a word: submits, retries and schedules look at
+its owner.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rules and expectations on a real fleet: an output that breaks them does not appear, nor what is beside it."""
+"""Rules and expectations on a real fleet: an output that breaks them does not appear, nor what is
+beside it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Staging of jobs that have ended is removed when nobody can need it, and never before. Real Valkey, real folders."""
+"""Staging of jobs that have ended is removed when nobody can need it, and never before.
+
+Real Valkey, real folders.
+"""
 
 from __future__ import annotations
 
@@ -462,7 +465,9 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
+    """It knows an older head of the log than the one beside it, which does not mean that the log
+    was set back.
+    """
     coordinator = make_coordinator(
         collecting=Background(1, "staging-collector", term=0.0, beside=3)
     )
@@ -558,7 +563,9 @@ def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_ope
 def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(
     coordinator: Coordinator,
 ) -> None:
-    """A retry published what it took over from the job that had failed, and a newer version has replaced it since."""
+    """A retry published what it took over from the job that had failed, and a newer version has
+    replaced it since.
+    """
 
     def cleaned() -> Vacuumed:
         warehouse = Warehouse(coordinator.settings.warehouse)
@@ -566,7 +573,8 @@ def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(
         newest = warehouse.existing_entry(warehouse.head()).at
         return vacuum(warehouse, needed, keep=1, before=newest + 1)
 
-    # Given: a job that failed after its first group, and a retry of it that published what that group had made
+    # Given: a job that failed after its first group, and a retry of it that published what that
+    # group had made
     job = coordinator.submit(group("out"), group("last", "out"), publish=["out"])
     coordinator.read()
     out = work(coordinator, coordinator.offers()[0])
@@ -580,7 +588,8 @@ def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(
     finished(coordinator)
     file = f"{out.staging}/out/part-0.parquet"
 
-    # When: a vacuum keeps the newest version alone. Then: another retry may take that file over, so it stays
+    # When: a vacuum keeps the newest version alone. Then: another retry may take that file over, so
+    # it stays
     told = cleaned()
     assert (told.files, told.kept) == (0, 1)
     assert stands(coordinator, file)

@@ -1,4 +1,6 @@
-"""A warehouse that goes away in the middle of things, as a mount does: nothing counts that was done anywhere else."""
+"""A warehouse that goes away in the middle of things, as a mount does: nothing counts that was done
+anywhere else.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @dataclass
 class Gated:
-    """An attempt whose step waits for a word, in a warehouse that the test takes away and brings back."""
+    """An attempt whose step waits for a word, in a warehouse that the test takes away and brings
+    back.
+    """
 
     store: redis.Redis
     folder: Path

@@ -1,4 +1,6 @@
-"""Columns on a real fleet: declared types, columns without one, and what is refused in the attempt that made it."""
+"""Columns on a real fleet: declared types, columns without one, and what is refused in the attempt
+that made it.
+"""
 
 from __future__ import annotations
 
@@ -192,9 +194,9 @@ def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not
     )
     assert code == "OUTPUT_INVALID"
     assert (
-        "the column amount is to be int, and holds the double 2.5, which cannot be cast without loss"
-        in text
-    )
+        "the column amount is to be int, and holds the double 2.5, which cannot be cast without "
+        "loss"
+    ) in text
     assert "Row 2 of 2: id = 2, amount = 2.5" in text
     assert len(given.rows()) == 4
 
@@ -240,7 +242,7 @@ def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known
     assert given.rows("sums") == [(0, 0, 2 if known else 0)]
 
 
-# -- what a runner knows, without a fleet -----------------------------------------------------------------------
+# -- what a runner knows, without a fleet ----------------------------------------------------------
 
 
 class Log:
@@ -330,7 +332,9 @@ def test_a_step_that_catches_the_refusal_does_not_publish_the_rest(tmp_path: Pat
 
 
 def test_a_dataset_with_an_open_column_is_read_as_one(tmp_path: Path) -> None:
-    """Also by ``ctx.published``: the columns are those of the schema, in its order, whatever a file holds."""
+    """Also by ``ctx.published``: the columns are those of the schema, in its order, whatever a file
+    holds.
+    """
     log = Log(tmp_path)
     for x in (pa.nulls(1), pa.array(["a"]), pa.nulls(1)):
         log.publish(pa.table({"x": x, "id": [1]}), APPEND)
@@ -340,7 +344,7 @@ def test_a_dataset_with_an_open_column_is_read_as_one(tmp_path: Path) -> None:
     assert table.schema.field("x").type == pa.string()
 
 
-# -- the spec ---------------------------------------------------------------------------------------------------
+# -- the spec --------------------------------------------------------------------------------------
 
 
 def spec(**output: Any) -> JobSpec:

@@ -1,4 +1,6 @@
-"""Configuration of a worker (``${env:NAME}``) is ordinary text: it may stand in data, and nothing is made of it."""
+"""Configuration of a worker (``${env:NAME}``) is ordinary text: it may stand in data, and nothing
+is made of it.
+"""
 
 from __future__ import annotations
 

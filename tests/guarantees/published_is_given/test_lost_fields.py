@@ -1,6 +1,8 @@
-"""A record that has lost a field: a real runner, real scripts on a real Valkey, one field deleted from each job.
+"""A record that has lost a field: a real runner, real scripts on a real Valkey, one field deleted
+from each job.
 
-The functions of the steps have defaults, so an order that lacks something makes other rows instead of an error.
+The functions of the steps have defaults, so an order that lacks something makes other rows instead
+of an error.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class Lost:
         def all_ended() -> bool:
             if left := [job for job in jobs.values() if not self.ended(job)]:
                 self.redis.zadd(self.coordinator.keys.due, dict.fromkeys(left, 0), xx=True)
-                # Turns are faster than the second for which a coordinator trusts what it has read of a job.
+                # Turns are faster than the second for which a coordinator trusts what it has read
+                # of a job.
                 self.coordinator.reconciler.cache.clear()
                 self.turn()
             return not left
@@ -129,7 +132,9 @@ def offered(lost: Lost, jobs: list[str]) -> None:
 
 
 def half_done(lost: Lost, jobs: list[str]) -> None:
-    """One group has succeeded, the user has skipped another one, and the members of a fork stand ready."""
+    """One group has succeeded, the user has skipped another one, and the members of a fork stand
+    ready.
+    """
     lost.coordinator.read()
     for job in jobs:
         lost.coordinator.client.pause(job)
@@ -151,8 +156,8 @@ def test_a_job_that_has_lost_a_field_ends_with_the_right_rows_or_is_halted_with_
     tmp_path: Path,
     come_to: Callable[[Lost, list[str]], None],
 ) -> None:
-    # A turn may take seconds on a busy machine. Three short periods without a sweep would count as an outage each time,
-    # after which no lease lapses for a while.
+    # A turn may take seconds on a busy machine. Three short periods without a sweep would count as
+    # an outage each time, after which no lease lapses for a while.
     coordinator = make_coordinator(dispatch_timeout=0.3, sweep_every=60.0)
     (tmp_path / "lost.py").write_text(STEPS)
     environ = {"PYTHONPATH": f"{tmp_path}:{PYTHONPATH}"}

@@ -1,4 +1,6 @@
-"""Real workers whose code changes on disk: no step runs as it was before, and no replacement is charged to a group."""
+"""Real workers whose code changes on disk: no step runs as it was before, and no replacement is
+charged to a group.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def price(spark, ctx, base=1{more}):
 
 
 class Shop:
-    """A project with a package of steps, a module that stands beside it, and a worker that runs its steps."""
+    """A project with a package of steps, a module that stands beside it, and a worker that runs its
+    steps.
+    """
 
     def __init__(self, client: redis.Redis, url: str, folder: Path) -> None:
         self.client, self._url, self._folder = client, url, folder
@@ -145,7 +149,9 @@ def test_a_file_that_changes_all_the_time_holds_up_no_work(shop: Shop) -> None:
 
 
 def test_code_that_could_not_be_imported_is_read_anew(shop: Shop) -> None:
-    """Its digest stood for the code that ran after the next deploy: in `unstuck fleet`, and in the marker."""
+    """Its digest stood for the code that ran after the next deploy: in `unstuck fleet`, and in the
+    marker.
+    """
 
     def shown() -> str:
         return next(
@@ -159,7 +165,8 @@ def test_code_that_could_not_be_imported_is_read_anew(shop: Shop) -> None:
         assert outcome.failure.code == "STEP_NOT_FOUND"
         broken = wait_until(shown, 30, "the fleet to show the code that was looked at")
         changed = shop.deploy("base").stat().st_ctime
-        # A runner that looks right after a change cannot tell which came first, so it is replaced after its job.
+        # A runner that looks right after a change cannot tell which came first, so it is replaced
+        # after its job.
         wait_until(lambda: time.time() > changed + 0.1, 10, "the change to be old")
         (runner,) = worker.runners
         assert shop.runs()["pid"] == runner.pid, "it has loaded nothing that changed"

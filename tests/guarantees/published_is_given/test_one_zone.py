@@ -1,4 +1,6 @@
-"""One time zone for a whole fleet: a second one is refused before anything runs, and `show` tells which it was."""
+"""One time zone for a whole fleet: a second one is refused before anything runs, and `show` tells
+which it was.
+"""
 
 from __future__ import annotations
 

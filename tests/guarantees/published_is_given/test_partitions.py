@@ -1,4 +1,6 @@
-"""Partitions on a real fleet: a load replaces the partitions that it may replace, and no row of another one goes."""
+"""Partitions on a real fleet: a load replaces the partitions that it may replace, and no row of
+another one goes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warn
         {SECOND: 19, "2013-01-03": 5, FOURTH: 100},
     )
 
-    warning = "partitions of flights have lost more than half of their rows: day=2013-01-02: 1,931 → 19 rows"
+    warning = (
+        "partitions of flights have lost more than half of their rows: day=2013-01-02: "
+        "1,931 "
+        "→ 19 rows"
+    )
     job = done.job.id
     for command in (("show", job), ("watch", job), ("events", job)):
         assert warning in " ".join(days.told(*command).split()), command
@@ -126,7 +132,8 @@ def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
     ]
     assert "outside partitions 19" in days.told("show", done.job.id)
 
-    # All that was rejected of a load goes with the next load of its day; what was rejected of another load stays.
+    # All that was rejected of a load goes with the next load of its day; what was rejected of
+    # another load stays.
     assert days.load("2013-01-05", 10, {SECOND: 1}, **reject).job.status is Status.FINISHED
     assert days.load(FOURTH, 10, **reject).job.status is Status.FINISHED
     assert days.rows("flights__rejected") == {SECOND: 1}
@@ -203,7 +210,8 @@ def test_what_a_load_has_erased_is_published_again(days: Days) -> None:
     assert "restore of version 1 by anna" in " ".join(history.split())
     assert "reason=late rows" in " ".join(history.split())
 
-    # The rows of the fourth day come back with its load, now with the partitions that it may replace.
+    # The rows of the fourth day come back with its load, now with the partitions that it may
+    # replace.
     named: dict[str, Any] = {"partitions": {"day": ":day"}, "outside": "append"}
     assert days.load(FOURTH, 100, {SECOND: 19}, **named).job.status is Status.FINISHED
     assert days.rows() == {SECOND: 1950, FOURTH: 100}

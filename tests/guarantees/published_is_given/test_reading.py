@@ -89,7 +89,9 @@ def test_a_column_that_does_not_part_the_files_is_refused(parted: Warehouse) -> 
 def test_where_is_refused_if_any_file_is_not_partitioned_by_its_columns(
     parted: Warehouse, partition: dict[str, str | None], read: Callable[..., Any]
 ) -> None:
-    """A later file may hold matching rows without a partition that says so: skipping it would lose rows."""
+    """A later file may hold matching rows without a partition that says so: skipping it would lose
+    rows.
+    """
     path = "_staging/later/unparted.parquet"
     table = pa.table({"day": pa.array([date(2026, 1, 2)], pa.date32()), "n": [60], "late": [True]})
     pq.write_table(table, _made(parted, path))

@@ -146,7 +146,9 @@ def test_two_runners_that_claim_at_once_are_on_one_version(coordinator: Coordina
 
 
 def rolled_back(coordinator: Coordinator, job: str) -> Callable[[], None]:
-    """Forgets what happens between this call and the call of what it answers, as a rollback of Redis does."""
+    """Forgets what happens between this call and the call of what it answers, as a rollback of
+    Redis does.
+    """
     of, queue = coordinator.keys.of(job), coordinator.keys.ready("light")
     before = {key: coordinator.redis.dump(key) for key in (of.attempts, of.versions, queue)}
 
@@ -323,7 +325,9 @@ def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) ->
 def test_a_version_says_what_made_it_and_a_retry_on_another_python_does_the_work_again(
     redis_server: RedisServer, coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """Real runners; the second says that it has another Python, which would need packages of its own."""
+    """Real runners; the second says that it has another Python, which would need packages of its
+    own.
+    """
     (tmp_path / "made.py").write_text(
         "import pyarrow as pa\n"
         "def rows(spark, ctx):\n    return pa.table({'n': [1]})\n"

@@ -1,4 +1,6 @@
-"""A place where the second of two creates is not refused: nothing is taken in for it, run on it or published to it."""
+"""A place where the second of two creates is not refused: nothing is taken in for it, run on it or
+published to it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ Through = Callable[[Gateway], None]
 
 @pytest.fixture
 def gateway(s3_server: S3Server) -> Iterator[Gateway]:
-    """Another endpoint of the same buckets. It ignores If-None-Match until a test says otherwise."""
+    """Another endpoint of the same buckets.
+
+    It ignores If-None-Match until a test says otherwise.
+    """
     with s3_gateway(s3_server, ignores_conditions=True) as gateway:
         yield gateway
 
@@ -167,7 +172,10 @@ def test_a_place_that_was_tried_costs_no_request_more_than_the_one_that_reads_th
     Warehouse(f"{bucket}/w").check_id(known)
     assert gateway.requests[tried:] == [("GET", gateway.requests[0][1])]
     # A process that did not try it itself reads the note, once.
-    program = f"from unstuck.tasks.warehouse.log import Warehouse; Warehouse('{bucket}/w').check_id('{known}')"
+    program = (
+        "from unstuck.tasks.warehouse.log import Warehouse; "
+        f"Warehouse('{bucket}/w').check_id('{known}')"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)
     assert [method for method, _ in gateway.requests[tried + 1 :]] == ["GET", "HEAD"]
 

@@ -1,4 +1,6 @@
-"""A parameter that has no effect is told: by validate and submit where that can be known, and in the attempt's log."""
+"""A parameter that has no effect is told: by validate and submit where that can be known, and in
+the attempt's log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``validate`` finds what it can without Redis and without running a step: each problem once, in its place."""
+"""``validate`` finds what it can without Redis and without running a step: each problem once, in
+its place.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +47,34 @@ groups:
   - {name: fine, needs: [orders], steps: [{python: "shop:fine", output: t}], retry: {max: -1}}
 """
 TOLD = [
-    "bad.yaml:4:37: groups[0].steps[0].python: BAD_STEP_CALL: shop:load does not take dya, which the step gives it",
-    "bad.yaml:5:45: groups[1].steps[0]: shop:price reads the input 'order', which no need and no input gives; "
-    "did you mean 'orders'?",
-    "bad.yaml:5:54: groups[1].steps[0].python: BAD_STEP_CALL: shop:price needs base; the step has day",
-    "bad.yaml:5:76: groups[1].steps[0].output: shop:price neither returns a value nor writes to ctx.output('prices'); "
-    "did you mean 'pricess'?",
+    (
+        "bad.yaml:4:37: groups[0].steps[0].python: BAD_STEP_CALL: shop:load does not take dya, "
+        "which the step gives it"
+    ),
+    "bad.yaml:5:45: groups[1].steps[0]: shop:price reads the input 'order', which no need and no "
+    "input gives; did you mean 'orders'?",
+    (
+        "bad.yaml:5:54: groups[1].steps[0].python: BAD_STEP_CALL: shop:price needs base; the step "
+        "has day"
+    ),
+    "bad.yaml:5:76: groups[1].steps[0].output: shop:price neither returns a value nor writes to "
+    "ctx.output('prices'); did you mean 'pricess'?",
     "bad.yaml:6:35: groups[2].steps[0].python: STEP_NOT_FOUND: nowhere:load cannot be imported",
     "bad.yaml:7:35: groups[3].steps[0].python: STEP_NOT_FOUND: shop:lod cannot be imported",
     "bad.yaml:9:21: groups[4].needs[1]: unknown group 'unknown'",
-    "bad.yaml:13: groups[4].steps[0].sql: line 2, column 37 of the statement: Syntax error at or near 'AND'",
-    "bad.yaml:15:20: groups[4].steps[1].sql_file: line 3, column 6 of q.sql: Syntax error at or near 'a'",
+    (
+        "bad.yaml:13: groups[4].steps[0].sql: line 2, column 37 of the statement: Syntax error at "
+        "or near 'AND'"
+    ),
+    (
+        "bad.yaml:15:20: groups[4].steps[1].sql_file: line 3, column 6 of q.sql: Syntax error at "
+        "or near 'a'"
+    ),
     "bad.yaml:16:15: groups[4].steps[2].sql: several statements in one step",
-    "bad.yaml:17:15: groups[4].steps[3].sql: what begins in line 1, column 8 of the statement is not closed: 'a",
+    (
+        "bad.yaml:17:15: groups[4].steps[3].sql: what begins in line 1, column 8 of the statement "
+        "is not closed: 'a"
+    ),
     "bad.yaml:18:91: groups[5].retry.max: expected 0 or more, not the number -1",
 ]
 SPARK_TAKES = """\

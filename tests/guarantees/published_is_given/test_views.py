@@ -1,4 +1,6 @@
-"""The views for BI tools show the rows, names and types that are published, in a real DuckDB and a real Spark."""
+"""The views for BI tools show the rows, names and types that are published, in a real DuckDB and a
+real Spark.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,10 @@ def test_the_kept_views_show_each_publish_until_they_are_removed(unstuck: Fixtur
 
 
 def entry(n: int) -> Entry:
-    schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
+    schema = (
+        '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, '
+        '"metadata": {}}]}'
+    )
     change = {
         "orders": Change("replace", [DataFile(f"_staging/j/{n}.parquet", 1, 100)], [], 1, schema)
     }
@@ -212,7 +217,10 @@ def test_names_that_differ_in_case_alone_and_delta_tables_are_told_or_read_there
     tmp_path: Path,
 ) -> None:
     storage = Files(str(tmp_path))
-    schema = '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}'
+    schema = (
+        '{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, '
+        '"metadata": {}}]}'
+    )
     one = DatasetState([], schema, 1, 1e9, "job", "orders")
     table = DatasetState([], schema, 1, 1e9, "job", "orders", table="/lake/it's")
     for kind, read in (

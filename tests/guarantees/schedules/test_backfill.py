@@ -89,7 +89,10 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
 
 
 def backfill_and_forget(coordinator: Coordinator, redo: Redo) -> list[str]:
-    """Backfill two ticks, and let retention remove their jobs. Returns the keys of the jobs, all of which published."""
+    """Backfill two ticks, and let retention remove their jobs.
+
+    Returns the keys of the jobs, all of which published.
+    """
     published: list[str] = []
     given = coordinator.client.schedules.backfill(
         "hourly", tick_text(BEGIN), tick_text(BEGIN + HOUR), redo=redo

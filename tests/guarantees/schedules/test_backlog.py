@@ -1,4 +1,6 @@
-"""The backlog of a schedule is what its streams have unread, whatever the schedule does; nobody waits for a mount."""
+"""The backlog of a schedule is what its streams have unread, whatever the schedule does; nobody
+waits for a mount.
+"""
 
 from __future__ import annotations
 

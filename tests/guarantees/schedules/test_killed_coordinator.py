@@ -1,4 +1,6 @@
-"""A tick whose coordinator was killed begins within the lock's term, however seldom the fleet sweeps."""
+"""A tick whose coordinator was killed begins within the lock's term, however seldom the fleet
+sweeps.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SPEC = {"name": "ticking", "schedule": {}, "groups": [group("a")]}
 def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is_over(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path, point: Point
 ) -> None:
-    """The next coordinator starts before that end, so only at its first look could a sweep have found the tick."""
+    """The next coordinator starts before that end, so only at its first look could a sweep have
+    found the tick.
+    """
     seldom = {"sweep_every": 1200.0, "report_idle": 1200.0}
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path), lock_ttl=2.0, **seldom)
     environ = {

@@ -1,4 +1,6 @@
-"""Of what happens to a schedule, or to a job that is expected, somebody is told once, with the commit that it is of."""
+"""Of what happens to a schedule, or to a job that is expected, somebody is told once, with the
+commit that it is of.
+"""
 
 from __future__ import annotations
 
@@ -305,7 +307,9 @@ def test_a_coordinator_that_dies_while_it_submits_tells_nothing_of_what_was_not_
 
 
 def look(coordinator: Coordinator) -> None:
-    """Look once more, in as many turns as it takes to look at all jobs; each looks at one or more."""
+    """Look once more, in as many turns as it takes to look at all jobs; each looks at one or
+    more.
+    """
     coordinator.clock.skip(expected_jobs.LOOK_EVERY)
     for _ in range(2 + len(coordinator.client.jobs(limit=None))):
         coordinator.expected.run()

@@ -350,7 +350,9 @@ def test_the_first_run_of_a_tick_does_not_publish_beside_its_retry_after_a_rollb
 def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at_its_time(
     coordinator: Coordinator,
 ) -> None:
-    """The clock of Redis was a day ahead for a moment; a person lets the schedule count from now again."""
+    """The clock of Redis was a day ahead for a moment; a person lets the schedule count from now
+    again.
+    """
     schedules = coordinator.schedule_store
     coordinator.client.schedules.set(
         {**spec(every="24h", keep_runs=1), "outputs": {"out": {"mode": "append"}}}
@@ -768,7 +770,8 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
             schedules.command_backfill("ticking", BackfillCommand.CANCEL)
         else:
             schedules.command("ticking", ScheduleCommand(given))
-        # Its submit hangs before the fence, for as long as it likes: the schedule is decided meanwhile.
+        # Its submit hangs before the fence, for as long as it likes: the schedule is decided
+        # meanwhile.
         coordinator.schedules.decide("ticking")
 
     once, submit = Once(overtake, [Point.BEFORE_SUBMIT]), Submissions.submit

@@ -1,4 +1,6 @@
-"""An app meets no error of redis-py: each trouble of Redis is one sentence, the one that the command line says too."""
+"""An app meets no error of redis-py: each trouble of Redis is one sentence, the one that the
+command line says too.
+"""
 
 from __future__ import annotations
 

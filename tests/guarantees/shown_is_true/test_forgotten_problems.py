@@ -40,7 +40,9 @@ class Notifying:
         )
 
     def received(self) -> list[str]:
-        """Look for forgotten problems, send what waits, and return the events that the receiver has."""
+        """Look for forgotten problems, send what waits, and return the events that the receiver
+        has.
+        """
         self._forgotten.look()
         self._outbox.spread()
         while self._sender.send_next("ops"):

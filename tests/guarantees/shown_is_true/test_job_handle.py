@@ -1,4 +1,6 @@
-"""A job that is written in Python, submitted, awaited and read through its handle, on a real worker and coordinator."""
+"""A job that is written in Python, submitted, awaited and read through its handle, on a real worker
+and coordinator.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Promise 5, of listings: whatever changes meanwhile, no job is missing, shown twice, or seen to come back to life."""
+"""Promise 5, of listings: whatever changes meanwhile, no job is missing, shown twice, or seen to
+come back to life.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ CLAIMED = 40
 
 
 class Lister:
-    """Lists all jobs again and again on a connection of its own, and keeps what was wrong with what it saw."""
+    """Lists all jobs again and again on a connection of its own, and keeps what was wrong with what
+    it saw.
+    """
 
     def __init__(self, coordinator: Coordinator, ids: set[str]) -> None:
         self._client = Client(
@@ -37,7 +41,8 @@ class Lister:
     def look(self) -> None:
         whole = self._client.jobs(limit=None)
         self._check("the list", whole)
-        # The indexes of all statuses together: a job that moves between two of them is in one of them at any moment.
+        # The indexes of all statuses together: a job that moves between two of them is in one of
+        # them at any moment.
         self._check("the list by status", self._client.jobs(status=list(Status), limit=None))
         for job in whole:
             self.seen[job.status] += 1
@@ -90,7 +95,8 @@ def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(
     thread = threading.Thread(target=list_on)
     thread.start()
     try:
-        # One command after the other, while the coordinator takes them in: as a fleet does it, on one machine.
+        # One command after the other, while the coordinator takes them in: as a fleet does it, on
+        # one machine.
         for number, job in enumerate(jobs):
             coordinator.client.cancel(job)
             if number % 10 == 9:

@@ -1,4 +1,6 @@
-"""A step may configure logging as code does that runs alone: it costs no attempt, and hides nothing of one."""
+"""A step may configure logging as code does that runs alone: it costs no attempt, and hides nothing
+of one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SAID = ("said by the step", "said by a library", "printed by the step")
 def ran(
     store: redis.Redis, server: RedisServer, folder: Path, *steps: str
 ) -> list[tuple[Outcome, str]]:
-    """Outcome and log of the first attempt of each, one after the other on one runner. ``a b``: two steps of one."""
+    """Outcome and log of the first attempt of each, one after the other on one runner. ``a b``: two
+    steps of one.
+    """
     offers = [
         fleet.make_offer(
             *(store, folder / "warehouse", f"job{n}"),

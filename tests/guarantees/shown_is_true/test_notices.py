@@ -1,4 +1,6 @@
-"""Guarantee 61: every change that a rule names is told at least once, with one id, and only what was committed."""
+"""Guarantee 61: every change that a rule names is told at least once, with one id, and only what
+was committed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A secret reaches the step that the spec gave it to, and nothing else; what is data is never resolved."""
+"""A secret reaches the step that the spec gave it to, and nothing else; what is data is never
+resolved.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PARAMS = {"password": "${secret:PW}"}
 
 
 class Ran:
-    """What became of one attempt each: the outcome, its log, and what the runner wrote to its own streams."""
+    """What became of one attempt each: the outcome, its log, and what the runner wrote to its own
+    streams.
+    """
 
     def __init__(self, outcomes: list[Outcome], logs: list[str], own: str, warehouse: Path) -> None:
         self.outcomes = outcomes
@@ -141,11 +145,17 @@ def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_
     [
         (
             "column",
-            "OUTPUT_INVALID False the output o has the value of ${secret:NAME} in the name or the metadata of a column",
+            (
+                "OUTPUT_INVALID False the output o has the value of ${secret:NAME} in the name or "
+                "the metadata of a column"
+            ),
         ),
         (
             "nested_column",
-            "OUTPUT_INVALID False the output o has the value of ${secret:NAME} in the name or the metadata of a column",
+            (
+                "OUTPUT_INVALID False the output o has the value of ${secret:NAME} in the name or "
+                "the metadata of a column"
+            ),
         ),
         ("named", "OUTPUT_INVALID False an output has the value of ${secret:NAME} in its name"),
     ],

@@ -1,4 +1,6 @@
-"""Promises 5 and 6: what is shown is true, a terminal state is published last, outputs are whole or absent."""
+"""Promises 5 and 6: what is shown is true, a terminal state is published last, outputs are whole or
+absent.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write
 def staged(
     coordinator: Coordinator, offer: Offer, output: str, rows: int = 3, runner: str = "runner1"
 ) -> Outcome:
-    """What a runner leaves behind before it finishes: a data file and the marker that vouches for it."""
+    """What a runner leaves behind before it finishes: a data file and the marker that vouches for
+    it.
+    """
     token = offer.held_by(runner)
     files = Files(coordinator.settings.warehouse)
     path = f"{token.staging}/{output}/part-0.parquet"
@@ -45,7 +49,9 @@ def staged(
 
 
 def to_publish(coordinator: Coordinator) -> str:
-    """A job whose only group has staged its output and is done; it is published when it is decided next."""
+    """A job whose only group has staged its output and is done; it is published when it is decided
+    next.
+    """
     job = coordinator.submit(group("make"))
     coordinator.read()
     (offer,) = coordinator.offers()
@@ -57,7 +63,9 @@ def to_publish(coordinator: Coordinator) -> str:
 def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
     make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
-    """An observer that polls as fast as it can, in a process of its own, of jobs that end in each way."""
+    """An observer that polls as fast as it can, in a process of its own, of jobs that end in each
+    way.
+    """
     coordinator = make_coordinator()
     settings = coordinator.settings
     wanted = [*ENDS] * 10

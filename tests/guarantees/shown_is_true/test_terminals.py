@@ -1,4 +1,6 @@
-"""Promise 5, of terminals: no text that anybody could write moves the cursor, names a window or turns the direction."""
+"""Promise 5, of terminals: no text that anybody could write moves the cursor, names a window or
+turns the direction.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def obeyed(text: str) -> set[str]:
 
 @pytest.fixture
 def cli(coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path) -> Cli:
-    """Everything that anybody may write holds the text: a column, a job, a host, a reason, a label, a dead letter."""
+    """Everything that anybody may write holds the text: a column, a job, a host, a reason, a label,
+    a dead letter.
+    """
     warehouse = tmp_path / "warehouse"
     log = Warehouse(str(warehouse))
     log.ensure_id()

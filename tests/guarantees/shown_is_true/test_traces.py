@@ -1,4 +1,6 @@
-"""Traces of ended jobs: made from the event log, sent by one coordinator, at least once, with the same ids."""
+"""Traces of ended jobs: made from the event log, sent by one coordinator, at least once, with the
+same ids.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Alter, skip, rerun and retry: what a person may still change of a job that has begun, and what stays as it was."""
+"""Alter, skip, rerun and retry: what a person may still change of a job that has begun, and what
+stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def retrying(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, Offe
     return job, offers
 
 
-# ---- alter ---------------------------------------------------------------------------------------------------------
+# ---- alter
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are_left_alone(
@@ -137,7 +140,9 @@ def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> 
 def test_a_group_keeps_having_steps_and_a_join_keeps_having_none(
     coordinator: Coordinator, value: list[Any] | None
 ) -> None:
-    """Runners would have the old steps all the same, and what comes after would read what comes before."""
+    """Runners would have the old steps all the same, and what comes after would read what comes
+    before.
+    """
     job = coordinator.submit(
         group("first"), group("bad", "first", retry=RETRY), join("join", "bad")
     )
@@ -167,9 +172,9 @@ def test_a_parameter_that_gives_a_fork_its_members_never_changes(coordinator: Co
     refused = coordinator.client.alter(job, {"params.days": [1, 2, 3], "params.other": 2})
     assert refused.answer == "REFUSED"
     assert (
-        "the members of the fork each come from a parameter, and for_each is part of the job's shape"
-        in refused.text
-    )
+        "the members of the fork each come from a parameter, and for_each is part of the job's "
+        "shape"
+    ) in refused.text
     assert coordinator.show(job).job.revision == 0
     coordinator.client.alter(job, {"params.other": 2})
     assert coordinator.show(job).job.revision == 1
@@ -204,7 +209,9 @@ def test_what_could_not_be_read_back_is_refused_and_the_job_stays_as_it_was(
 
 
 def test_the_event_of_an_alter_has_its_values_as_they_were_given(coordinator: Coordinator) -> None:
-    """The script that writes it has 14 digits for a number, and one table for empty lists and mappings."""
+    """The script that writes it has 14 digits for a number, and one table for empty lists and
+    mappings.
+    """
     values = {
         "id": 9007199254740993,
         "share": 0.12345678901234567,
@@ -368,7 +375,8 @@ def test_the_event_says_who_altered_what_and_why(coordinator: Coordinator) -> No
     assert (alteration.by, alteration.reason) == ("ann", "rotated")
 
 
-# ---- skip and rerun ------------------------------------------------------------------------------------------------
+# ---- skip and rerun
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_skipped_group_never_runs_and_what_comes_after_goes_by_its_rule(
@@ -542,7 +550,8 @@ def test_a_wide_rerun_is_cut_into_commits_and_ends_well(coordinator: Coordinator
     assert coordinator.drive(job) is Status.FINISHED
 
 
-# ---- retry ---------------------------------------------------------------------------------------------------------
+# ---- retry
+# ---------------------------------------------------------------------------------------------------------
 
 
 def failed_job(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, str]]:

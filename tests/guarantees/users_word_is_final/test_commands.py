@@ -391,7 +391,9 @@ def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
 def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
     make_coordinator: Callable[..., Coordinator], given: Command, first: str
 ) -> None:
-    """A publisher frozen inside publishing: exactly one of package and ABORT stands, and the status agrees."""
+    """A publisher frozen inside publishing: exactly one of package and ABORT stands, and the status
+    agrees.
+    """
     coordinator = make_coordinator()
     job = to_publish(coordinator)
     publish = coordinator.warehouses.publish

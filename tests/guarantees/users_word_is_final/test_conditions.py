@@ -84,7 +84,9 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_job_with_the_reason(
 def test_a_condition_that_held_is_kept_by_the_store(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
-    """c waits for room while b records what would make its condition false, and coordinators come and go."""
+    """c waits for room while b records what would make its condition false, and coordinators come
+    and go.
+    """
     coordinator = make_coordinator()
     coordinator.submit(
         *(

@@ -1,4 +1,6 @@
-"""``UNSTUCK_DURABILITY``: what is answered as stored is as durable as was asked, whichever connection answers."""
+"""``UNSTUCK_DURABILITY``: what is answered as stored is as durable as was asked, whichever
+connection answers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ JOB = {
 def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WAIT speaks of what its own connection has written, and threads share the connections of a client."""
+    """WAIT speaks of what its own connection has written, and threads share the connections of a
+    client.
+    """
     monkeypatch.setattr("unstuck.coordinator.submitter.DURABLE_WITHIN", 0.2)
     for name in ("primary", "replica"):
         (tmp_path / name).mkdir()
@@ -58,7 +62,8 @@ def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked
 
         with ThreadPoolExecutor(len(jobs)) as pool:
             assert all(pool.map(canceled, jobs))
-        store.connection_pool.disconnect()  # as after a network that failed between the write and the question
+        # As after a network that failed between the write and the question.
+        store.connection_pool.disconnect()
         with pytest.raises(NotDurable):
             submitter.make_durable("what was written")
         replica.process.send_signal(signal.SIGCONT)

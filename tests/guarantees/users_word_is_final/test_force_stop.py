@@ -1,4 +1,6 @@
-"""Force-stop needs nothing of a job but its record: no worker, no readable spec, no readable state of a group."""
+"""Force-stop needs nothing of a job but its record: no worker, no readable spec, no readable state
+of a group.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def damage(coordinator: Coordinator, job: str, key: str, name: str, text: str | 
 
 
 def act(coordinator: Coordinator, job: str) -> None:
-    """Let the coordinator bring about what is on record. Not by reports, for which a coordinator waits a while."""
+    """Let the coordinator bring about what is on record.
+
+    Not by reports, for which a coordinator waits a while.
+    """
     coordinator.redis.zadd(coordinator.keys.due, {job: 0}, xx=True)
     coordinator.sweep.run()
 
@@ -101,7 +106,9 @@ def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, whi
 def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(
     coordinator: Coordinator, which: str
 ) -> None:
-    """Found by a reader: the request that stood on its record named a group of a spec that nobody could read."""
+    """Found by a reader: the request that stood on its record named a group of a spec that nobody
+    could read.
+    """
     job = coordinator.submit(group("a"), group("b"))
     assert coordinator.client.pause(job).answer == "DONE"
     act(coordinator, job)

@@ -1,8 +1,9 @@
-"""Promise 3, generated: every command and every failure in every situation that can be reached, and the tables' moves.
+"""Promise 3, generated: every command and every failure in every situation that can be reached, and
+the tables' moves.
 
-The situations are found by exploring (``support/jobs/state_space.py``) from the submitted job on, breadth first,
-what is new before what has been met. Each failure names the steps that lead to it; ``SmallWorld(spec).play(*steps)``
-goes there.
+The situations are found by exploring (``support/jobs/state_space.py``) from the submitted job on,
+breadth first, what is new before what has been met. Each failure names the steps that lead to it;
+``SmallWorld(spec).play(*steps)`` goes there.
 """
 
 from __future__ import annotations
@@ -183,7 +184,9 @@ LONG = {
 
 
 def fails_unclaimed(world: SmallWorld) -> bool:
-    """Whether a group on offer fails when its time in the queue goes by, unless the user says something."""
+    """Whether a group on offer fails when its time in the queue goes by, unless the user says
+    something.
+    """
     for name in world.timed():
         alone = world.fork()
         alone.seen = Seen()
@@ -197,7 +200,8 @@ class Explored:
     def __init__(self) -> None:
         self.seen = Seen()
         self.worlds: dict[object, SmallWorld] = {}
-        # One for each status and set of states in which an attempt runs; and in which one fails if it is not claimed.
+        # One for each status and set of states in which an attempt runs; and in which one fails if
+        # it is not claimed.
         self.at_work: dict[object, SmallWorld] = {}
         self.on_offer: dict[object, SmallWorld] = {}
         for spec in SPECS:
@@ -266,7 +270,8 @@ def worlds(status: Status) -> Iterator[SmallWorld]:
     return (world for world in explored().worlds.values() if world.job.status is status)
 
 
-# ---- the tables ------------------------------------------------------------------------------------------------------
+# ---- the tables
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.variant
@@ -284,7 +289,8 @@ def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
         assert not [move for move in NOT_REACHED if move in made], "these are reached after all"
 
 
-# ---- every command in every situation --------------------------------------------------------------------------------
+# ---- every command in every situation
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", COMMANDS, ids=lambda step: f"{step.to}{step.how and ' --now'}")
@@ -316,7 +322,9 @@ def judge_answer(before: SmallWorld, given: Command, answer: Answer, text: str) 
         assert str(job.status) in text, text
         assert "`unstuck " in text or "submit it again" in text, f"what can be done instead? {text}"
     if before.fork().play(LOOK).job.status is not job.status:
-        return  # a coordinator has yet to look; what may be done follows from what was asked for or said last
+        # A coordinator has yet to look; what may be done follows from what was asked for or said
+        # last.
+        return
     if job.status not in LEGAL[given]:
         assert answer is not Answer.DONE, f"{before}: {text}"
     elif answer is Answer.REFUSED:
@@ -328,7 +336,9 @@ def canceled(world: SmallWorld) -> set[str]:
 
 
 def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str) -> None:
-    """Let everybody go on, and see that the job comes to rest where the user wanted it, and nothing starts."""
+    """Let everybody go on, and see that the job comes to rest where the user wanted it, and nothing
+    starts.
+    """
     offers, intent = dict(world.offers), world.job.intent
     world.go_on(runners)
     status = world.job.status
@@ -361,7 +371,8 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
             ), f"{world}"
 
 
-# ---- every failure, before and after every command -------------------------------------------------------------------
+# ---- every failure, before and after every command
+# -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["command", "failure"])

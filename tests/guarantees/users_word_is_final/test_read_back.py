@@ -1,4 +1,6 @@
-"""What submit and alter accept can be loaded, decided, shown, explained and ended; what they refuse changes nothing."""
+"""What submit and alter accept can be loaded, decided, shown, explained and ended; what they refuse
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ TOP: dict[str, st.SearchStrategy[Any]] = {
 
 
 def some_of(fields: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    """A few of these fields, or most specs would be refused because of one and tell nothing of the others."""
+    """A few of these fields, or most specs would be refused because of one and tell nothing of the
+    others.
+    """
     one = st.sampled_from(list(fields)).flatmap(lambda name: st.tuples(st.just(name), fields[name]))
     return st.lists(one, max_size=2).map(dict)
 

@@ -1,7 +1,8 @@
-"""The coordinators: the real consumer, sweep and reconciler, in threads that hand over their turn at every call.
+"""The coordinators: the real consumer, sweep and reconciler, in threads that hand over their turn
+at every call.
 
-A coordinator dies or freezes before or after any call to the store, the broker or the warehouse; it loses requests
-and replies. It is started again a little later, with nothing of what it knew.
+A coordinator dies or freezes before or after any call to the store, the broker or the warehouse; it
+loses requests and replies. It is started again a little later, with nothing of what it knew.
 """
 
 from __future__ import annotations
@@ -197,7 +198,9 @@ class StoreAtHand:
         return self._call("due", lambda: self._core.due_by(now, limit))
 
     def first_due(self, limit: int) -> tuple[float, dict[str, float]]:
-        """None: looks at the exact time would hide a sweep that passes over a job, and it alone must be enough."""
+        """None: looks at the exact time would hide a sweep that passes over a job, and it alone
+        must be enough.
+        """
         return self._core.now, {}
 
     def silence(self) -> float:
@@ -208,7 +211,9 @@ class StoreAtHand:
 
 
 def readable(record: JobRecord, knows: Callable[[int], bool]) -> None:
-    """As ``JobRecord.from_fields``, for a release that reads what it ``knows``. Raises: NewerJob."""
+    """As ``JobRecord.from_fields``, for a release that reads what it ``knows``. Raises:
+    NewerJob.
+    """
     if not knows(record.schema):
         raise NewerJob(f"its schema is {record.schema}, which this release cannot read")
 
@@ -281,7 +286,9 @@ class _NoHeartbeat:
 
 
 class Behind:
-    """Runs work in turns of its own: as ``Background``, but for a process that never hangs for longer than its term."""
+    """Runs work in turns of its own: as ``Background``, but for a process that never hangs for
+    longer than its term.
+    """
 
     exhausted = False
 
@@ -305,7 +312,10 @@ class Behind:
 
 
 class Office:
-    """One coordinator process: a consumer thread and, where beat fires, a sweeping thread. It is always restarted."""
+    """One coordinator process: a consumer thread and, where beat fires, a sweeping thread.
+
+    It is always restarted.
+    """
 
     def __init__(
         self,

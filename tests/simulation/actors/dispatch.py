@@ -45,7 +45,8 @@ class WarehousesAtHand:
         """
         Args:
             wrote: is told of every entry of the log.
-            answered: is told of every job of which a publisher knows for good whether it is published.
+            answered: is told of every job of which a publisher knows for good whether it is
+                published.
         """
         self._connection, self._depot, self._wrote, self._answered = (
             connection,

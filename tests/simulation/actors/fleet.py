@@ -1,11 +1,14 @@
-"""The fleet: runners and their watchdogs, as small state machines that speak to the model of the store.
+"""The fleet: runners and their watchdogs, as small state machines that speak to the model of the
+store.
 
-A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host) or tells of its
-death. A frozen runner that thaws goes on as if nothing had happened: it is the zombie that the fences are for.
+A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host)
+or tells of its death. A frozen runner that thaws goes on as if nothing had happened: it is the
+zombie that the fences are for.
 """
 
-# What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; one that ignores
-# instructions is killed after the grace; some hang where no kill reaches them, while their watchdog renews the lease.
+# What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to;
+# one that ignores instructions is killed after the grace; some hang where no kill reaches them,
+# while their watchdog renews the lease.
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ Told = Generator[float, None, T]
 RENEW = 3.0
 LINGER = 0.05  # seconds, as in ``tasks.runner.take``
 LIGHT = "heavy"  # the queue whose groups count as such without Spark
-# How an attempt ends that was told to, as in ``tasks.runner.attempt``; None: it is somebody else's by now.
+# How an attempt ends that was told to, as in ``tasks.runner.attempt``; None: it is somebody else's
+# by now.
 _AS_ORDERED = {
     Instruction.STALE: None,
     Instruction.CANCEL: Outcome(OutcomeKind.CANCELED),
@@ -80,7 +84,8 @@ class Host:
         self._watchdog: Actor
         self._start(0.0)
 
-    # ---- the processes -------------------------------------------------------------------------------
+    # ---- the processes
+    # -------------------------------------------------------------------------------
 
     def _start(self, delay: float) -> None:
         self._hold(None)
@@ -174,7 +179,8 @@ class Host:
             raise Killed
         if trouble.chance(trouble.runner_freezes):
             until = trouble.freeze_until()
-            # A stopped machine; a partition, in which the runner works on; a long call, in which only the dog lives.
+            # A stopped machine; a partition, in which the runner works on; a long call, in which
+            # only the dog lives.
             what = self._stage.rng.choice(("host", "host", "dog", "runner"))
             self._stage.log(
                 self.name, f"FREEZES ({what}) {where} for {until - self._stage.now:.1f}s"
@@ -202,7 +208,8 @@ class Host:
             yield from self._boundary(f"after {what}")
             return answer
 
-    # ---- the watchdog --------------------------------------------------------------------------------
+    # ---- the watchdog
+    # --------------------------------------------------------------------------------
 
     def _watch(self) -> Life:
         while True:
@@ -225,7 +232,9 @@ class Host:
             yield RENEW
 
     def _another_watchdog(self) -> Life:
-        """The watchdog dies, and its runner starts another, which knows of the attempt alone; not of what was told."""
+        """The watchdog dies, and its runner starts another, which knows of the attempt alone; not
+        of what was told.
+        """
         self._stage.log(f"{self.name}/dog", "DIES; its runner starts another")
         self._told = self._state.instruction or self._told
         self._state = WatchState()
@@ -257,7 +266,8 @@ class Host:
         answer = self._store.finish(token, outcome, self._stage.mint(), f"{token}/dog")
         self._stage.log(f"{self.name}/dog", f"finish {token} {outcome.kind}: {answer}")
 
-    # ---- the runner ----------------------------------------------------------------------------------
+    # ---- the runner
+    # ----------------------------------------------------------------------------------
 
     def _run(self) -> Life:
         while True:
@@ -273,7 +283,9 @@ class Host:
             yield from self._run_ready()
 
     def _run_ready(self) -> Life:
-        """As ``tasks.runner.take``: what stands ready until nothing does, then a moment for what that set free."""
+        """As ``tasks.runner.take``: what stands ready until nothing does, then a moment for what
+        that set free.
+        """
         lingered, queues = False, deque(self.queues)
         ahead: Claim | None = None
         while True:
@@ -306,7 +318,10 @@ class Host:
             self._store.watching.heard(claimant, None if claim is None else claim.token)
 
     def _attempt(self, claim: Claim, queues: list[str]) -> Told[Claim | None]:
-        """Run it. Returns what was taken with its outcome, where the group counts as one without Spark."""
+        """Run it.
+
+        Returns what was taken with its outcome, where the group counts as one without Spark.
+        """
         token, following = claim.token, None
         self._hold(token)
         outcome = yield from self._work(token, claim.work_order)
@@ -390,7 +405,9 @@ class Host:
                 )
 
     def _on_record(self, job: str, group: str, fingerprint: str) -> str | None:
-        """The staging of a group of a job that this one retries, if it did this very work and made nothing."""
+        """The staging of a group of a job that this one retries, if it did this very work and made
+        nothing.
+        """
         found = self._store.jobs[job].groups.get(group) if job in self._store.jobs else None
         fits = (
             found is not None and found.done is not None and found.done.fingerprint == fingerprint

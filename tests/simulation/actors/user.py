@@ -1,7 +1,7 @@
 """The user: gives commands at the worst moments, through the real ``Client``.
 
-To running, publishing, paused and ended jobs, once or twice, with lost replies: those that the connection repeats by
-itself (the same command id) and those that the user repeats (another one).
+To running, publishing, paused and ended jobs, once or twice, with lost replies: those that the
+connection repeats by itself (the same command id) and those that the user repeats (another one).
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ class _WarehouseAtHand:
 
 
 class _AtOnce(CircuitBreaker):
-    """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take turns."""
+    """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take
+    turns.
+    """
 
     def call(
         self, place: str, what: str, function: Callable[[], T], limit: float | None = None
@@ -210,7 +212,9 @@ class User:
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
-        """While it lasts, the client finds the warehouse of the history, and ids of new jobs that are its own."""
+        """While it lasts, the client finds the warehouse of the history, and ids of new jobs that
+        are its own.
+        """
         module: Any = unstuck.coordinator.submitter
         before = module.Warehouse, module.new_job_id, module.publish
         module.Warehouse, module.new_job_id = lambda uri: self._warehouse, self._retries.new_id

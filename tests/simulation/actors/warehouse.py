@@ -1,4 +1,6 @@
-"""The warehouse: markers in staging folders, and the log with one slot per package, created only if absent."""
+"""The warehouse: markers in staging folders, and the log with one slot per package, created only if
+absent.
+"""
 
 from __future__ import annotations
 

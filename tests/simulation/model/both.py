@@ -1,4 +1,6 @@
-"""The model of the store beside the scripts on a real Valkey: the same calls on both, and what both hold."""
+"""The model of the store beside the scripts on a real Valkey: the same calls on both, and what both
+hold.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ def _plain(value: Any) -> Any:
     timeless |= {"claimed_at", "lease", "outcome_at", "intent_at", "paused_at", "counted_from"}
     plain = replace(value, **{name: 0.0 for name in timeless if hasattr(value, name)})
     if isinstance(plain, JobRecord):
-        # Whose attempts an alter ends comes in the order in which the store lists groups, and means nothing.
+        # Whose attempts an alter ends comes in the order in which the store lists groups, and means
+        # nothing.
         asks = sorted(plain.requests, key=lambda ask: ask.group if ask.do == "restart" else "")
         plain = replace(plain, requests=tuple(asks))
     return plain
@@ -134,7 +137,9 @@ class Both:
         return "REFUSED" if real is None else "CLAIMED", "REFUSED" if model is None else "CLAIMED"
 
     def ready(self) -> tuple[list[str], list[str]]:
-        """The offers that stand on both, in order: what a store lists in its own order is offered in that order."""
+        """The offers that stand on both, in order: what a store lists in its own order is offered
+        in that order.
+        """
         standing: Any = self.client.zrange(KEYS.ready("spark"), 0, -1)
         return standing, [
             str(one) for one, _ in sorted(self.model.ready.get("spark", {}).items(), key=by_turn)

@@ -1,8 +1,10 @@
-"""A store that is two: the model, and the real ``Store``, ``Lease`` and scripts on a real Valkey, call by call."""
+"""A store that is two: the model, and the real ``Store``, ``Lease`` and scripts on a real Valkey,
+call by call.
+"""
 
-# The history is that of the model. Every write goes to both, every answer must be the same, and what stands
-# afterwards must be the same. The real scripts run unchanged but for one thing: they read the clock of the stage
-# where they ask for TIME. Expiries of locks follow the same clock.
+# The history is that of the model. Every write goes to both, every answer must be the same, and
+# what stands afterwards must be the same. The real scripts run unchanged but for one thing: they
+# read the clock of the stage where they ask for TIME. Expiries of locks follow the same clock.
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class ClockedRedis(redis.Redis):
 
 
 class Mirrored(ModelStore):
-    """The model, and beside it the real store. ``client`` must decode responses; its server is emptied."""
+    """The model, and beside it the real store. ``client`` must decode responses; its server is
+    emptied.
+    """
 
     def __init__(
         self,
@@ -74,7 +78,8 @@ class Mirrored(ModelStore):
         self._entries: dict[str, str] = {}  # ids on the model's stream → on the real one
         self._due_seen: dict[str, str] = {}
 
-    # ---- both ----------------------------------------------------------------------------------------
+    # ---- both
+    # ----------------------------------------------------------------------------------------
 
     def _same(self, what: str, job: str, model: Any, real: Any) -> None:
         if model != real:
@@ -92,8 +97,9 @@ class Mirrored(ModelStore):
         if job in self.jobs:
             stored, keys = self.jobs[job], KEYS.of(job)
             for key, until in ((keys.lock, stored.lock[1]), (keys.dirty, stored.dirty_until)):
-                # Virtual time stands still within a call, real time does not: what is left of a lock is there or not.
-                # Less than the minute after which a lock is taken for one that never ends.
+                # Virtual time stands still within a call, real time does not: what is left of a
+                # lock is there or not. Less than the minute after which a lock is taken for one
+                # that never ends.
                 pipe.pexpire(key, 0 if until <= now else max(round((until - now) * 1000), 50_000))
         pipe.xlen(KEYS.reports)
         length = pipe.execute()[-1]
@@ -103,7 +109,9 @@ class Mirrored(ModelStore):
         return model, real
 
     def _deliver(self, first: int, length: int) -> None:
-        """What was reported is pending on both streams, as often as on the model's; what that has lost comes later."""
+        """What was reported is pending on both streams, as often as on the model's; what that has
+        lost comes later.
+        """
         copies = [f"{n}-0" for n in range(first + 1, self._reports.seq + 1)]
         if not copies:
             return
@@ -189,7 +197,8 @@ class Mirrored(ModelStore):
 
         return restore
 
-    # ---- tasks/transport/lua -----------------------------------------------------------------------------------
+    # ---- tasks/transport/lua
+    # -----------------------------------------------------------------------------------
 
     def take(
         self,
@@ -223,7 +232,10 @@ class Mirrored(ModelStore):
         if model is not None and real is not None and model.work_order != real.work_order:
             raise Broken(
                 AGREE,
-                f"{real.token}: the model hands out {model.work_order}, the real store {real.work_order}",
+                (
+                    f"{real.token}: the model hands out {model.work_order}, the real store "
+                    f"{real.work_order}"
+                ),
             )
         self._same_offers()
 
@@ -344,7 +356,8 @@ class Mirrored(ModelStore):
         self._same_claims(caller, model[1], real)
         return model  # type: ignore[no-any-return]
 
-    # ---- coordinator/store/lua -----------------------------------------------------------------------------
+    # ---- coordinator/store/lua
+    # -----------------------------------------------------------------------------
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
         model = super().submitted(key, fingerprint)

@@ -1,4 +1,6 @@
-"""Histories on both stores at once: the model, and the real store and scripts on a Valkey of their own."""
+"""Histories on both stores at once: the model, and the real store and scripts on a Valkey of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ class PairedStores:
 
 @contextmanager
 def paired_stores() -> Iterator[PairedStores]:
-    """Both stores, with a server that is started and stopped. Jobs of a newer release can be compared too."""
+    """Both stores, with a server that is started and stopped.
+
+    Jobs of a newer release can be compared too.
+    """
     with tempfile.TemporaryDirectory(prefix="unstuck-paired-") as folder:
         server, schema = RedisServer(Path(folder)), unstuck.coordinator.model.records.JOB_SCHEMA
         unstuck.coordinator.model.records.JOB_SCHEMA = 2

@@ -1,4 +1,6 @@
-"""The reference model of the store as the simulator needs it: watched, with a clock that is set, and with faults."""
+"""The reference model of the store as the simulator needs it: watched, with a clock that is set,
+and with faults.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,8 @@ class ModelStore(ReferenceStore):
         for offer in offers:
             self.ready.setdefault(lane, {})[offer] = 0.0
 
-    # ---- the scripts, watched ------------------------------------------------------------------------
+    # ---- the scripts, watched
+    # ------------------------------------------------------------------------
 
     def _claim(self, offer: Offer, claimant: str, worker: str, event: str) -> Claim | None:
         job = self.jobs.get(offer.job)

@@ -1,4 +1,6 @@
-"""What the rules want of a job beside what the store holds, and who is told of every write to it."""
+"""What the rules want of a job beside what the store holds, and who is told of every write to
+it.
+"""
 
 from __future__ import annotations
 

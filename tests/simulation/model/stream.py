@@ -1,4 +1,6 @@
-"""The report stream and its consumer group: read once, pending until acked, claimed by another when idle."""
+"""The report stream and its consumer group: read once, pending until acked, claimed by another when
+idle.
+"""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class PlantedBug:
         behavior: What the product does while the bug is planted, in one sentence.
         rule: The rule that the bug must break.
         seed: Where the default test suite starts to search: the seed of a short history that
-            breaks the rule. If histories change, the seed is updated: ``make mutants`` prints others.
-            None for a bug that only ``make mutants`` plants.
+            breaks the rule. If histories change, the seed is updated: ``make mutants`` prints
+            others. None for a bug that only ``make mutants`` plants.
         make_patches: Returns new patches. A patch may keep state for the histories of one search.
         simulate: Plays the history of a seed.
     """

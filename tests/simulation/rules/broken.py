@@ -9,7 +9,8 @@ WAIT = "4. Every wait has an end and a reason"
 SHOWN = "5. A state that was shown is true, and a terminal one is final"
 WHOLE = "6. Outputs are whole or absent"
 
-# What each loss and each wait costs at most: the table "What a loss costs" in docs/how-it-works.md, line by line.
+# What each loss and each wait costs at most: the table "What a loss costs" in docs/how-it-works.md,
+# line by line.
 LOST_OFFER = f"{FORGOTTEN}: an offer that is lost is made again after the dispatch timeout"
 LOST_WAKE_UP = f"{FORGOTTEN}: a lost wake-up costs a sweep"
 MANY_WAKE_UPS = f"{FORGOTTEN}: no more wake-ups are sent than runners are idle"
@@ -59,7 +60,10 @@ NOTICES = (UNTOLD, TOLD)
 
 
 class Broken(BaseException):
-    """A promise was broken. Not an Exception, so that no code under test takes it for a fault of its own."""
+    """A promise was broken.
+
+    Not an Exception, so that no code under test takes it for a fault of its own.
+    """
 
     def __init__(self, promise: str, text: str) -> None:
         super().__init__(f"{promise}: {text}")

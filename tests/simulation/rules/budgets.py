@@ -1,4 +1,6 @@
-"""The two budgets of every group, counted a second time: failures of the user's code, and workers lost in a row."""
+"""The two budgets of every group, counted a second time: failures of the user's code, and workers
+lost in a row.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ class Budgets:
         event: Mapping[str, Any],
         now: float,
     ) -> None:
-        """The next attempt waits as the policy says, less its share of jitter; after lost workers for 0, 2, 10 s."""
+        """The next attempt waits as the policy says, less its share of jitter; after lost workers
+        for 0, 2, 10 s.
+        """
         if event["kind"] != S.BACKOFF:
             return
         kind, policy = (
@@ -94,7 +98,9 @@ class Budgets:
     def charge(
         self, key: Key, attempt: AttemptRecord | None, planned: PlannedGroup, target: GroupState
     ) -> None:
-        """An attempt ended in BACKOFF or FAILED: was that so, and was it charged to the right budget?"""
+        """An attempt ended in BACKOFF or FAILED: was that so, and was it charged to the right
+        budget?
+        """
         core, failed, where = self._core, target is S.FAILED, f"{key[0]}/{key[1]}"
         outcome = None if attempt is None else attempt.outcome
         if outcome is not None and outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
@@ -126,7 +132,10 @@ class Budgets:
                 )
                 raise Broken(
                     ONE,
-                    f"{where} was taken from its worker without a reason ({text}, sweep alive: {alive})",
+                    (
+                        f"{where} was taken from its worker without a reason ({text}, sweep alive: "
+                        f"{alive})"
+                    ),
                 )
             self._losses[key] += 1
             if (self._losses[key] >= planned.spec.worker_losses) != failed:

@@ -1,4 +1,5 @@
-"""The time of jobs and of places in queues, counted a second time: a timeout comes neither too early nor never.
+"""The time of jobs and of places in queues, counted a second time: a timeout comes neither too
+early nor never.
 
 Times are those of passes: a decision knows no later one than when its pass began.
 Each function answers what is wrong, in words; empty if nothing is.
@@ -21,7 +22,9 @@ MOST_LATE = 15.0  # seconds without trouble by which a timeout may be late
 
 
 class Clocks:
-    """How long each job has run, PAUSED and HALTED not counted; and since when each group stands in its queue."""
+    """How long each job has run, PAUSED and HALTED not counted; and since when each group stands in
+    its queue.
+    """
 
     def __init__(self) -> None:
         self._ran: dict[str, float] = {}
@@ -43,7 +46,10 @@ class Clocks:
     def committed(
         self, before: StoredJob, after: StoredJob, decision: Decision, written_at: float
     ) -> str:
-        """``written_at``: by the clock of the store. A pass that stood still while it was set back began after that."""
+        """``written_at``: by the clock of the store.
+
+        A pass that stood still while it was set back began after that.
+        """
         job, now = before.record, after.decided_at
         self._ran[job.id] = self.ran_until(job, now)
         if after.record.started_at:
@@ -73,7 +79,10 @@ class Clocks:
             or before.phase
             or after.timed_out is None
         ):
-            return f"{before.id} was given up for its timeout under {before.intent}, {before.phase or 'not publishing'}"
+            return (
+                f"{before.id} was given up for its timeout under {before.intent}, "
+                f"{before.phase or 'not publishing'}"
+            )
         return ""
 
     def left_queue(self, before: StoredJob, group: str, code: str | None, now: float) -> str:
@@ -91,12 +100,14 @@ class Clocks:
         ):
             return ""
         return (
-            f"{job.id}/{group} FAILED ({code}) in its queue after {waited:.1f}s of {timeout}, under {job.intent}, "
-            f"its attempt is {attempt}"
+            f"{job.id}/{group} FAILED ({code}) in its queue after {waited:.1f}s of {timeout}, "
+            f"under {job.intent}, its attempt is {attempt}"
         )
 
     def over(self, job: StoredJob, now: float) -> Iterator[tuple[str, bool]]:
-        """The timeouts of a job that have come, each with whether it waits for the end of a grace."""
+        """The timeouts of a job that have come, each with whether it waits for the end of a
+        grace.
+        """
         record, plan = job.record, plan_of(job.record.spec)
         ran, asked_at = self.ran_until(record, now), self._asked_at.get(record.id, 0.0)
         if record.status not in HELD and plan.timeout is not None and ran > plan.timeout:
@@ -109,7 +120,10 @@ class Clocks:
             since = max(self._queued_at.get((record.id, group), now), asked_at)
             if limit is not None and not attempt.claimant and now - since > limit:
                 yield (
-                    f"{record.id}/{group} has been in its queue since {since:.3f}, for more than {limit}s",
+                    (
+                        f"{record.id}/{group} has been in its queue since {since:.3f}, for more "
+                        f"than {limit}s"
+                    ),
                     True,
                 )
 

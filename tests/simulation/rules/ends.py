@@ -1,4 +1,5 @@
-"""How a job is shown, and how it ended: is it so? Plain rules over the record and the warehouse log.
+"""How a job is shown, and how it ended: is it so? Plain rules over the record and the warehouse
+log.
 
 Each function yields what is wrong: the promise, and words.
 """
@@ -52,22 +53,29 @@ def limits(after: StoredJob, decision: Decision) -> Iterator[Lie]:
 
 
 def next_try(before: JobRecord, after: StoredJob) -> str:
-    """Publishing is looked after half a minute later; after trouble it is tried again in 2, 4, 8 … 60 seconds."""
+    """Publishing is looked after half a minute later; after trouble it is tried again in 2, 4, 8 …
+    60 seconds.
+    """
     job, tries = after.record, after.record.publish_tries
     wait = min(60.0, 2.0 ** min(tries, 6)) if tries > before.publish_tries else 30.0
     late = job.publish_next - after.decided_at > wait + 0.01
     if job.phase and job.publish_next != before.publish_next and late:
-        return f"{job.id} is to be published {job.publish_next - after.decided_at:.1f}s later, after {tries} tries"
+        return (
+            f"{job.id} is to be published {job.publish_next - after.decided_at:.1f}s later, "
+            f"after {tries} tries"
+        )
     return ""
 
 
 def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) -> Iterator[Lie]:
-    """A job has ended: how, and what stands in the warehouse log, is what the user wanted and what its groups say.
+    """A job has ended: how, and what stands in the warehouse log, is what the user wanted and what
+    its groups say.
 
     Args:
-        outlasted: jobs whose package stood when the store went back to before it. One that the user ends then is ended,
-            although its package stands: nobody asks the log for a job that is not publishing. One that the user alters
-            then keeps the package that stands (docs/guarantees.md).
+        outlasted: jobs whose package stood when the store went back to before it. One that the user
+            ends then is ended, although its package stands: nobody asks the log for a job that is
+            not publishing. One that the user alters then keeps the package that stands
+            (docs/guarantees.md).
     """
     job = after.record
     left = [
@@ -114,7 +122,10 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
         if not packages and (entries or job.intent in word.ENDED_BY_USER):
             yield (
                 WORD,
-                f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}",
+                (
+                    f"{job.id} is FINISHED under {job.intent}, and the log holds "
+                    f"{entries or 'nothing'}"
+                ),
             )
         if lacking := [*state.fatal, *state.by_state[S.CANCELED]]:
             yield SHOWN, f"{job.id} is FINISHED, and {lacking} failed for good or were canceled"

@@ -1,4 +1,6 @@
-"""The rules, written down a second time, as plainly as can be: over the states of a job as they stand."""
+"""The rules, written down a second time, as plainly as can be: over the states of a job as they
+stand.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def rule_holds(state: JobState, group: str) -> bool:
 
 
 def condition_says(state: JobState, group: str) -> bool | None:
-    """What the condition of a group comes to, by definition; None if it cannot be evaluated. Of the forms in jobs."""
+    """What the condition of a group comes to, by definition; None if it cannot be evaluated.
+
+    Of the forms in jobs.
+    """
     plan, spec = state.plan, state.plan.groups[split_member(group)[0]].spec
     if spec.when is None:
         return True
@@ -49,7 +54,9 @@ def condition_says(state: JobState, group: str) -> bool | None:
 
 
 def can_never_go(state: JobState, group: str) -> bool:
-    """A quorum out of reach whatever comes; or a fork all of whose needs have ended without its values."""
+    """A quorum out of reach whatever comes; or a fork all of whose needs have ended without its
+    values.
+    """
     spec = state.plan.groups[group].spec
     states = [state.record(member).state for need in spec.needs for member in state.members(need)]
     open_forks = [
@@ -68,7 +75,9 @@ def can_never_go(state: JobState, group: str) -> bool:
 
 
 def untold(state: JobState, env: Environment, due: float | None) -> str:
-    """What of a job, or of its groups that are not done, cannot be explained, or is explained by what is not so."""
+    """What of a job, or of its groups that are not done, cannot be explained, or is explained by
+    what is not so.
+    """
     job = state.job
     try:
         told = explain(state, env, due)

@@ -1,9 +1,11 @@
-"""Lateness: each kind of wait has a bound of its own, from the table of what a loss costs (docs/how-it-works.md)."""
+"""Lateness: each kind of wait has a bound of its own, from the table of what a loss costs
+(docs/how-it-works.md).
+"""
 
-# A wait is *ripe* from the moment when a coordinator has something to do about it. Its bound counts from that moment,
-# or from the last fault of a coordinator, of its connections or of the store, if that was later: such a fault costs
-# the term of a lock on top. Lost and late messages and lost workers are no such faults: what they cost is in the
-# table.
+# A wait is *ripe* from the moment when a coordinator has something to do about it. Its bound counts
+# from that moment, or from the last fault of a coordinator, of its connections or of the store, if
+# that was later: such a fault costs the term of a lock on top. Lost and late messages and lost
+# workers are no such faults: what they cost is in the table.
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ ENDED_BY_USER = (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
 AFTER_FAILURES = ("all_done", "any_failed", "all_failed")
 
-# A promise of ``broken.COSTS``, what is late (the same thing has the same words), and how late it may be, in seconds.
+# A promise of ``broken.COSTS``, what is late (the same thing has the same words), and how late it
+# may be, in seconds.
 Wait = tuple[str, str, float]
 
 
@@ -78,7 +81,9 @@ class Lateness:
 
     @property
     def sweep(self) -> float:
-        """How late a sweep may be: beat fires it every period; without beat, a coordinator sees that after two."""
+        """How late a sweep may be: beat fires it every period; without beat, a coordinator sees
+        that after two.
+        """
         return self._settings.sweep_every * (1.0 if self.beaten else 2.5) + SLACK
 
     @property
@@ -87,10 +92,12 @@ class Lateness:
         now, core = self._core.now, self._core
         return now > core.grace_until and 0 <= now - core.alive_at <= 3 * self._settings.sweep_every
 
-    # ---- what is told ----------------------------------------------------------------------------------
+    # ---- what is told
+    # ----------------------------------------------------------------------------------
 
     def met_busy(self, job: str) -> None:
-        # A pass that has set the due has looked at all that stood there, and what comes later makes the job due itself.
+        # A pass that has set the due has looked at all that stood there, and what comes later makes
+        # the job due itself.
         if job not in self._decided:
             self._busy.setdefault(job, self._stage.now)
 
@@ -108,7 +115,9 @@ class Lateness:
     def rang(
         self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]
     ) -> None:
-        """Raises: Broken: with the wake-ups that wait there are more than idle runners, on some of these queues."""
+        """Raises: Broken: with the wake-ups that wait there are more than idle runners, on some of
+        these queues.
+        """
         heard = [queue for queue in sent if listening.get(queue)]
         for some in (c for size in range(1, len(heard) + 1) for c in combinations(heard, size)):
             there = {one.id: one for queue in some for one in listening[queue]}
@@ -119,10 +128,14 @@ class Lateness:
             ]
             waiting = {queue: self._broker.length(queue) for queue in some}
             if sum(waiting.values()) + sum(sent[queue] for queue in some) > len(idle):
-                text = f"wake-ups are sent: {dict(sent)}; these wait already: {waiting}; idle is who is in {idle}"
+                text = (
+                    f"wake-ups are sent: {dict(sent)}; these wait already: {waiting}; idle is "
+                    f"who is in {idle}"
+                )
                 raise Broken(broken.MANY_WAKE_UPS, text)
 
-    # ---- looking ---------------------------------------------------------------------------------------
+    # ---- looking
+    # ---------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Raises: Broken."""
@@ -193,7 +206,8 @@ class Lateness:
 
     def _attempts(self, job: StoredJob) -> Iterator[Wait]:
         core, now, record = self._core, self._core.now, job.record
-        # A pass for the report of another group looks at that one alone; the job is due a period later for the rest.
+        # A pass for the report of another group looks at that one alone; the job is due a period
+        # later for the rest.
         report = self._settings.sweep_every + self.sweep
         for group, attempt in job.attempts.items():
             where = f"{record.id}/{group} attempt {attempt.epoch} {attempt.nonce}"
@@ -220,7 +234,9 @@ class Lateness:
                 yield from self._offer(job, group)
 
     def _offer(self, job: StoredJob, group: str) -> Iterator[Wait]:
-        """Nobody has claimed it: its offer stands in the ready set of its queue, and whoever is idle is woken."""
+        """Nobody has claimed it: its offer stands in the ready set of its queue, and whoever is
+        idle is woken.
+        """
         offer, plan = job.groups[group].offer(job.record.id, group), plan_of(job.record.spec)
         spec = plan.groups[split_member(group)[0]].spec
         queue = spec.queue_name
@@ -242,7 +258,10 @@ class Lateness:
                     and not any(map(self._broker.length, host.queues))
                 ):
                     woken_at = self._broker.woken_at.get(queue, 0.0)
-                    text = f"{offer} stands ready and {host.id} is idle; last wake-up at {woken_at:.3f}"
+                    text = (
+                        f"{offer} stands ready and {host.id} is idle; last wake-up at "
+                        f"{woken_at:.3f}"
+                    )
                     yield broken.LOST_WAKE_UP, text, self.sweep
 
     def _commands(self, job: StoredJob) -> Iterator[Wait]:
@@ -305,7 +324,10 @@ class Lateness:
             return
         answered = self._answers.get(record.id, 0.0)
         if answered > self._trouble.lost_since:
-            text = f"what came of publishing {record.id} is known since {answered:.3f}, and it is {record.status}"
+            text = (
+                f"what came of publishing {record.id} is known since {answered:.3f}, and it is "
+                f"{record.status}"
+            )
             yield broken.LATE_ANSWER, text, SLACK * 2
         if not 0 < record.publish_next - self._core.now <= PUBLISH_WAIT + CLOCK_SLACK:
             yield (
@@ -392,7 +414,9 @@ class Lateness:
 
 
 def _left_behind(state: JobState, name: str, room: bool) -> bool:
-    """A group that waits although its join rule holds, or can never hold, or all that it needs is done."""
+    """A group that waits although its join rule holds, or can never hold, or all that it needs is
+    done.
+    """
     spec, census = state.plan.groups[name].spec, state.census[name]
     if state.ended_whole(name) or state.done(name):
         return False

@@ -1,4 +1,5 @@
-"""Who is told of what, counted a second time: every change that a rule names, once, as it was committed.
+"""Who is told of what, counted a second time: every change that a rule names, once, as it was
+committed.
 
 What begins without ``_`` goes back with the store. Each function answers what is wrong, in words.
 """
@@ -43,7 +44,10 @@ class Notices:
         if len(self._core.outbox) != self.outbox["notices"]:
             yield (
                 TOLD,
-                f"{len(self._core.outbox)} notices stand in the outbox, commits wrote {self.outbox['notices']}",
+                (
+                    f"{len(self._core.outbox)} notices stand in the outbox, commits wrote "
+                    f"{self.outbox['notices']}"
+                ),
             )
         for notice in notices:
             what = f"{job.id}: {notice.event} ({notice.id})"

@@ -42,10 +42,13 @@ class Packages:
             return f"{job.id} stands in the log twice"
         self._written.add(job.id)
         if entry.kind == "abort" and job.intent in word.ENDED_BY_USER and job.phase.aborts:
-            return ""  # also of a coordinator that was frozen in it, under a job that another one brought to its end
+            # Also of a coordinator that was frozen in it, under a job that another one brought to
+            # its end.
+            return ""
         if entry.kind == "abort" and self.went_back and (not job.terminal or not job.version):
-            # Of a cancel that the store has forgotten since. It withholds nothing from a job that had no output; one
-            # that has not published yet finds it in its slot, and ends as it says.
+            # Of a cancel that the store has forgotten since. It withholds nothing from a job that
+            # had no output; one that has not published yet finds it in its slot, and ends as it
+            # says.
             return ""
         is_so = entry == package_of(state, self._depot)
         publishing = bool(job.phase) and not job.terminal

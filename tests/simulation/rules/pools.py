@@ -14,7 +14,10 @@ def over_full(core: ModelStore, token: Token) -> str:
     pool = core.jobs[token.job].attempts[token.group].pool
     holders = [f"{job}/{group}" for job, group, attempt in running(core) if attempt.pool == pool]
     if pool and len(holders) > core.pools.get(pool, 1):
-        return f"{token} was claimed, and pool {pool} with {core.pools.get(pool, 1)} slots holds {holders}"
+        return (
+            f"{token} was claimed, and pool {pool} with {core.pools.get(pool, 1)} slots holds "
+            f"{holders}"
+        )
     return ""
 
 

@@ -1,8 +1,9 @@
-"""The promises, checked after every write against what really happened, and named when one is broken.
+"""The promises, checked after every write against what really happened, and named when one is
+broken.
 
-What really happened is known here and nowhere else: who wrote which marker, whose lease had run out, what stood in
-the log when a status was shown. The rules are written down a second time, as plainly as can be, so that a mistake in
-``decide`` does not hide behind itself.
+What really happened is known here and nowhere else: who wrote which marker, whose lease had run
+out, what stood in the log when a status was shown. The rules are written down a second time, as
+plainly as can be, so that a mistake in ``decide`` does not hide behind itself.
 """
 
 from __future__ import annotations
@@ -115,14 +116,18 @@ class Promises:
         for promise, lie in lies:
             self.broken(promise, lie)
 
-    # ---- every step ----------------------------------------------------------------------------------
+    # ---- every step
+    # ----------------------------------------------------------------------------------
 
     def every_job_is_due(self) -> None:
         for job_id, job in self._core.jobs.items():
             if not job.record.terminal and job_id not in self._core.due:
                 self.broken(
                     WAIT,
-                    f"{job_id} is {job.record.status} and has no due time: nobody will look at it again",
+                    (
+                        f"{job_id} is {job.record.status} and has no due time: nobody will look at "
+                        "it again"
+                    ),
                 )
 
     def nothing_lies_about(self) -> None:
@@ -146,7 +151,8 @@ class Promises:
                     )
 
     def what_is_ended_ends(self, fault_free_since: float) -> None:
-        """When all is well again: whose time is over has ended, and what was asked was brought about.
+        """When all is well again: whose time is over has ended, and what was asked was brought
+        about.
 
         A job that the user canceled has ended by the deadline, a forced one at once.
         """
@@ -180,10 +186,14 @@ class Promises:
             record.intent is Intent.PAUSE and record.status is Status.PAUSED and not record.requests
         )
 
-    # ---- the store itself ----------------------------------------------------------------------------
+    # ---- the store itself
+    # ----------------------------------------------------------------------------
 
     def remember(self) -> Callable[[], None]:
-        """A snapshot of what was seen; answers how to go back to it with the store. The warehouse does not go back."""
+        """A snapshot of what was seen; answers how to go back to it with the store.
+
+        The warehouse does not go back.
+        """
         kept: list[tuple[Any, str, Any]] = []
         for watcher in (
             self,
@@ -212,7 +222,8 @@ class Promises:
     def set_back(self, now: float) -> None:
         self._clocks.set_back(now)
 
-    # ---- the user's writes ---------------------------------------------------------------------------
+    # ---- the user's writes
+    # ---------------------------------------------------------------------------
 
     def submitted(self, record: JobRecord) -> None:
         self._hold(WORD, self._adopted.submitted(record))
@@ -245,7 +256,8 @@ class Promises:
         if lie := untold(state, env, self._core.due.get(job_id)):
             self.broken(WAIT, lie)
 
-    # ---- the worker's writes -------------------------------------------------------------------------
+    # ---- the worker's writes
+    # -------------------------------------------------------------------------
 
     def claimed(self, token: Token) -> None:
         self.claims += 1
@@ -277,7 +289,8 @@ class Promises:
         self._said.finished(token, outcome)
         self.happened("ended", token.job)
 
-    # ---- the warehouse log ---------------------------------------------------------------------------
+    # ---- the warehouse log
+    # ---------------------------------------------------------------------------
 
     def wrote(self, entry: LogEntry) -> None:
         job = self._core.jobs[entry.publish_id]
@@ -285,7 +298,8 @@ class Promises:
         for staging in entry.stagings if entry.publish_id not in self._packages.outlasted else ():
             self._hold(WORD, self._asked.counts(job.record.id, staging))
 
-    # ---- the lock of a job ---------------------------------------------------------------------------
+    # ---- the lock of a job
+    # ---------------------------------------------------------------------------
 
     def met_busy(self, job: str) -> None:
         self.lateness.met_busy(job)
@@ -293,20 +307,23 @@ class Promises:
     def begun(self, job: str) -> None:
         self.lateness.begun(job)
 
-    # ---- wake-ups ------------------------------------------------------------------------------------
+    # ---- wake-ups
+    # ------------------------------------------------------------------------------------
 
     def rang(
         self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]
     ) -> None:
         self.lateness.rang(sent, listening)
 
-    # ---- commits -------------------------------------------------------------------------------------
+    # ---- commits
+    # -------------------------------------------------------------------------------------
 
     def halted(self, before: StoredJob, reason: Reason) -> None:
         self.broken(WAIT, f"{before.record.id} was given up: {reason.text}")
 
     def due_set(self, job_id: str) -> None:
-        """A wake-up is never swallowed: what has ended is due at the latest when the term of the last pass ends.
+        """A wake-up is never swallowed: what has ended is due at the latest when the term of the
+        last pass ends.
 
         A job that is left to a newer coordinator is due for it, too.
         """
@@ -328,7 +345,9 @@ class Promises:
                 )
 
     def dropped(self, entry: StreamEntry) -> None:
-        """A wake-up may go when it has woken; a report goes with the commit that takes it in, or is a dead letter."""
+        """A wake-up may go when it has woken; a report goes with the commit that takes it in, or is
+        a dead letter.
+        """
         if entry.fields["kind"] != "due":
             self.broken(
                 FORGOTTEN, f"the report {entry.fields} was acked, and nobody has taken it in"
@@ -340,7 +359,10 @@ class Promises:
         if job.terminal:
             self.broken(
                 SHOWN,
-                f"{job.id} was {job.status}, and was changed: {[e['kind'] for e in decision.events]}",
+                (
+                    f"{job.id} was {job.status}, and was changed: "
+                    f"{[e['kind'] for e in decision.events]}"
+                ),
             )
         if after.record.intent != job.intent:
             self.broken(WORD, f"{job.id}: intent {job.intent} became {after.record.intent}")
@@ -374,7 +396,9 @@ class Promises:
             self.happened("recovering", job.id)
 
     def _forget_events(self, job_id: str, decision: Decision) -> None:
-        """Attempts of what was forgotten are counted from the first again; before its moves, and after them."""
+        """Attempts of what was forgotten are counted from the first again; before its moves, and
+        after them.
+        """
         self._events = {
             key for key in self._events if key[0] != job_id or key[1] not in decision.forgotten
         }
@@ -430,7 +454,8 @@ class Promises:
                     f"{job_id}/{group} is {new.state} {new.epoch}; its events say {state} {epoch}",
                 )
             if new.epoch != old.epoch:
-                # A commit that is repeated over a rollback, its reply being lost, is applied again, with its nonces.
+                # A commit that is repeated over a rollback, its reply being lost, is applied again,
+                # with its nonces.
                 key, commit = (job_id, group, new.nonce), after.record.commit
                 if key in self._nonces and not (
                     self._packages.went_back and self._nonces[key] == commit
@@ -514,7 +539,9 @@ class Promises:
         attempt: AttemptRecord | None,
         target: GroupState,
     ) -> None:
-        """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
+        """What nobody holds is canceled at once; what runs, when its runner let go, or at the
+        deadline, or by force.
+        """
         core, after = self._core, self._core.jobs[before.record.id]
         job, fails_fast = after.record, self._fails_fast(after)
         deadline = self._settings.cancel_deadline
@@ -533,7 +560,10 @@ class Promises:
         if marker is None or marker.token.group != group:
             self.broken(
                 WHOLE,
-                f"{where} is shown SUCCEEDED with {outcome.staging}, which has no marker of this group",
+                (
+                    f"{where} is shown SUCCEEDED with {outcome.staging}, which has no marker of "
+                    "this group"
+                ),
             )
         self._hold(WORD, self._asked.counts(job, outcome.staging))
         mine = (attempt.epoch, attempt.nonce, attempt.claimant)
@@ -553,7 +583,10 @@ class Promises:
             if not holds or says is not _CONDITIONS.get(code, True):
                 self.broken(
                     SHOWN,
-                    f"{where} is {target} ({code}); its join rule holds: {holds}, its condition: {says}",
+                    (
+                        f"{where} is {target} ({code}); its join rule holds: {holds}, its "
+                        f"condition: {says}"
+                    ),
                 )
             return
         wanted = after.record.intent in word.ENDED_BY_USER
@@ -587,7 +620,9 @@ class Promises:
                     self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
 
     def _fails_fast(self, job: StoredJob) -> bool:
-        """What is not done is canceled: a group failed that the job cannot live with, or its time is over."""
+        """What is not done is canceled: a group failed that the job cannot live with, or its time
+        is over.
+        """
         return job.record.timed_out is not None or any(
             record.state is S.FAILED and not self._plan(job, group).absorbed
             for group, record in job.groups.items()

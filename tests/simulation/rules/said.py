@@ -1,4 +1,6 @@
-"""Who claimed which attempt, and what it said, as it truly was: also where the store has forgotten it since."""
+"""Who claimed which attempt, and what it said, as it truly was: also where the store has forgotten
+it since.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def unheard(core: ModelStore, claimant: str, token: Token | None) -> str:
 
 
 class Said:
-    """What attempts said. What begins without ``_`` goes back with the store, which may hand an attempt out again."""
+    """What attempts said.
+
+    What begins without ``_`` goes back with the store, which may hand an attempt out again.
+    """
 
     def __init__(self) -> None:
         self.holders: dict[Offered, Token] = {}
@@ -54,7 +59,9 @@ class Said:
     def taken_early(
         self, job: str, group: str, attempt: AttemptRecord | None, core: ModelStore
     ) -> str:
-        """What is wrong with giving up on this attempt, which said nothing, by when it was claimed."""
+        """What is wrong with giving up on this attempt, which said nothing, by when it was
+        claimed.
+        """
         if attempt is None or attempt.outcome is not None:
             return ""
         at = self.leased_from.get(
@@ -74,7 +81,9 @@ class Said:
     def truly(
         self, job: str, group: str, attempt: AttemptRecord | None, event: Mapping[str, Any]
     ) -> AttemptRecord | None:
-        """``attempt`` with what it had said before the store went back: true, and believed by who had read it."""
+        """``attempt`` with what it had said before the store went back: true, and believed by who
+        had read it.
+        """
         if attempt is None or attempt.outcome is not None:
             return attempt
         claimant, outcome = self._outcomes.get(

@@ -1,4 +1,6 @@
-"""Who acts on schedules: coordinators, a person who gives commands, and the fleet that runs the jobs, by and large."""
+"""Who acts on schedules: coordinators, a person who gives commands, and the fleet that runs the
+jobs, by and large.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ class SchedulesAtHand:
 
 
 class Landing:
-    """Files that arrive for schedules with ``only_if: arrived``, and how many of them its jobs have published."""
+    """Files that arrive for schedules with ``only_if: arrived``, and how many of them its jobs have
+    published.
+    """
 
     def __init__(self) -> None:
         self.arrived: dict[str, list[float]] = {}  # schedule → when each came
@@ -165,7 +169,9 @@ class JobsAtHand:
 
 
 class Unfit:
-    """Makes some runs impossible to submit, such as for a version that is gone; in a tenth of histories."""
+    """Makes some runs impossible to submit, such as for a version that is gone; in a tenth of
+    histories.
+    """
 
     def __init__(self, trouble: Trouble, seed: int) -> None:
         self._trouble, self._dice = trouble, random.Random(f"unfit {seed}")
@@ -419,7 +425,9 @@ def fleet(
     seed: int,
     calm: list[bool],
 ) -> Life:
-    """Runs every job: each takes its time, and ends well or not, as dice of its own say; ``calm``: all end well."""
+    """Runs every job: each takes its time, and ends well or not, as dice of its own say; ``calm``:
+    all end well.
+    """
     dice = random.Random(f"fleet {seed}")
     slow, bad = dice.choice((0.0, 2.0, 10.0, 40.0)), dice.choice((0.0, 0.2, 0.5))
     bad_from = stage.now + dice.uniform(0.0, 60.0)

@@ -1,4 +1,6 @@
-"""One history of schedules: a seed becomes schedules, processes, commands and trouble, and is played to its end."""
+"""One history of schedules: a seed becomes schedules, processes, commands and trouble, and is
+played to its end.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def simulate_schedules(
     keep_all: bool = False,
     part: Part = WHOLE,
 ) -> HistoryResult:
-    """Play the history of ``seed``, or a part of it, on a store of the given kind; its jobs are its schedules."""
+    """Play the history of ``seed``, or a part of it, on a store of the given kind; its jobs are its
+    schedules.
+    """
     logging.disable(logging.CRITICAL)
     try:
         with (
@@ -138,7 +142,9 @@ def _spoil(stage: Stage, trouble: Trouble, core: ModelSchedules, dice: random.Ra
 def _day_ahead(
     dice: random.Random, faults: StoreFaults, person: Wishes, names: list[str], lasts: float
 ) -> tuple[StoreFault, ...]:
-    """``faults``, and a clock that is a day ahead for a while; a person lets the schedules count from now then."""
+    """``faults``, and a clock that is a day ahead for a while; a person lets the schedules count
+    from now then.
+    """
     at = dice.uniform(2.0, lasts)
     back = at + dice.uniform(1.0, 15.0)
     for name in names:
@@ -156,7 +162,9 @@ class Wishes:
     """All that a person would give: dice are thrown for it whether or not it is played."""
 
     def __init__(self, streamed: bool) -> None:
-        """``streamed``: schedules read streams, and run at their ticks only if something has arrived."""
+        """``streamed``: schedules read streams, and run at their ticks only if something has
+        arrived.
+        """
         self.streamed = streamed
         self.all: list[tuple[str, float, str, Callable[[ScheduleClient], Any]]] = []
 

@@ -1,4 +1,6 @@
-"""A store of schedules that is two: the model, and the real store and scripts on a real Valkey, call by call."""
+"""A store of schedules that is two: the model, and the real store and scripts on a real Valkey,
+call by call.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ KEYS = Keys("mirrored-schedules")
 
 
 class MirroredSchedules(ModelSchedules):
-    """The model, and beside it the real store. ``client`` must decode responses; its server is emptied."""
+    """The model, and beside it the real store. ``client`` must decode responses; its server is
+    emptied.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,8 @@
-"""What must hold of schedules after every write and at every moment, whatever is lost, killed or set back.
+"""What must hold of schedules after every write and at every moment, whatever is lost, killed or
+set back.
 
-The rules know ticks by the trigger alone. They read records as people see them, and the warehouse log.
+The rules know ticks by the trigger alone. They read records as people see them, and the warehouse
+log.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ class Rules:
         landing: Landing,
         bound: float,
     ) -> None:
-        """``bound``: seconds within which happens what a schedule waits for, once all trouble is over."""
+        """``bound``: seconds within which happens what a schedule waits for, once all trouble is
+        over.
+        """
         self._landing = landing
         self._stage, self._trouble, self._core, self._depot, self._bound = (
             stage,
@@ -104,7 +108,8 @@ class Rules:
     def broken(self, promise: str, text: str) -> None:
         raise Broken(promise, text)
 
-    # ---- every write -------------------------------------------------------------------------------------------------
+    # ---- every write
+    # -------------------------------------------------------------------------------------------------
 
     def rolled_back(self) -> None:
         self._since.clear()
@@ -136,7 +141,8 @@ class Rules:
             for run in record.runs
             if run.key(record.name) == job.key and not run.by and run.number == 1
         ]
-        # A look is at most that old; and what was decided before the policy was set, another one decided.
+        # A look is at most that old; and what was decided before the policy was set, another one
+        # decided.
         if policy.only_if and idle > self._bound and any(run.at > record.set_at for run in own):
             self.broken(IDLE_RUN, f"{job.key} begins, and nothing has arrived for {idle:.0f}s")
         if self._rolled_back:
@@ -153,7 +159,9 @@ class Rules:
             )
 
     def _in_order(self, record: ScheduleRecord, job: JobRecord) -> None:
-        """A run of ticks that build on each other begins when all ticks before it in the backfill are done."""
+        """A run of ticks that build on each other begins when all ticks before it in the backfill
+        are done.
+        """
         fill = record.backfill
         if fill is None or not fill.in_order or fill.over:
             return
@@ -193,7 +201,10 @@ class Rules:
         if before.intent is not after.intent and not change.commanded:
             self.broken(
                 PAUSED,
-                f"{after.name}: nobody asked, and its intent goes from {before.intent} to {after.intent}",
+                (
+                    f"{after.name}: nobody asked, and its intent goes from {before.intent} to "
+                    f"{after.intent}"
+                ),
             )
         resumed = change.commanded and "USER_RESUME" in kinds
         if after.failures < before.failures and not resumed and "RUN_FINISHED" not in kinds:
@@ -304,7 +315,10 @@ class Rules:
         if after.cursor < before.cursor or not of_trigger:
             self.broken(
                 TWICE,
-                f"{after.name}: {begun} begin at {before.cursor:.1f}, which goes to {after.cursor:.1f}",
+                (
+                    f"{after.name}: {begun} begin at {before.cursor:.1f}, which goes to "
+                    f"{after.cursor:.1f}"
+                ),
             )
         delay = start_delay(policy, after.name).total_seconds()
         judged_at = max((run.at for run in clocked if run.tick in begun), default=now)
@@ -337,7 +351,10 @@ class Rules:
             ):
                 self.broken(
                     BACKOFF,
-                    f"{after.name} has failed {after.failures} times, and waits until {retry.next_at}",
+                    (
+                        f"{after.name} has failed {after.failures} times, and waits until "
+                        f"{retry.next_at}"
+                    ),
                 )
 
     def _backfilled(
@@ -364,7 +381,8 @@ class Rules:
         if new.over and not new.canceled and (new.done + new.left != new.total or new.failed):
             self.broken(LOST_BACKFILL, f"the backfill of {after.name} has ended: {new.progress}")
 
-    # ---- every moment ------------------------------------------------------------------------------------------------
+    # ---- every moment
+    # ------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Look at the log, and at what is waited for."""

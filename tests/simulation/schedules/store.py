@@ -1,6 +1,8 @@
-"""The model of the store of schedules: what its scripts do, on Python values; and the jobs of their runs, by and large.
+"""The model of the store of schedules: what its scripts do, on Python values; and the jobs of their
+runs, by and large.
 
-``test_schedules.py`` plays the same histories on the real store and its scripts, and compares every answer.
+``test_schedules.py`` plays the same histories on the real store and its scripts, and compares every
+answer.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class ModelSchedules:
 
         return restore
 
-    # ---- coordinator/store/lua/schedules, and what else concerns schedules ---------------------------------------
+    # ---- coordinator/store/lua/schedules, and what else concerns schedules
+    # ---------------------------------------
 
     def tick(self, period: float) -> None:
         now = self.now
@@ -197,7 +200,8 @@ class ModelSchedules:
         else:
             self.due[name] = min(due, self.due.get(name, due))
 
-    # ---- jobs ------------------------------------------------------------------------------------------------------
+    # ---- jobs
+    # ------------------------------------------------------------------------------------------------------
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
         """Raises: KeyTaken."""
@@ -207,7 +211,10 @@ class ModelSchedules:
         return standing
 
     def submit(self, job: JobRecord, fingerprint: str, expect: str) -> tuple[str, bool] | None:
-        """The job that stands, and whether it is this one; None if its schedule has changed. Raises: KeyTaken."""
+        """The job that stands, and whether it is this one; None if its schedule has changed.
+
+        Raises: KeyTaken.
+        """
         if job.id in self.jobs:
             return job.id, True
         if standing := self.submitted(job.key, fingerprint):

@@ -1,4 +1,6 @@
-"""What must hold of the notices of schedules: each change that a rule names is told, once, and of committed states."""
+"""What must hold of the notices of schedules: each change that a rule names is told, once, and of
+committed states.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A fleet on which nothing goes wrong but what a test does: the real reconciler on the model store, called by hand."""
+"""A fleet on which nothing goes wrong but what a test does: the real reconciler on the model store,
+called by hand.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,10 @@ class _Empty:
 
 
 class FaultFree:
-    """Jobs of one forked group on a fleet with a slot for each member. Time moves when the test says so."""
+    """Jobs of one forked group on a fleet with a slot for each member.
+
+    Time moves when the test says so.
+    """
 
     def __init__(
         self,

@@ -36,15 +36,18 @@ from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
 SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="/nowhere")
-# Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
-# a publish to wait for; the rest is the jobs' own work, with all its retries. For each kind of wait, see ``lateness``.
+# Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a
+# lease, a grace and a publish to wait for; the rest is the jobs' own work, with all its retries.
+# For each kind of wait, see ``lateness``.
 BOUND = 400.0
 LOOK_EVERY = 0.1  # virtual seconds between two looks at what is late: each bound is of seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """As much of a history as is played: jobs, requests and faults by their numbers from 1 on; None: all of them."""
+    """As much of a history as is played: jobs, requests and faults by their numbers from 1 on;
+    None: all of them.
+    """
 
     jobs: frozenset[int] | None = None
     requests: frozenset[int] | None = None
@@ -106,7 +109,8 @@ def simulate(
 def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Part) -> HistoryResult:
     stage = Stage(seed, keep_all=keep_all)
     rng = stage.rng
-    # Every third history is plain: no conditions, no timeouts, no requests for single groups, no faults of the store.
+    # Every third history is plain: no conditions, no timeouts, no requests for single groups, no
+    # faults of the store.
     plain = seed % 3 == 2
     later = None if plain else random.Random(f"later {seed}")
     # Long enough, in some, that jobs with retries publish while there still is trouble.
@@ -277,7 +281,9 @@ def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Par
 
 
 def _spoil(trouble: Trouble, core: ModelStore, dice: random.Random) -> Life:
-    """Ready sets are an index: now and then one is lost, or holds what no longer stands, or what somebody has."""
+    """Ready sets are an index: now and then one is lost, or holds what no longer stands, or what
+    somebody has.
+    """
     share = dice.choice((0.0, 0.1, 0.4))
     while True:
         yield dice.uniform(0.5, 4.0)
@@ -296,7 +302,9 @@ def _spoil(trouble: Trouble, core: ModelStore, dice: random.Random) -> Life:
 
 
 def _roll_back(stage: Stage, trouble: Trouble, core: ModelStore, dice: random.Random) -> Life:
-    """A ready set alone is as it once was; or old offers stand in it again, some of them with old nonces."""
+    """A ready set alone is as it once was; or old offers stand in it again, some of them with old
+    nonces.
+    """
     saved: list[tuple[str, dict[Offer, float]]] = []
     while True:
         yield dice.uniform(0.2, 2.0)
@@ -398,7 +406,9 @@ def _left_alone(
 
 
 def _but_noted(now: JobRecord, before: JobRecord, core: ModelStore) -> JobRecord:
-    """``now`` without what a coordinator may note of any job at any time: times that lie ahead of a clock set back."""
+    """``now`` without what a coordinator may note of any job at any time: times that lie ahead of a
+    clock set back.
+    """
     times = {"paused_at": before.paused_at, "counted_from": before.counted_from}
     moved_back = {
         name: at for name, at in times.items() if core.set_back and getattr(now, name) < at
@@ -407,7 +417,9 @@ def _but_noted(now: JobRecord, before: JobRecord, core: ModelStore) -> JobRecord
 
 
 def _afterwards(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises) -> None:
-    """All jobs have ended: time goes on, zombies thaw, late messages arrive, and nothing changes any more."""
+    """All jobs have ended: time goes on, zombies thaw, late messages arrive, and nothing changes
+    any more.
+    """
     ended = {job_id: job.record for job_id, job in core.jobs.items()}
     stage.run(lambda: False, until=max(stage.now, trouble.ends) + 2 * SETTINGS.lease_ttl)
     for job_id, record in ended.items():

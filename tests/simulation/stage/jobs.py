@@ -12,7 +12,8 @@ from unstuck.coordinator.spec.plan import Plan, PlannedGroup, plan_of
 
 QUEUES = ("spark", "heavy")
 POOLS = ("one", "two")  # each has as many slots as its name says
-# Conditions on parameters: true, false, and one that cannot be evaluated. On results, see `_condition`.
+# Conditions on parameters: true, false, and one that cannot be evaluated. On results, see
+# `_condition`.
 WHEN = ("params.full", "params.full", "params.level > 5", "params.word > 1")
 
 
@@ -21,7 +22,8 @@ class Behaviour:
     """What a run of a group does, given how many runs of it went before.
 
     Attributes:
-        kind: ``ok``, ``flaky`` (fails ``times`` times first), ``fails``, ``fatal`` (unrecoverable) or ``kills``.
+        kind: ``ok``, ``flaky`` (fails ``times`` times first), ``fails``, ``fatal`` (unrecoverable)
+            or ``kills``.
         silent: of a flaky fork source: it does not make the column that a fork waits for.
     """
 
@@ -50,7 +52,8 @@ class SimulatedJob:
     root: str = ""  # of a retry: the job that was submitted first
 
     def makes_outputs(self, group: str, params: dict[str, Any]) -> bool:
-        """All jobs do but the third of a history and its retries, and the second one where it was altered.
+        """All jobs do but the third of a history and its retries, and the second one where it was
+        altered.
 
         Of the first one, two groups make none.
         """
@@ -77,7 +80,8 @@ def random_job(
     """One job: two to seven groups, with every kind of join, fork, policy and failure.
 
     Args:
-        more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
+        more: dice of their own for conditions, timeouts and optional groups, which some of the jobs
+            have; None: none.
         pooled: dice of their own for pools and priorities, likewise.
         cleaned: dice of their own for groups that run after a failure, likewise.
         told: dice of their own for rules of who is told of what, likewise.

@@ -1,4 +1,6 @@
-"""The network between an actor and the outside: at each call the actor may die, freeze, or not hear the answer."""
+"""The network between an actor and the outside: at each call the actor may die, freeze, or not hear
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LONGEST_WAIT = (
 
 
 class Connection:
-    """The connection of one process: every call may be where it dies, freezes, or does not hear the answer."""
+    """The connection of one process: every call may be where it dies, freezes, or does not hear the
+    answer.
+    """
 
     of_coordinator = True  # its faults delay what a coordinator does
 
@@ -33,7 +37,8 @@ class Connection:
         *,
         of_store: bool = True,
     ) -> T:
-        """The call ``what``, made in the turn of whoever calls; of the store, unless it is of the warehouse.
+        """The call ``what``, made in the turn of whoever calls; of the store, unless it is of the
+        warehouse.
 
         Raises:
             Killed: its process died here.

@@ -25,7 +25,8 @@ class Retries:
         Args:
             jobs: of the history, by id; what is retried is added.
             rng: dice of their own.
-            forget: nothing goes back to before now: of a submit, which the client would have to repeat.
+            forget: nothing goes back to before now: of a submit, which the client would have to
+                repeat.
         """
         self._stage, self._jobs, self._rng, self._forget = stage, jobs, rng, forget
         self._minted = 0

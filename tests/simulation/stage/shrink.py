@@ -1,7 +1,8 @@
 """A history that breaks a promise, shrunk: fewer jobs, fewer commands, fewer things that go wrong.
 
-Whatever is left out is left out by its number, and the dice are thrown all the same: up to the first thing that did not
-happen, the history is the one of the seed. What is kept is kept because the same promise stands without it.
+Whatever is left out is left out by its number, and the dice are thrown all the same: up to the
+first thing that did not happen, the history is the one of the seed. What is kept is kept because
+the same promise stands without it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def shrink(
     history: Callable[..., HistoryResult] = simulate,
     **how: Any,
 ) -> Shrunk | None:
-    """The history of ``seed`` with as little in it as breaks the same promise; None if it breaks none.
+    """The history of ``seed`` with as little in it as breaks the same promise; None if it breaks
+    none.
 
     Args:
         runs: how many histories may be played.
@@ -80,7 +82,9 @@ def _fewest(
     breaks: Callable[[Part], bool],
     more: Callable[[], bool],
 ) -> Part:
-    """Leave out what can be left out of ``kept``: halves first, then quarters, in the end one by one."""
+    """Leave out what can be left out of ``kept``: halves first, then quarters, in the end one by
+    one.
+    """
     if kept and more() and breaks(found := replace(part, **{name: frozenset()})):
         return found
     size = max(1, len(kept) // 2)
@@ -102,6 +106,7 @@ def explained(result: HistoryResult) -> str:
     """What a person needs to see of a failing seed."""
     lines = "\n".join(f"    {line}" for line in result.trace)
     return (
-        f"seed {result.seed} broke a promise.\n  {result.text}\n  The last {len(result.trace)} steps:\n{lines}\n"
+        f"seed {result.seed} broke a promise.\n  {result.text}\n  The last {len(result.trace)} "
+        f"steps:\n{lines}\n"
         f"  Replay it with: {result.command} --trace {result.seed}\n"
     )

@@ -1,8 +1,9 @@
 """The stage: a virtual clock, the actors, and the one place that says who goes next."""
 
-# Exactly one actor runs at any time. An actor is a generator that yields seconds (workers), or a greenlet that hands
-# its turn back at every call to the store (coordinators, whose code is ordinary and knows nothing of this). The
-# choice among those who are ready is drawn from the seed, so a seed is a history.
+# Exactly one actor runs at any time. An actor is a generator that yields seconds (workers), or a
+# greenlet that hands its turn back at every call to the store (coordinators, whose code is ordinary
+# and knows nothing of this). The choice among those who are ready is drawn from the seed, so a seed
+# is a history.
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ class Stage:
         return [f"{at - self.start:9.3f}  {who:<12} {what}" for at, who, what in self.trace]
 
     def run(self, done: Callable[[], bool], until: float) -> bool:
-        """Let actors act until ``done``, or the clock passes ``until``. Returns whether it was done."""
+        """Let actors act until ``done``, or the clock passes ``until``.
+
+        Returns whether it was done.
+        """
         while not done():
             ready = [actor for actor in self.actors if actor.ready_at <= self.now]
             if not ready:
@@ -125,7 +129,9 @@ class Routine(Actor):
 
 
 class Turn(Actor):
-    """An actor whose life is ordinary code on a stack of its own; it gives its turn back by ``pause``."""
+    """An actor whose life is ordinary code on a stack of its own; it gives its turn back by
+    ``pause``.
+    """
 
     def __init__(
         self, stage: Stage, name: str, life: Callable[[], None], delay: float = 0.0

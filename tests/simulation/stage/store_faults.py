@@ -1,9 +1,12 @@
-"""Faults of the store itself, and releases that meet. Most histories have some of them, a third has none."""
+"""Faults of the store itself, and releases that meet.
 
-# The store restarts and is away for a while; it comes back as it was some seconds ago (a failover, a lost tail of the
-# append-only file); its clock is set forward or back; a newer release of coordinators, workers and clients runs
-# beside an older one until the upgrade is done. All dice are its own, so that the rest of a history is as it would be
-# without.
+Most histories have some of them, a third has none.
+"""
+
+# The store restarts and is away for a while; it comes back as it was some seconds ago (a failover,
+# a lost tail of the append-only file); its clock is set forward or back; a newer release of
+# coordinators, workers and clients runs beside an older one until the upgrade is done. All dice are
+# its own, so that the rest of a history is as it would be without.
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class StoreFault:
 
     Attributes:
         at: seconds after the beginning.
-        by: restart: seconds it is away; rollback: seconds that are lost; jump: seconds the clock is set forward by.
+        by: restart: seconds it is away; rollback: seconds that are lost; jump: seconds the clock is
+            set forward by.
     """
 
     at: float
@@ -43,8 +47,10 @@ class StoreFaults:
     """The faults of the store in one history, and who is of the newer release.
 
     Attributes:
-        upgraded_at: seconds after the beginning at which everybody is of the newer release; 0: there is one release.
-        newer_jobs, newer_coordinators, newer_hosts: those that are of the newer release from the start.
+        upgraded_at: seconds after the beginning at which everybody is of the newer release; 0:
+            there is one release.
+        newer_jobs, newer_coordinators, newer_hosts: those that are of the newer release from the
+            start.
     """
 
     faults: tuple[StoreFault, ...] = ()
@@ -65,7 +71,9 @@ class StoreFaults:
         )
 
     def undecidable(self, stage: Stage) -> Callable[[JobRecord], bool]:
-        """Whether a job may wait for a newer coordinator: an older one that meets it leaves it for a moment."""
+        """Whether a job may wait for a newer coordinator: an older one that meets it leaves it for
+        a moment.
+        """
         until = self.upgraded_at + NEWER_LOOK + 1.0
         return lambda job: self.upgraded_at > 0 and job.schema >= NEWER and stage.elapsed < until
 
@@ -120,7 +128,9 @@ class StoreFaultActor:
         store_faults: StoreFaults,
         remembered: Iterable[Callable[[], Restore]],
     ) -> None:
-        """``remembered``: each takes a snapshot of one thing that lives in the store, and answers how to go back."""
+        """``remembered``: each takes a snapshot of one thing that lives in the store, and answers
+        how to go back.
+        """
         self._stage, self._trouble, self._core, self._faults = stage, trouble, core, store_faults
         self._remembered = list(remembered)
         self._pending = len(store_faults.faults)

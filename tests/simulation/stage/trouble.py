@@ -1,6 +1,8 @@
-"""Trouble: what goes wrong in one history, and how often. Each seed draws its own mix, from none to all of it.
+"""Trouble: what goes wrong in one history, and how often. Each seed draws its own mix, from none to
+all of it.
 
-Trouble ends at a stated time; nothing that it began (a freeze, a delay, a partition) outlasts that time, but for
+Trouble ends at a stated time; nothing that it began (a freeze, a delay, a partition) outlasts that
+time, but for
 runners that ignore orders: the deadline of a cancel is there for them.
 """
 
@@ -40,8 +42,10 @@ class Trouble:
     ) -> None:
         """
         Args:
-            more: dice of their own for what was thought of later, so that the rest is as it would be; None: none of it.
-            only: of all the things that would go wrong, by number in order, those that do; None: all.
+            more: dice of their own for what was thought of later, so that the rest is as it would
+                be; None: none of it.
+            only: of all the things that would go wrong, by number in order, those that do; None:
+                all.
         """
         self._rng = rng
         self._clock = clock
@@ -72,7 +76,8 @@ class Trouble:
             self._more.choice((0.3, 0.6, 0.9)) if more else 0.0
         )  # before each slot
         if more is not None and more.random() < 0.25:
-            # No call has a fault: what messages and workers cost can be measured while they are lost.
+            # No call has a fault: what messages and workers cost can be measured while they are
+            # lost.
             self._table, self._total = [], 0.0
         self.away_until = 0.0  # until when the store is not there
         self.quiet_since = (
@@ -94,12 +99,15 @@ class Trouble:
         return self._clock() < self.away_until
 
     def happens(self) -> bool:
-        """Something is about to go wrong: whether it does (a history that is shrunk leaves out most of it)."""
+        """Something is about to go wrong: whether it does (a history that is shrunk leaves out most
+        of it).
+        """
         self.faults += 1
         return self._only is None or self.faults in self._only
 
     def disturb(self, until: float, *, loses: bool = True) -> None:
-        """A fault of a coordinator, of its connections or of the store begins; until then it delays what they do.
+        """A fault of a coordinator, of its connections or of the store begins; until then it delays
+        what they do.
 
         Args:
             loses: a coordinator may have lost what it knew, as with an answer that did not come.
@@ -134,7 +142,9 @@ class Trouble:
         )
 
     def hang(self) -> float:
-        """How many seconds a runner that ignores orders stays: the one thing that may outlast the trouble."""
+        """How many seconds a runner that ignores orders stays: the one thing that may outlast the
+        trouble.
+        """
         return self._rng.uniform(5.0, 150.0)
 
     def late(self) -> float:

@@ -1,4 +1,7 @@
-"""What a user will ask for in one history: commands, and what they ask of single groups. Plain values and dice."""
+"""What a user will ask for in one history: commands, and what they ask of single groups.
+
+Plain values and dice.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from tests.simulation.stage.jobs import QUEUES, WHEN, SimulatedJob
 from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.spec.plan import Plan
 
-# Instead of a time, a moment: an attempt of the job was claimed, or has ended; or the job begins to publish.
+# Instead of a time, a moment: an attempt of the job was claimed, or has ended; or the job begins to
+# publish.
 MOMENTS = ("claimed", "claimed", "ended", "publishing", "publishing")
 # Of what is asked of single groups, also: a group begins to recover.
 ASK_MOMENTS = ("claimed", "ended", "recovering", "recovering", "recovering")
@@ -34,7 +38,9 @@ _COMMANDS = (
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Something that is asked of a ``group``, or an ``alter`` or a ``retry`` with these ``values``."""
+    """Something that is asked of a ``group``, or an ``alter`` or a ``retry`` with these
+    ``values``.
+    """
 
     word: Literal["alter", "skip", "rerun", "retry"]
     group: str = ""
@@ -46,12 +52,13 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class UserRequest:
-    """One command that will be given, at a time or at a moment, and to be repeated at once if ``twice``.
+    """One command that will be given, at a time or at a moment, and to be repeated at once if
+    ``twice``.
 
     Attributes:
         job: and, at a moment, also every retry of it.
-        then: what the same user gives after it, each so many seconds after the one before. After a retry it is given to
-            the new job.
+        then: what the same user gives after it, each so many seconds after the one before. After a
+            retry it is given to the new job.
     """
 
     at: float
@@ -81,7 +88,9 @@ def random_requests(
 def random_demands(
     rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float
 ) -> list[UserRequest]:
-    """Alter, skip and rerun; of what is RETRYING at once, else under a pause, most often with a resume after it."""
+    """Alter, skip and rerun; of what is RETRYING at once, else under a pause, most often with a
+    resume after it.
+    """
     requests = []
     for _ in range(rng.choice((0, 0, 0, 2, 4, 8))):
         job = rng.choice(list(jobs))
@@ -107,7 +116,9 @@ def random_demands(
 def random_retries(
     rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float
 ) -> list[UserRequest]:
-    """Retries: most often of what has just ended, now and then of what has not, or is FINISHED; twice, and in a row."""
+    """Retries: most often of what has just ended, now and then of what has not, or is FINISHED;
+    twice, and in a row.
+    """
     requests = []
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
         job = rng.choice(list(jobs))
@@ -142,7 +153,9 @@ def _retry(rng: random.Random, plan: Plan) -> Demand:
 
 
 def _demand(rng: random.Random, plan: Plan, group: str) -> Demand:
-    """Most often of ``group``, or of a group that comes after it: what is asked together gets into each other's way."""
+    """Most often of ``group``, or of a group that comes after it: what is asked together gets into
+    each other's way.
+    """
     drawn = rng.random()
     name = rng.choice((group, group, *plan.groups[group].successors, *plan.groups))
     if drawn < 0.4:

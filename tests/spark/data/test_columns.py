@@ -1,4 +1,6 @@
-"""Declared columns: frames of Spark, Arrow and pandas are brought to them without loss, or refused with the value."""
+"""Declared columns: frames of Spark, Arrow and pandas are brought to them without loss, or refused
+with the value.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def frame_of(kind: str, session: Any, root: Path, table: pa.Table) -> Any:
 
 @pytest.fixture
 def write(kind: tuple[str, Any], tmp_path: Path) -> Write:
-    """Writes an Arrow table as a frame of the kind that is tested, to the columns that are declared."""
+    """Writes an Arrow table as a frame of the kind that is tested, to the columns that are
+    declared.
+    """
 
     def write(
         table: pa.Table, fill: bool = False, by: tuple[str, ...] = (), **columns: str
@@ -404,7 +408,7 @@ def test_the_frame_is_evaluated_once_and_rules_see_the_declared_types(
         assert types(made["out"]) == {"v": "long"}
 
 
-# -- columns without a type -------------------------------------------------------------------------------------
+# -- columns without a type ------------------------------------------------------------------------
 
 
 TYPED: dict[str, pa.Array] = {

@@ -1,4 +1,6 @@
-"""An input of many files: shown to steps without a look at any of them, and read whole whatever the conf says."""
+"""An input of many files: shown to steps without a look at any of them, and read whole whatever the
+conf says.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ pytestmark = pytest.mark.variant
 
 COUNT = 40
 IN_ORDER = [(number, f"{number % 3}/ä %2F") for number in range(COUNT)]
-# By the first, Spark passes over the list that it is given; by the second it can read none from this file system.
+# By the first, Spark passes over the list that it is given; by the second it can read none from
+# this file system.
 AGAINST_LISTS = {
     "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
     "spark.sql.streaming.checkpointFileManagerClass": (

@@ -1,4 +1,6 @@
-"""Partitions: each file has the rows of one, the columns stay in the files, and all readers find the same."""
+"""Partitions: each file has the rows of one, the columns stay in the files, and all readers find
+the same.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,9 @@ def test_a_column_that_cannot_part_rows_is_refused(tmp_path: Path, column: str, 
 def test_many_small_files_are_read_in_few_tasks_and_no_others_with_them(
     tmp_path: Path, session: Any
 ) -> None:
-    """Spark's own defaults begin a task for each file to look at it, and one more to read 32 of them."""
+    """Spark's own defaults begin a task for each file to look at it, and one more to read 32 of
+    them.
+    """
     files = {}
     for n in range(300):
         (folder := tmp_path / f"{n}").mkdir()

@@ -1,4 +1,6 @@
-"""Rules: good and rejected rows are written apart, a frame is evaluated once, and all readers find the same."""
+"""Rules: good and rejected rows are written apart, a frame is evaluated once, and all readers find
+the same.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ def session() -> Iterator[Any]:
     params=["spark", "arrow", pytest.param("arrow in spark", marks=pytest.mark.variant)]
 )
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
-    """Writes an Arrow table as a frame of the kind that is tested. Returns the good rows and the rejected ones."""
+    """Writes an Arrow table as a frame of the kind that is tested.
+
+    Returns the good rows and the rejected ones.
+    """
     spark = None if request.param == "arrow" else request.getfixturevalue("session")
 
     def write(
@@ -228,7 +233,10 @@ def test_rows_outside_do_not_count_as_rows_that_break_rules(write: Write) -> Non
 
 
 def test_too_many_rejected_rows_are_counted_by_rule(write: Write) -> None:
-    says = r"4 of 5 rows of flights were rejected \(80.00%; max_rejected_ratio: 0.79\), by rule: has_distance 3, known_"
+    says = (
+        r"4 of 5 rows of flights were rejected \(80.00%; max_rejected_ratio: 0.79\), by rule: "
+        r"has_distance 3, known_"
+    )
     with pytest.raises(TooManyRejectedRows, match=says):
         write(ratio=0.79)
     assert write(ratio=0.8)[1].rows == 4, "at the limit is not above it"
@@ -260,7 +268,9 @@ def test_a_rule_that_fails_on_a_row_is_refused_with_its_name(write: Write) -> No
 def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(
     session: Any, tmp_path: Path, rule: str
 ) -> None:
-    """PySpark 3.5 knows no division by zero: its error says where Java was called, and its cause what went wrong."""
+    """PySpark 3.5 knows no division by zero: its error says where Java was called, and its cause
+    what went wrong.
+    """
     checks = Checks(quality=Quality(rules={"fine": "id > 0", "odd": rule}))
     session.conf.set("spark.sql.ansi.enabled", "true")
     with pytest.raises(
@@ -313,9 +323,9 @@ def test_text_of_a_text_file_that_is_not_utf8_is_refused_with_its_file(
         stage_checked(Files(str(tmp_path)), "names", read, checks, (), session)
     message = refused_value(error.value)
     assert (
-        "the column value has text that is not UTF-8. Read as ISO-8859-1 it begins with Zoë, in the file"
-        in message
-    )
+        "the column value has text that is not UTF-8. Read as ISO-8859-1 it begins with Zoë, in "
+        "the file"
+    ) in message
     assert "names.txt" in message
 
     decoded = read.selectExpr("decode(cast(value AS BINARY), 'ISO-8859-1') AS value")
@@ -359,8 +369,9 @@ def test_good_rows_keep_their_order(session: Any, tmp_path: Path) -> None:
 @pytest.mark.variant
 def test_columns_of_all_kinds(session: Any, tmp_path: Path) -> None:
     frame = session.sql(
-        "SELECT id, NULL AS nothing, map('a', id) AS m, array(named_struct('x', 1.5BD)) AS s, TIMESTAMP '2013-01-01' AS"
-        " t, TIMESTAMP_NTZ '2013-01-01' AS n, binary('x') AS b FROM range(4)"
+        "SELECT id, NULL AS nothing, map('a', id) AS m, array(named_struct('x', 1.5BD)) AS s, "
+        "TIMESTAMP '2013-01-01' AS t, TIMESTAMP_NTZ '2013-01-01' AS n, binary('x') AS b FROM "
+        "range(4)"
     )
     for number, rule in enumerate(("id > 0", "id >= 0", "id < 0")):
         checks = Checks(quality=Quality(rules={"some": rule}, max_rejected_ratio=1.0), newest="t")
@@ -373,7 +384,7 @@ def test_columns_of_all_kinds(session: Any, tmp_path: Path) -> None:
         assert read.count() == rejected.rows
 
 
-# -- expectations ----------------------------------------------------------------------------------------------
+# -- expectations ----------------------------------------------------------------------------------
 
 
 @pytest.mark.variant
@@ -404,7 +415,7 @@ def test_the_newest_value_is_read_from_the_files(tmp_path: Path, value: datetime
         stage_checked(files, "out", table, Checks(newest="id"), (), None)
 
 
-# -- columns that change -----------------------------------------------------------------------------------------
+# -- columns that change ---------------------------------------------------------------------------
 
 
 def published_of(

@@ -1,4 +1,6 @@
-"""Our tokens of SQL against those of Spark's own lexer, for texts that are made of everything that is hard to read."""
+"""Our tokens of SQL against those of Spark's own lexer, for texts that are made of everything that
+is hard to read.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,8 @@ def sparks(jvm: JVMView) -> Callable[[str], list[Token] | None]:
         found: list[Token] = []
         tag = ""
         every = lexer.getAllTokens()
-        # By number: once a test of this process has had a Spark context, PySpark's own errors end no iteration of Java.
+        # By number: once a test of this process has had a Spark context, PySpark's own errors end
+        # no iteration of Java.
         for token in map(every.get, range(every.size())):
             name, text = (
                 names.getSymbolicName(token.getType()),
@@ -149,7 +152,9 @@ def sparks(jvm: JVMView) -> Callable[[str], list[Token] | None]:
 
 
 def joined(found: list[Token]) -> list[Token]:
-    """Neighbours of one kind as one: Spark has more kinds of signs and words, and 3.5 takes 'it''s' for two strings."""
+    """Neighbours of one kind as one: Spark has more kinds of signs and words, and 3.5 takes 'it''s'
+    for two strings.
+    """
     whole: list[Token] = []
     for kind, text in found:
         if kind != "name" and whole and whole[-1][0] == kind:

@@ -1,4 +1,6 @@
-"""The zone matrix: whatever zone a host has, the same job publishes the same rows, in the zone of the setting."""
+"""The zone matrix: whatever zone a host has, the same job publishes the same rows, in the zone of
+the setting.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def place(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[tuple[str, Path, str]]:
-    """A worker on a host of the first zone with the setting of the second; its queue, its folder and the setting."""
+    """A worker on a host of the first zone with the setting of the second; its queue, its folder
+    and the setting.
+    """
     host, zone = request.param
     home, queue = tmp_path_factory.mktemp("zone"), f"{host}-in-{zone}".replace("/", "_")
     environ = {"TZ": host} | ({} if zone == "UTC" else {"UNSTUCK_TIME_ZONE": zone})
@@ -132,7 +136,9 @@ def clocks_of(zone: str) -> dict[str, str]:
 def test_a_job_has_its_own_zone_on_every_host_and_the_next_one_that_of_the_setting(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
-    """`to_date(at) = :day` with a schedule in Berlin took rows of two business days on a fleet in UTC."""
+    """`to_date(at) = :day` with a schedule in Berlin took rows of two business days on a fleet in
+    UTC.
+    """
     own = "Asia/Kolkata" if place[2] == "Europe/Berlin" else "Europe/Berlin"
     outcome = run(client, place, "own", "in_spark", "clocks", zone=own)
     noon = NOON.replace(tzinfo=ZoneInfo(own)).astimezone(UTC)

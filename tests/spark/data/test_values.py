@@ -1,6 +1,8 @@
-"""Every type, from every writer to every reader: equal, or refused before it is written. One Spark session for all.
+"""Every type, from every writer to every reader: equal, or refused before it is written. One Spark
+session for all.
 
-All columns that a writer may store are written and read as one output, so the cells cost one job each and not many.
+All columns that a writer may store are written and read as one output, so the cells cost one job
+each and not many.
 """
 
 from __future__ import annotations
@@ -260,7 +262,7 @@ KEPT = {
 }
 
 
-# -- writing and reading ---------------------------------------------------------------------------------------
+# -- writing and reading ---------------------------------------------------------------------------
 
 
 @dataclass
@@ -288,7 +290,9 @@ class Place:
 
     @functools.cached_property
     def staged(self) -> dict[str, StagedOutput]:
-        """Of each writer one output with all of its columns, published under the name of the writer."""
+        """Of each writer one output with all of its columns, published under the name of the
+        writer.
+        """
         staged = {
             writer: self.write(
                 writer, self.frame(writer, {name: c.written for name, c in columns.items()})
@@ -319,7 +323,10 @@ class Place:
         return Work(self.files, Token("j", "reader", 1, "n", "c"), session, inputs)
 
     def found(self, reader: str, writer: str) -> dict[str, list[Any]]:
-        """The values of each column. Where all columns cannot be read together, an error stands in for its column."""
+        """The values of each column.
+
+        Where all columns cannot be read together, an error stands in for its column.
+        """
         if (reader, writer) not in self.read:
             names = list(KEPT[writer])
             staged = {writer: self.staged[writer]}
@@ -410,7 +417,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def exact(value: Any) -> Any:
-    """``value`` with its type, so that 1, 1.0, True and Decimal(1) are four values, and NaN is one."""
+    """``value`` with its type, so that 1, 1.0, True and Decimal(1) are four values, and NaN is
+    one.
+    """
     if isinstance(value, dict):
         return {key: exact(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -443,7 +452,10 @@ def test_every_reader_finds_the_values_that_were_written(
 
 @pytest.mark.parametrize("writer", ["arrow", "pandas"])
 def test_rules_in_a_group_with_spark_change_no_type_and_no_value(place: Place, writer: str) -> None:
-    """Also where the session has another time zone, as here. The rules of such a frame are evaluated by Spark."""
+    """Also where the session has another time zone, as here.
+
+    The rules of such a frame are evaluated by Spark.
+    """
     frame = place.frame(writer, {name: column.written for name, column in KEPT[writer].items()})
     checks = Checks(quality=Quality(rules={"first": "row < 1"}, max_rejected_ratio=1.0))
     made = stage_checked(
@@ -533,7 +545,7 @@ def test_every_reader_finds_the_columns_by_the_names_that_they_were_given(
         assert table.to_pylist() == [{column: n for n, column in enumerate(NAMES)}]
 
 
-# -- what is refused -------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 def raw(kind: pa.DataType, data: bytes) -> pa.Array:
@@ -642,7 +654,9 @@ REFUSED = {"arrow": REFUSED_IN_ARROW, "pandas": REFUSED_IN_PANDAS, "spark": REFU
 
 
 def refusal(place: Place, frame: Any) -> str:
-    """The sentence with which ``frame`` is refused, for good and before anything of it is written."""
+    """The sentence with which ``frame`` is refused, for good and before anything of it is
+    written.
+    """
     with pytest.raises(OutputInvalid) as caught:
         place.write("refused", frame)
     assert not failure_of(caught.value).recoverable

@@ -1,4 +1,6 @@
-"""The demo pipeline on a standalone cluster and on Spark Connect, and through the death of parts of the cluster."""
+"""The demo pipeline on a standalone cluster and on Spark Connect, and through the death of parts of
+the cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Spark without a connector for the object store of the warehouse, and what it is told of the store."""
+"""Spark without a connector for the object store of the warehouse, and what it is told of the
+store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Spark with its real connector, S3A, on two S3 servers: whole jobs with a fleet, and every row is the one expected."""
+"""Spark with its real connector, S3A, on two S3 servers: whole jobs with a fleet, and every row is
+the one expected.
+"""
 
 from __future__ import annotations
 
@@ -224,7 +226,9 @@ def test_22_queries_of_tpch_over_tables_on_s3_give_the_answers_of_duckdb(
 
 
 def copied(lake: Lake, folder: Path) -> Callable[[str], list[str]]:
-    """Finds the files of a dataset of ``lake`` as copies in ``folder``, which DuckDB reads without an extension."""
+    """Finds the files of a dataset of ``lake`` as copies in ``folder``, which DuckDB reads without
+    an extension.
+    """
 
     def paths(dataset: str) -> list[str]:
         copies = []

@@ -1,4 +1,6 @@
-"""TPC-H on a real fleet: the tables are published by one job, and 22 queries read them in another; DuckDB agrees."""
+"""TPC-H on a real fleet: the tables are published by one job, and 22 queries read them in another;
+DuckDB agrees.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def answers(folder: Path, paths: Callable[[str], list[str]], scale: float) -> li
         )
         if not alike:
             wrong.append(
-                f"{query.stem}: {found[:3]} ({len(found)} rows), expected {truth[:3]} ({len(truth)})"
+                f"{query.stem}: {found[:3]} ({len(found)} rows), expected {truth[:3]} "
+                f"({len(truth)})"
             )
     return wrong
 

@@ -1,4 +1,6 @@
-"""A fleet of two real PySparks on one queue: the newest, and 3.5 from an environment of tests/matrix.py."""
+"""A fleet of two real PySparks on one queue: the newest, and 3.5 from an environment of
+tests/matrix.py.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ class Two:
         (self._folder / f"gate-{name}").touch()
 
     def finished(self, job: str, name: str) -> tuple[dict[str, set[int | None]], list[str]]:
-        """By minor version of Spark, what it said of the size; and on what the published version was made."""
+        """By minor version of Spark, what it said of the size; and on what the published version
+        was made.
+        """
         ended = self.client.wait(job, timeout=seconds(90))
         assert ended.job.status is Status.FINISHED, ended
         rows = (

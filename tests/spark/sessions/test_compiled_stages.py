@@ -1,4 +1,6 @@
-"""A runner's session outlives many groups: what Spark has compiled for them is kept for their next run."""
+"""A runner's session outlives many groups: what Spark has compiled for them is kept for their next
+run.
+"""
 
 from __future__ import annotations
 

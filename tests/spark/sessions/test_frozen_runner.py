@@ -1,4 +1,6 @@
-"""A runner that is frozen past its lease while its JVM writes on; and a worker whose main process is killed."""
+"""A runner that is frozen past its lease while its JVM writes on; and a worker whose main process
+is killed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
         return coordinator.status(job).terminal
 
     with fleet.worker(redis_server.url, tmp_path, queues="frozen", environ=ENVIRON) as worker:
-        # Given: the runner of the first attempt is frozen in the middle of a write, and its JVM is not.
+        # Given: the runner of the first attempt is frozen in the middle of a write, and its JVM is
+        # not.
         wait_until(offered, 10, "the first attempt")
         (first,) = coordinator.offers()
         fleet.send_wake_up(client, first, "frozen")
@@ -62,7 +65,8 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
         runner.suspend()
         assert not list(staging.rglob("_SUCCESS")), "frozen too late: proves nothing"
 
-        # When: its lease lapses, the second attempt is done elsewhere, and the JVM of the first has done its write.
+        # When: its lease lapses, the second attempt is done elsewhere, and the JVM of the first has
+        # done its write.
         wait_until(offered, 30, "the second attempt", every=0.1)
         (second,) = coordinator.offers()
         assert second.epoch == 2
@@ -80,7 +84,8 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
         assert runner.status() == psutil.STATUS_STOPPED
         runner.resume()
 
-        # Then: the thawed runner lets go by itself, and readers and counters know the second attempt alone.
+        # Then: the thawed runner lets go by itself, and readers and counters know the second
+        # attempt alone.
         def let_go() -> bool:
             return all(one.job is None for one in fleet.listed(client) if one.pid == runner.pid)
 

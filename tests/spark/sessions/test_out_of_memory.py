@@ -1,4 +1,6 @@
-"""A Spark driver whose JVM ran out of memory, or died, runs nothing more: one attempt is charged, the next is not."""
+"""A Spark driver whose JVM ran out of memory, or died, runs nothing more: one attempt is charged,
+the next is not.
+"""
 
 from __future__ import annotations
 

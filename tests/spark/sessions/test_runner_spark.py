@@ -1,4 +1,6 @@
-"""Groups with Spark on one real worker: one JVM for all tests of this module, as for all attempts of a runner."""
+"""Groups with Spark on one real worker: one JVM for all tests of this module, as for all attempts
+of a runner.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +150,11 @@ def test_a_mapping_is_a_struct_in_sql_whose_parts_have_names(
     store: redis.Redis, make_offer: MakeOffer
 ) -> None:
     model = {"depth": 3, "eta": 0.5, "of": {"name": "x"}}
-    text = "SELECT :model.depth + :part.depth AS n WHERE :model.eta = 0.5 AND :model.of.name = 'x' AND :part.eta = 0.1"
+    text = (
+        "SELECT :model.depth + :part.depth AS n WHERE :model.eta = 0.5 AND :model.of.name = "
+        "'x' "
+        "AND :part.eta = 0.1"
+    )
     part = {"depth": 1, "eta": 0.1}
     offer = make_offer(
         "train",
@@ -350,7 +356,10 @@ def test_a_column_whose_comment_holds_a_secret_is_refused(
 def test_configuration_is_looked_for_in_no_schema(
     store: redis.Redis, make_offer: MakeOffer, word: str
 ) -> None:
-    text = "SELECT named_struct('nr', id, 'part', :word) AS s, current_date() AS d, id AS nr FROM range(3)"
+    text = (
+        "SELECT named_struct('nr', id, 'part', :word) AS s, current_date() AS d, id AS nr FROM "
+        "range(3)"
+    )
     outcome = done(
         store,
         make_offer("g", {**sql(text, "o"), "params": {"word": f"${{env:SPARK_FLEET_{word}}}"}}),
@@ -374,7 +383,9 @@ def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(
 def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
-    """One of three tries in under 2 s: a machine that is busy with other things may make one of them late, not all."""
+    """One of three tries in under 2 s: a machine that is busy with other things may make one of
+    them late, not all.
+    """
     before = [runner.pid for runner in worker.runners]
     for epoch in (1, 2, 3):
         started = tmp_path / f"started{epoch}"
@@ -438,7 +449,9 @@ def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_mad
 def test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, back: bool, code: str
 ) -> None:
-    """Spark makes the folders that are missing, and commits what it finds in them: it notices neither."""
+    """Spark makes the folders that are missing, and commits what it finds in them: it notices
+    neither.
+    """
     offer = make_offer(
         "g", python("taken_away", "numbers", warehouse=str(tmp_path / "warehouse"), back=back)
     )
@@ -497,7 +510,8 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
     (runner,) = worker.runners
     (jvm,) = [child for child in runner.children() if "java" in command_line(child)]
     jvm.kill()
-    # One that is still ending may answer when the runner asks before it claims: then the attempt is lost, not refused.
+    # One that is still ending may answer when the runner asks before it claims: then the attempt is
+    # lost, not refused.
     wait_until(lambda: fleet.gone(jvm.pid), 30, "the JVM to end")
     # One that is awake may have asked the JVM before it died, and would claim without asking again.
     wait_until(
@@ -514,7 +528,9 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
 def test_a_step_that_stops_the_session_is_charged_to_its_group(
     store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    """What comes next in the group finds a session that is stopped; the next group has a new one."""
+    """What comes next in the group finds a session that is stopped; the next group has a new
+    one.
+    """
     found = failure(
         store, make_offer("g", python("stop_the_session"), python("spark_numbers", "numbers"))
     )

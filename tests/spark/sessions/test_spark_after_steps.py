@@ -1,4 +1,6 @@
-"""What a step does to Spark fails no later group: on a fleet, in a local run and in the test kit alike."""
+"""What a step does to Spark fails no later group: on a fleet, in a local run and in the test kit
+alike.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Conf that only a new session takes: a fresh group gets one, and what counts as such is what Spark says."""
+"""Conf that only a new session takes: a fresh group gets one, and what counts as such is what Spark
+says.
+"""
 
 from __future__ import annotations
 

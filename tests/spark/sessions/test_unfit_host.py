@@ -1,4 +1,6 @@
-"""A host that becomes unfit for Spark while a session runs on it: a step that fails there is not charged."""
+"""A host that becomes unfit for Spark while a session runs on it: a step that fails there is not
+charged.
+"""
 
 from __future__ import annotations
 

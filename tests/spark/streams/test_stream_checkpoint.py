@@ -1,4 +1,6 @@
-"""The state of a stream as Spark writes it: what is packed is enough to go on from, and is whole or refused."""
+"""The state of a stream as Spark writes it: what is packed is enough to go on from, and is whole or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +207,9 @@ def test_what_spark_has_written_twice_is_read_once(loads: Loads) -> None:
 def test_rows_that_have_arrived_and_are_gone_when_spark_plans_its_batch_are_not_taken_for_read(
     loads: Loads, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As while the warehouse is away: Spark passes over what it does not find, and counts it as read."""
+    """As while the warehouse is away: Spark passes over what it does not find, and counts it as
+    read.
+    """
     # Each file of the landing folder makes one part.
     monkeypatch.setattr(files_read, "Parts", partial(Parts, part_bytes=0))
     loads.arrive(1)

@@ -1,4 +1,5 @@
-"""The files of a stream: each case is a real file, with the same rows or error by Spark, with state, and without Spark.
+"""The files of a stream: each case is a real file, with the same rows or error by Spark, with
+state, and without Spark.
 
 Spark reads small inputs through its driver, and large ones in tasks.
 """
@@ -268,7 +269,11 @@ CASES = [
     csv("hexadecimal", b"id,name\n0x1F,ann\n", ["line 2", "0x1F"]),
     csv(
         "types",
-        b"b,i,d,m,on,at,local\n TRUE,-7 ,1e3,1.20,2024-02-29,2024-01-31T10:00:00+02:00,2024-01-31 10:00:00.5\n,,,,,,\n",
+        (
+            b"b,i,d,m,on,at,local\n TRUE,-7 "
+            b",1e3,1.20,2024-02-29,2024-01-31T10:00:00+02:00,2024-01-31 "
+            b"10:00:00.5\n,,,,,,\n"
+        ),
         [
             {
                 "b": True,
@@ -281,7 +286,10 @@ CASES = [
             },
             dict.fromkeys(("b", "i", "d", "m", "on", "at", "local")),
         ],
-        "b BOOLEAN, i SMALLINT, d DOUBLE, m DECIMAL(5,2), on DATE, at TIMESTAMP, local TIMESTAMP_NTZ",
+        (
+            "b BOOLEAN, i SMALLINT, d DOUBLE, m DECIMAL(5,2), on DATE, at TIMESTAMP, local "
+            "TIMESTAMP_NTZ"
+        ),
     ),
     csv(
         "an instant without a zone",
@@ -746,7 +754,10 @@ def test_what_executors_do_not_find_the_driver_looks_for(
 
 def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver: Driver) -> None:
     """Each type, also in lists and structs, written by Spark's own writers with their defaults."""
-    schema = "i INT, t STRING, d DECIMAL(9,3), at TIMESTAMP, l TIMESTAMP_NTZ, on DATE, s ARRAY<STRUCT<n: BIGINT>>"
+    schema = (
+        "i INT, t STRING, d DECIMAL(9,3), at TIMESTAMP, l TIMESTAMP_NTZ, on DATE, s "
+        "ARRAY<STRUCT<n: BIGINT>>"
+    )
     sql = (
         "SELECT 1 i, 'ä' t, CAST(1.5 AS DECIMAL(9,3)) d, TIMESTAMP'2024-03-31 12:00:00.123Z' at, "
         "TIMESTAMP_NTZ'2024-03-31 02:30:00' l, DATE'1500-01-01' on, array(named_struct('n', 5L)) s"

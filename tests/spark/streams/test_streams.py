@@ -1,6 +1,8 @@
-"""Streams: files arrive, job after job reads what is new, and each row is published once, whoever dies in between.
+"""Streams: files arrive, job after job reads what is new, and each row is published once, whoever
+dies in between.
 
-A real worker with Spark, a real coordinator and signals; all tests share one fleet, each has a warehouse of its own.
+A real worker with Spark, a real coordinator and signals; all tests share one fleet, each has a
+warehouse of its own.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ class Stream:
         events: dict[str, Any] | None = None,
         **output: Any,
     ) -> str:
-        """A job that loads what has arrived; with ``gate``, it fails unless there is such a file."""
+        """A job that loads what has arrived; with ``gate``, it fails unless there is such a
+        file.
+        """
         stream = {
             "stream": str(self.home / "landing"),
             "format": "json",
@@ -197,7 +201,11 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
     assert read == {"looked": 2, "files": 2, "bytes": 48}
     (stream.home / "landing" / "3.json.part").write_text("{")
     again = stream.ended(stream.load(state=state))
-    nothing = f"nothing new, looked at 2 files in {stream.home}/landing; ignored by their names: 1 (3.json.part)"
+    nothing = (
+        f"nothing new, looked at 2 files in {stream.home}/landing; ignored by their names: "
+        "1 "
+        "(3.json.part)"
+    )
     assert again.job.reason is not None
     assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
     assert again.groups[0].members[0].reason == Reason("ARRIVED", nothing)
@@ -530,7 +538,8 @@ def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
 ) -> None:
     if text == "odd row" and pyspark.__version__.startswith("3."):
         pytest.skip(
-            "PySpark 3.5 hands on an error of a task with the whole of its Java, whose middle is cut"
+            "PySpark 3.5 hands on an error of a task with the whole of its Java, whose middle is "
+            "cut"
         )
     stream.arrive(1)
     said = stream.failed(step, **output)
@@ -562,7 +571,10 @@ def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_publ
             "schema": "id BIGINT, at TIMESTAMP, tags ARRAY<STRING>",
             "metadata": ["key", "headers", "partition"],
         }
-        sql = "SELECT id, at, tags[0] AS tags, key, headers[0].value AS h, partition FROM events WHERE id > 0"
+        sql = (
+            "SELECT id, at, tags[0] AS tags, key, headers[0].value AS h, partition FROM events "
+            "WHERE id > 0"
+        )
         load = {
             "name": "load",
             "inputs": {"events": events},

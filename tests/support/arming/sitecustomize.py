@@ -1,4 +1,6 @@
-"""Arms every Python process that has this folder in its PYTHONPATH, when it starts (docs/failpoints.md)."""
+"""Arms every Python process that has this folder in its PYTHONPATH, when it starts
+(docs/failpoints.md).
+"""
 
 import os
 

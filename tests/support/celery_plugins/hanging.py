@@ -1,7 +1,8 @@
 """A worker that can be made to hang, as by a bug of Celery, kombu or a plugin: ``-I hanging``."""
 
-# Its main process by a remote command, for ever. A child of it at the signal of Celery that HANG_AT names, the first
-# that comes there. As a program it is ``celery`` with a short time for a child's way from one job to the next.
+# Its main process by a remote command, for ever. A child of it at the signal of Celery that HANG_AT
+# names, the first that comes there. As a program it is ``celery`` with a short time for a child's
+# way from one job to the next.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``celery``, with its own patience cut short: where the tries are left to Celery, it gives up after the second.
+"""``celery``, with its own patience cut short: where the tries are left to Celery, it gives up
+after the second.
 
 By itself Celery gives up after a hundred tries, about 46 minutes; no test waits that long.
 """

@@ -1,4 +1,6 @@
-"""``celery``, its log going through a pipe to another process, as with ``| tee`` or the log driver of a container."""
+"""``celery``, its log going through a pipe to another process, as with ``| tee`` or the log driver
+of a container.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ ROOM = 4096  # bytes that the pipe holds; the least there is
 
 @contextmanager
 def log_stands_still(pid: int) -> Iterator[None]:
-    """Whoever reads the log of the worker ``pid`` does not read on, and the pipe is full. In the end it is killed."""
+    """Whoever reads the log of the worker ``pid`` does not read on, and the pipe is full.
+
+    In the end it is killed.
+    """
     (reader,) = [
         one for one in psutil.Process(pid).children() if command_line(one).startswith("cat")
     ]

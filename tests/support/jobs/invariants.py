@@ -1,4 +1,5 @@
-"""Fair play: what every decision must keep to, whatever the history. Written down a second time, as plainly as can be.
+"""Fair play: what every decision must keep to, whatever the history. Written down a second time, as
+plainly as can be.
 
 What may move where is asked of the tables; that all of it happens is for the tests that explore.
 """
@@ -104,7 +105,8 @@ def judge(
         raise Broken(f"it is shown as {after.status}, and its records say {shown}")
     if after.terminal != (decision.due is None):
         raise Broken(f"it is {after.status}, and due {decision.due}")
-    # Where no attempt can end, nothing but a command changes the job before a time that stands on its record.
+    # Where no attempt can end, nothing but a command changes the job before a time that stands on
+    # its record.
     longest = LONGEST_WAIT if state.active or after.phase else IDLE_LOOK
     if decision.due is not None and not env.now <= decision.due <= env.now + longest + 0.1:
         raise Broken(f"it is due in {decision.due - env.now}s")
@@ -155,14 +157,17 @@ def _judge_records(state: JobState) -> None:
 
 
 def judge_words(state: JobState, env: Environment, due: float | None) -> None:
-    """Everything that is not done is explained; nothing is promised for a time that has gone, or under a pause."""
+    """Everything that is not done is explained; nothing is promised for a time that has gone, or
+    under a pause.
+    """
     told = explain(state, env, due)
     for one in told:
         if not one.what.strip() or "unknown" in one.what.lower():
             raise Broken(f"{one.subject} is {one.state}, and all that is said is {one.what!r}")
         if one.next.at and one.next.at < env.now:
             raise Broken(
-                f"{one.subject} is {one.state}, and what comes next was {env.now - one.next.at}s ago: {one}"
+                f"{one.subject} is {one.state}, and what comes next was {env.now - one.next.at}s "
+                f"ago: {one}"
             )
         if one.state and one.state not in ENDED:
             _judge_wait(state, one, env)
@@ -176,11 +181,14 @@ def judge_words(state: JobState, env: Environment, due: float | None) -> None:
 
 
 def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
-    """Of what waits it is said what is next, when it gives up, what helps; and no more than a decision would do."""
+    """Of what waits it is said what is next, when it gives up, what helps; and no more than a
+    decision would do.
+    """
     job = state.job
     if not one.next.what or not one.ends.what:
         raise Broken(
-            f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: {one}"
+            f"{one.subject} is {one.state}, and what comes next, or when it gives up, is not said: "
+            f"{one}"
         )
     if not one.help and job.intent is not Intent.FORCE_STOP:
         raise Broken(f"{one.subject} is {one.state}, and nothing is said that would help: {one}")
@@ -189,9 +197,11 @@ def _judge_wait(state: JobState, one: Explanation, env: Environment) -> None:
         return
     if one.timed:
         raise Broken(
-            f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is promised: {one}"
+            f"{one.subject} is in BACKOFF of a job told to {job.intent}, and an attempt is "
+            f"promised: {one}"
         )
     if waits and (one.next.at or f"unstuck resume {job.id}" not in one.help):
         raise Broken(
-            f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not said: {one}"
+            f"{one.subject} is in BACKOFF and goes on when the job is resumed, and that is not "
+            f"said: {one}"
         )

@@ -1,4 +1,6 @@
-"""A job in memory, for tests of ``decide``: no store, every commit applied at once, the clock moved by hand."""
+"""A job in memory, for tests of ``decide``: no store, every commit applied at once, the clock moved
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ LOST = Outcome(OutcomeKind.LOST, failure=Failure("RUNNER_DIED", "its runner died
 
 
 class Job:
-    """One job, decided by hand. Attempts are claimed and ended as the worker scripts would do it."""
+    """One job, decided by hand.
+
+    Attempts are claimed and ended as the worker scripts would do it.
+    """
 
     def __init__(self, *groups: Mapping[str, Any], **spec: Any) -> None:
         self.plan = compile_plan(JobSpec.model_validate({"name": "job", "groups": groups, **spec}))
@@ -80,7 +85,10 @@ class Job:
         }
 
     def run(self, name: str, outcome: Outcome | None = None, **more: Any) -> Decision:
-        """Claim and end an attempt, and decide. Without an outcome it succeeds, and has made an output."""
+        """Claim and end an attempt, and decide.
+
+        Without an outcome it succeeds, and has made an output.
+        """
         attempt = self.state.attempts[name]
         if not attempt.claimant:
             self.claim(name)

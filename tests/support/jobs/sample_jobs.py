@@ -1,4 +1,6 @@
-"""Small jobs: ways in which groups may hang together, and ways in which an attempt may end; for tests that explore."""
+"""Small jobs: ways in which groups may hang together, and ways in which an attempt may end; for
+tests that explore.
+"""
 
 from __future__ import annotations
 

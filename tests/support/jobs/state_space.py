@@ -1,10 +1,14 @@
-"""A small world: one job, and everything that anybody may do to it, step by step, for tests that explore."""
+"""A small world: one job, and everything that anybody may do to it, step by step, for tests that
+explore.
+"""
 
-# The job is decided by the real deciding code. The store, the runners, the warehouse log and the clock are as small
-# as can be; what they answer is what the scripts and ``publish`` would. Every step happens at once and is noted in
-# ``history``; ``play`` of the same steps leads to the same world. Every decision is judged (``support.invariants``).
+# The job is decided by the real deciding code. The store, the runners, the warehouse log and the
+# clock are as small as can be; what they answer is what the scripts and ``publish`` would. Every
+# step happens at once and is noted in ``history``; ``play`` of the same steps leads to the same
+# world. Every decision is judged (``support.invariants``).
 #
-# To add a step: yield it in ``steps``, under the condition that it can happen, and do it in the method of its name.
+# To add a step: yield it in ``steps``, under the condition that it can happen, and do it in the
+# method of its name.
 
 from __future__ import annotations
 
@@ -72,13 +76,17 @@ class SmallWorld:
         attempts: the live attempts, as the worker scripts keep them.
         offers: every offer that was ever made.
         ready: the ready sets of all queues: offers that a runner takes next.
-        doing: what a coordinator does to the warehouse at this moment: nothing, ``publish`` or ``abort``.
-        slot: what stands in the warehouse log under the job's name: nothing, ``package`` or ``abort``.
+        doing: what a coordinator does to the warehouse at this moment: nothing, ``publish`` or
+            ``abort``.
+        slot: what stands in the warehouse log under the job's name: nothing, ``package`` or
+            ``abort``.
         due: when somebody looks at the job, whatever happens; None once it has ended.
     """
 
     def __init__(self, spec: str, seen: Seen | None = None, limit: int = 500) -> None:
-        """``limit``: moves that one decision may make; the caller has set it in ``coordinator.model.decision`` too."""
+        """``limit``: moves that one decision may make; the caller has set it in
+        ``coordinator.model.decision`` too.
+        """
         self.spec, self.seen, self.limit = spec, seen or Seen(), limit
         written = {"name": spec, "params": {"x": 0}, **{**SPECS, **FOR_HISTORIES}[spec]}
         self.job = JobRecord("j-1", spec, JobSpec.model_validate(written).to_json(), "new")
@@ -114,9 +122,13 @@ class SmallWorld:
 
     def __str__(self) -> str:
         told = " → ".join(map(str, self.history)) or "submitted"
-        return f"{self.spec}: {told} [{self.job.status}, {self.job.intent}, {self.job.phase or '-'}] {self.states()}"
+        return (
+            f"{self.spec}: {told} [{self.job.status}, {self.job.intent}, "
+            f"{self.job.phase or '-'}] {self.states()}"
+        )
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    # ---- reading
+    # -----------------------------------------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan:
@@ -216,7 +228,8 @@ class SmallWorld:
             frozenset(groups),
         )
 
-    # ---- steps -------------------------------------------------------------------------------------------------------
+    # ---- steps
+    # -------------------------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[Step]:
         """Everything that can happen now."""
@@ -265,7 +278,8 @@ class SmallWorld:
             getattr(self, f"_{step.do}")(*step[1:])
         return self
 
-    # ---- the user ----------------------------------------------------------------------------------------------------
+    # ---- the user
+    # ----------------------------------------------------------------------------------------------------
 
     def give(self, given: Command, *, now: bool = False) -> Commanded:
         """One command, as ``Client.command`` gives it."""
@@ -301,10 +315,13 @@ class SmallWorld:
         self.given += 1
         return result
 
-    # ---- runners -----------------------------------------------------------------------------------------------------
+    # ---- runners
+    # -----------------------------------------------------------------------------------------------------
 
     def claim(self, offer: Offer) -> str:
-        """Take this offer off its ready set, and claim it if it stands, as ``take.lua``: CLAIMED or REFUSED."""
+        """Take this offer off its ready set, and claim it if it stands, as ``take.lua``: CLAIMED or
+        REFUSED.
+        """
         self.ready.pop(offer, None)
         attempt = self.attempts.get(offer.group)
         if self.job.terminal or attempt is None or attempt.outcome is not None or attempt.claimant:
@@ -328,7 +345,9 @@ class SmallWorld:
         assert self.claim(self._offer(name)) == "CLAIMED"
 
     def _drop(self, _: str, __: str) -> None:
-        """A runner asks for work while the job is not to run: it takes every offer off, and claims none."""
+        """A runner asks for work while the job is not to run: it takes every offer off, and claims
+        none.
+        """
         assert {self.claim(offer) for offer in list(self.ready)} == {"REFUSED"}
 
     def _lose(self, _: str, __: str) -> None:
@@ -378,10 +397,13 @@ class SmallWorld:
         """Time passes until the job is due."""
         self._let_pass(max(0.0, self.due - self.now))
 
-    # ---- the warehouse -----------------------------------------------------------------------------------------------
+    # ---- the warehouse
+    # -----------------------------------------------------------------------------------------------
 
     def _warehouse(self, _: str, how: str) -> None:
-        """What came of publishing, or of making sure that it never happens: the slot says which was first."""
+        """What came of publishing, or of making sure that it never happens: the slot says which was
+        first.
+        """
         if how == "hangs":  # until that is told; it may answer later all the same
             for _ in range(LOOKS_AT_SILENCE):
                 self._wait("", "")
@@ -407,7 +429,8 @@ class SmallWorld:
             )
         self._decided(None, result)
 
-    # ---- the coordinator ---------------------------------------------------------------------------------------------
+    # ---- the coordinator
+    # ---------------------------------------------------------------------------------------------
 
     def _halt(self, _: str, __: str) -> None:
         """As ``Store.halt``: the job could not be decided, twice."""
@@ -426,13 +449,18 @@ class SmallWorld:
         self.given += 1
 
     def _look(self, name: str, _: str) -> None:
-        """Decide: at everything, from a fresh load; or at what a report of one group says, with the state at hand."""
+        """Decide: at everything, from a fresh load; or at what a report of one group says, with the
+        state at hand.
+        """
         self._decided([name] if name else None, None)
 
     def _decided(
         self, changed: Iterable[str] | None, published: PublishResult | None
     ) -> Decision | None:
-        """One round of the reconciler: load, decide, commit. None where there was nothing to decide."""
+        """One round of the reconciler: load, decide, commit.
+
+        None where there was nothing to decide.
+        """
         if self.job.terminal or (
             self.job.halted is not None and self.job.intent in (Intent.RUN, Intent.PAUSE)
         ):
@@ -511,14 +539,17 @@ class SmallWorld:
         self._words += 1
         return f"x{self._words}"
 
-    # ---- left alone --------------------------------------------------------------------------------------------------
+    # ---- left alone
+    # --------------------------------------------------------------------------------------------------
 
     def go_on(self, runners: str = "succeed") -> SmallWorld:
-        """Nobody says anything more; runners, coordinators and the warehouse go on until nothing moves.
+        """Nobody says anything more; runners, coordinators and the warehouse go on until nothing
+        moves.
 
         Args:
-            runners: what those that hold an attempt do. They ``succeed``; they ``obey`` when told to end, and succeed
-                otherwise; they ``fail`` for good; they are ``gone`` without a word; or ``hang``: alive, and never done.
+            runners: what those that hold an attempt do. They ``succeed``; they ``obey`` when told
+                to end, and succeed otherwise; they ``fail`` for good; they are ``gone`` without a
+                word; or ``hang``: alive, and never done.
         """
         for _ in range(FOREVER):
             self.play(LOOK)

@@ -54,7 +54,10 @@ def losing_client(port: int) -> redis.Redis:
 
 
 def losing_reply(call: Callable[P, T]) -> Callable[P, T]:
-    """Wrap ``call`` so that the reply to its first script is lost. It must use a `losing_client`."""
+    """Wrap ``call`` so that the reply to its first script is lost.
+
+    It must use a `losing_client`.
+    """
 
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         LosesReplies.armed = 1

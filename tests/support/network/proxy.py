@@ -1,4 +1,6 @@
-"""A TCP proxy in front of a Redis, for tests that need a connection which breaks, or is open and carries nothing."""
+"""A TCP proxy in front of a Redis, for tests that need a connection which breaks, or is open and
+carries nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from contextlib import suppress
 
 
 class Proxy:
-    """Passes bytes on, both ways, until a connection is muted: then it stays open, and everything is swallowed.
+    """Passes bytes on, both ways, until a connection is muted: then it stays open, and everything
+    is swallowed.
 
     That is what a firewall does which has forgotten an idle connection.
 
@@ -34,7 +37,8 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def mute(self, word: bytes, *, after: int = 0) -> int:
-        """Mute all connections of now over which ``word`` was ever sent to the server. Returns how many.
+        """Mute all connections of now over which ``word`` was ever sent to the server. Returns how
+        many.
 
         ``after``: bytes that the server may still say on each.
         """
@@ -45,7 +49,8 @@ class Proxy:
         return len(found)
 
     def lose(self, part: float, *, silent: bool) -> None:
-        """From now on lose this part of all replies, with the connections on which they were to come.
+        """From now on lose this part of all replies, with the connections on which they were to
+        come.
 
         ``silent``: such a connection stays open, muted; else it is closed.
         """
@@ -69,7 +74,9 @@ class Proxy:
                 line.start()  # known before a word goes through, so that `mute` finds it
 
     def _closes(self, line: _Line) -> bool:
-        """Perhaps lose the reply that has come for ``line``; True if ``line`` is to be closed for it."""
+        """Perhaps lose the reply that has come for ``line``; True if ``line`` is to be closed for
+        it.
+        """
         if line.muted or self._random.random() >= self._part:
             return False
         self.lost += 1
@@ -78,7 +85,9 @@ class Proxy:
 
 
 class _Line:
-    """One connection through the proxy. ``closes``: asked before each reply; True: the reply and the line are lost."""
+    """One connection through the proxy. ``closes``: asked before each reply; True: the reply and
+    the line are lost.
+    """
 
     def __init__(
         self, client: socket.socket, server: socket.socket, closes: Callable[[_Line], bool]

@@ -1,4 +1,6 @@
-"""Receivers of notices: an HTTP server that is well, refuses, hangs or is away, and an SMTP server with TLS."""
+"""Receivers of notices: an HTTP server that is well, refuses, hangs or is away, and an SMTP server
+with TLS.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def drips(request: BaseHTTPRequestHandler) -> None:
 
 
 def answers_twice(request: BaseHTTPRequestHandler) -> None:
-    """Take the notice, and break the connection in the place of an answer: it will be sent once more."""
+    """Take the notice, and break the connection in the place of an answer: it will be sent once
+    more.
+    """
     request.close_connection = True
 
 

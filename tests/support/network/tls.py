@@ -61,7 +61,8 @@ class Authority:
 
 
 class TlsServer:
-    """Passes on what comes to a Redis on this machine; without one, it answers nothing: a stranger's server.
+    """Passes on what comes to a Redis on this machine; without one, it answers nothing: a
+    stranger's server.
 
     Attributes:
         heard: all that clients said, after their handshakes.
@@ -74,7 +75,9 @@ class TlsServer:
         to: int | None = None,
         clients_of: Authority | None = None,
     ) -> None:
-        """``to``: the port of the Redis; ``clients_of``: clients must have a certificate of this CA."""
+        """``to``: the port of the Redis; ``clients_of``: clients must have a certificate of this
+        CA.
+        """
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(*certificate)
         if clients_of is not None:

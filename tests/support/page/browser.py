@@ -1,4 +1,6 @@
-"""A Chromium of this machine that tests drive, one for each file, and what a page did that it must not do."""
+"""A Chromium of this machine that tests drive, one for each file, and what a page did that it must
+not do.
+"""
 
 # Playwright's driver comes from its wheel, and the browser from the system: nothing is downloaded.
 
@@ -17,7 +19,10 @@ from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WITHOUT = f"no browser on this machine (looked for {', '.join(NAMES)}): make setup installs Chromium where it can"
+WITHOUT = (
+    f"no browser on this machine (looked for {', '.join(NAMES)}): make setup installs "
+    "Chromium where it can"
+)
 
 
 def chromium() -> str | None:
@@ -27,7 +32,9 @@ def chromium() -> str | None:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """One browser, ended with its driver when the block is left, also where neither answers any more."""
+    """One browser, ended with its driver when the block is left, also where neither answers any
+    more.
+    """
     me = psutil.Process()
     before = set(me.children(recursive=True))
     # Root has no sandbox; a container has little of /dev/shm.
@@ -55,7 +62,9 @@ def _of_a_browser(process: psutil.Process) -> bool:
 
 
 class Watched:
-    """One page, and the complaints that it gave rise to: errors, refused contents, dialogs, requests to elsewhere."""
+    """One page, and the complaints that it gave rise to: errors, refused contents, dialogs,
+    requests to elsewhere.
+    """
 
     def __init__(self, page: Page, origin: str) -> None:
         self.page = page
@@ -86,7 +95,9 @@ class Watched:
 
 @contextmanager
 def watched(started: Browser, origin: str, **options: Any) -> Iterator[Watched]:
-    """A new page of a new profile at ``origin``; the block fails if anything is left of its complaints."""
+    """A new page of a new profile at ``origin``; the block fails if anything is left of its
+    complaints.
+    """
     context = started.new_context(base_url=origin, **options)
     context.set_default_timeout(30_000)
     try:
@@ -107,12 +118,17 @@ def watched(started: Browser, origin: str, **options: Any) -> Iterator[Watched]:
 
 
 def violations(page: Page) -> list[str]:
-    """Serious faults for people with a keyboard, a screen reader or weak eyes, as axe-core finds them."""
+    """Serious faults for people with a keyboard, a screen reader or weak eyes, as axe-core finds
+    them.
+    """
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]
     return [
-        f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]}: {node.get('failureSummary', '')}"
+        (
+            f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]}: "
+            f"{node.get('failureSummary', '')}"
+        )
         for one in found
         if one["impact"] in ("serious", "critical")
         for node in one["nodes"]

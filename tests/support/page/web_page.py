@@ -37,7 +37,9 @@ class ServedPage:
 def page_of(
     redis_url: str, folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> Iterator[ServedPage]:
-    """``unstuck web ARGUMENTS`` at a free port of the loopback address; it ends without a traceback."""
+    """``unstuck web ARGUMENTS`` at a free port of the loopback address; it ends without a
+    traceback.
+    """
     log = folder / f"web-{os.urandom(2).hex()}.log"
     settings = {
         "UNSTUCK_REDIS_URL": redis_url,

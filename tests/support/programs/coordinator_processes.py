@@ -1,7 +1,10 @@
-"""Coordinators that a test may kill and freeze by the dozen: real processes, forked from one with all imports."""
+"""Coordinators that a test may kill and freeze by the dozen: real processes, forked from one with
+all imports.
+"""
 
-# Each is what ``assemble`` makes, with its consumer; the sweep is the consumer's own, since no beat is there.
-# Celery's worker around them is left out: it takes seconds to start. Tests of it are in tests/chaos.
+# Each is what ``assemble`` makes, with its consumer; the sweep is the consumer's own, since no beat
+# is there. Celery's worker around them is left out: it takes seconds to start. Tests of it are in
+# tests/chaos.
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ except (FleetFailed, FleetRunning) as error:
     sys.exit(2)
 """
 PLAIN = "import time; time.sleep(1000)"
-# Ignores SIGTERM, and has a child in a process group of its own and another in a session of its own.
+# Ignores SIGTERM, and has a child in a process group of its own and another in a session of its
+# own.
 IGNORES_SIGTERM = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -80,7 +81,9 @@ class Up:
         return reader, out
 
     def loses_its_terminal(self) -> None:
-        """The window is closed (which sends SIGHUP), or the process at the other end of the pipe has left."""
+        """The window is closed (which sends SIGHUP), or the process at the other end of the pipe
+        has left.
+        """
         self.text  # noqa: B018 - what was said so far stays known
         os.close(self.reader)
         self.reader = -1
@@ -128,7 +131,9 @@ class Up:
         return f"<Up: {self.text}>"
 
     def family(self) -> dict[int, psutil.Process]:
-        """All processes below the foreground one; remembered, so that a test can ask later what is left."""
+        """All processes below the foreground one; remembered, so that a test can ask later what is
+        left.
+        """
         now = {p.pid: p for p in psutil.Process(self.process.pid).children(recursive=True)}
         self.seen.update(now)
         return now
@@ -160,7 +165,9 @@ class Up:
         wait_until(lambda: log.read_text().count(" ready.") >= 2, 60, f"{name} to be ready again")
 
     def find(self, text: str) -> psutil.Process | None:
-        """The process that the foreground itself has started and whose command line contains ``text``."""
+        """The process that the foreground itself has started and whose command line contains
+        ``text``.
+        """
         for process in psutil.Process(self.process.pid).children():
             try:
                 # Not while it is about to become the program.

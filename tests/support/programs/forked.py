@@ -1,7 +1,9 @@
-"""Processes that are forked from one that has imported Celery and all, since that takes 0.4 s of a core.
+"""Processes that are forked from one that has imported Celery and all, since that takes 0.4 s of a
+core.
 
-The fork server is that of ``multiprocessing``. All its processes have one seed for hashes, and none runs the code of an
-interpreter's start: where that matters, a test starts a program by ``subprocess``.
+The fork server is that of ``multiprocessing``. All its processes have one seed for hashes, and none
+runs the code of an interpreter's start: where that matters, a test starts a program by
+``subprocess``.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Forked:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended; negative: the signal that ended it. Raises: subprocess.TimeoutExpired."""
+        """Its exit code, once it has ended; negative: the signal that ended it. Raises:
+        subprocess.TimeoutExpired.
+        """
         self._process.join(timeout)
         if (code := self._process.exitcode) is None:
             raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
@@ -78,7 +82,8 @@ def start(
     out: Path,
     err: Path,
 ) -> Forked:
-    """A process that calls ``main`` as the program of a session of its own, in ``folder``, with this environment alone.
+    """A process that calls ``main`` as the program of a session of its own, in ``folder``, with
+    this environment alone.
 
     What it says is added to ``out`` and ``err``.
     """

@@ -1,6 +1,7 @@
 """A command in a process of its own that need not import anything first.
 
-Importing is most of what a command costs, and the tests give hundreds. ``Cli.start`` makes it the long way round.
+Importing is most of what a command costs, and the tests give hundreds. ``Cli.start`` makes it the
+long way round.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from tests.support.programs import forked
 def run(
     arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """``unstuck ARGUMENTS``, to its end. It is killed when the test that waits for it runs out of time."""
+    """``unstuck ARGUMENTS``, to its end.
+
+    It is killed when the test that waits for it runs out of time.
+    """
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         process = forked.start(command, arguments, folder=cwd, environ=env, out=out, err=err)

@@ -1,4 +1,6 @@
-"""Imported last by the fork server: no process forked from it looks through what was imported, nor copies it."""
+"""Imported last by the fork server: no process forked from it looks through what was imported, nor
+copies it.
+"""
 
 import gc
 

@@ -1,4 +1,6 @@
-"""A program in a terminal of its own: the screen that a person sees, and the keys that are typed."""
+"""A program in a terminal of its own: the screen that a person sees, and the keys that are
+typed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def in_terminal(
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    program = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+    program = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "os.execvp(sys.argv[1], sys.argv[1:])"
+    )
     started = subprocess.Popen(
         [command[0], "-c", program, *command] if "python" in command[0] else list(command),
         cwd=folder,

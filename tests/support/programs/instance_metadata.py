@@ -1,4 +1,6 @@
-"""The metadata service of a machine of AWS (IMDSv2), which hands out the keys of the machine's role."""
+"""The metadata service of a machine of AWS (IMDSv2), which hands out the keys of the machine's
+role.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _TOKEN, _KEYS = "/latest/api/token", "/latest/meta-data/iam/security-credentials
 
 
 class InstanceMetadata:
-    """``endpoint``: where it answers. ``handed_out``: how often it gave keys to somebody who had a token."""
+    """``endpoint``: where it answers. ``handed_out``: how often it gave keys to somebody who had a
+    token.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint

@@ -8,7 +8,9 @@ from unstuck.tasks.process.tree import ProcessState, process_state
 
 
 def command_line(process: psutil.Process) -> str:
-    """The command line, or the title that the process gave itself; empty once it is gone or a zombie."""
+    """The command line, or the title that the process gave itself; empty once it is gone or a
+    zombie.
+    """
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:  # ZombieProcess is one

@@ -1,4 +1,5 @@
-"""A runner without a worker above it: a real process with its real watchdog, which runs a few offers.
+"""A runner without a worker above it: a real process with its real watchdog, which runs a few
+offers.
 
 Celery takes seconds to start and has no part in what becomes of an attempt once it is claimed.
 """
@@ -55,7 +56,8 @@ def single_runner(
     prepared: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[SingleRunner]:
-    """A runner that runs ``offers`` one after the other; killed with what it started when the block is left.
+    """A runner that runs ``offers`` one after the other; killed with what it started when the block
+    is left.
 
     ``prepared``: Python that it runs before the first of them; ``runner`` is the runner.
     """

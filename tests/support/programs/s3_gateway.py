@@ -1,4 +1,6 @@
-"""Another endpoint of an S3 server: it passes requests on, as they are or without their conditions, and counts them."""
+"""Another endpoint of an S3 server: it passes requests on, as they are or without their conditions,
+and counts them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.support.network.s3_server import S3Server
 
 
 class Gateway:
-    """``requests``: the method and path of each, in order. ``ignores_conditions``: as some S3 do; may be changed."""
+    """``requests``: the method and path of each, in order. ``ignores_conditions``: as some S3 do;
+    may be changed.
+    """
 
     def __init__(self, server: S3Server, port: int, ignores_conditions: bool) -> None:
         self.ignores_conditions = ignores_conditions

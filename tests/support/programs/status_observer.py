@@ -1,7 +1,9 @@
-"""A reader of job states, in a process of its own: it looks at one job after the other until each has ended.
+"""A reader of job states, in a process of its own: it looks at one job after the other until each
+has ended.
 
-``python -m tests.support.programs.status_observer URL PREFIX WAREHOUSE`` reads ids of jobs, a line each, answers
-``looking`` at the first look at each, and writes what it saw (``Seen``) as JSON at the end of its input.
+``python -m tests.support.programs.status_observer URL PREFIX WAREHOUSE`` reads ids of jobs, a line
+each, answers ``looking`` at the first look at each, and writes what it saw (``Seen``) as JSON at
+the end of its input.
 """
 
 from __future__ import annotations

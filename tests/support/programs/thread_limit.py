@@ -11,7 +11,9 @@ STACK = 1 << 50  # bytes; more than any process can address
 
 @contextmanager
 def no_new_threads() -> Iterator[None]:
-    """No thread that this process starts inside the block begins: there is no room for its stack."""
+    """No thread that this process starts inside the block begins: there is no room for its
+    stack.
+    """
     before = threading.stack_size(STACK)
     try:
         yield

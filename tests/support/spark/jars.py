@@ -1,7 +1,8 @@
-"""Spark's connectors to S3 and to Delta tables, and a Kafka broker, which no Python package has: ``make jars`` fetches
-them with Maven.
+"""Spark's connectors to S3 and to Delta tables, and a Kafka broker, which no Python package has:
+``make jars`` fetches them with Maven.
 
-They stand in a folder for each version of Spark, and in one for Kafka. A test that needs them is ``long``.
+They stand in a folder for each version of Spark, and in one for Kafka. A test that needs them is
+``long``.
 """
 
 from __future__ import annotations
@@ -38,20 +39,24 @@ def spark() -> str:
 
 
 def class_path(*words: str) -> str:
-    """The jars for this Spark, as ``spark.driver.extraClassPath`` takes them: ``spark.jars`` would copy 700 MB.
+    """The jars for this Spark, as ``spark.driver.extraClassPath`` takes them: ``spark.jars`` would
+    copy 700 MB.
 
     The test is skipped if no connector of these ``words`` was ever made for this Spark.
     """
     if "delta" in words and spark() not in DELTA:
         pytest.skip(
-            f"there is no Delta connector for Spark {spark()}; it is tried with {' and '.join(DELTA)}"
+            f"there is no Delta connector for Spark {spark()}; it is tried with "
+            f"{' and '.join(DELTA)}"
         )
     assert (FOLDER / spark()).exists(), f"no jars for Spark {spark()}: make jars SPARKS={spark()}"
     return str(FOLDER / spark() / "*")
 
 
 def fetch(what: str) -> None:
-    """Fetch the jars for a version of Spark, or ``kafka``, unless they stand. Raises: subprocess.CalledProcessError."""
+    """Fetch the jars for a version of Spark, or ``kafka``, unless they stand. Raises:
+    subprocess.CalledProcessError.
+    """
     folder, new = FOLDER / what, FOLDER / f"{what}.new"
     wanted: list[tuple[str, ...]] = []
     if what == "kafka":

@@ -1,6 +1,8 @@
-"""Archives the classes that a Spark session loads (class data sharing): a session then costs half the CPU time.
+"""Archives the classes that a Spark session loads (class data sharing): a session then costs half
+the CPU time.
 
-``make test`` makes the archive once. A JVM to which it does not fit, since Java or Spark is another, goes without it.
+``make test`` makes the archive once. A JVM to which it does not fit, since Java or Spark is
+another, goes without it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
-# For the JVMs of all processes that tests start. They live for seconds: code compiled once, and lightly, takes a third
-# off the start of a session and its first job. An archive that does not fit is not worth a line on stdout.
+# For the JVMs of all processes that tests start. They live for seconds: code compiled once, and
+# lightly, takes a third off the start of a session and its first job. An archive that does not fit
+# is not worth a line on stdout.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
 
 

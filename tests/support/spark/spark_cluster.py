@@ -1,4 +1,6 @@
-"""Spark as people have it: a standalone cluster and a Spark Connect server, real processes of the installed pyspark."""
+"""Spark as people have it: a standalone cluster and a Spark Connect server, real processes of the
+installed pyspark.
+"""
 
 from __future__ import annotations
 

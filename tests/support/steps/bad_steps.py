@@ -52,7 +52,9 @@ def _timer() -> None:
 
 
 def _recursion() -> None:
-    """Little more than the step itself has used: C calls count, too, so the lowest that is taken is tried for."""
+    """Little more than the step itself has used: C calls count, too, so the lowest that is taken is
+    tried for.
+    """
     for limit in range(20, 500, 5):
         try:
             sys.setrecursionlimit(limit + 5)

@@ -1,4 +1,6 @@
-"""Steps that make tables, databases and functions in Spark's catalog, and one that looks what is there."""
+"""Steps that make tables, databases and functions in Spark's catalog, and one that looks what is
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Steps that leave a process behind, each in a way of its own. Every process writes a file that is named by its pid."""
+"""Steps that leave a process behind, each in a way of its own.
+
+Every process writes a file that is named by its pid.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def _stay_and_end(folder: str) -> NoReturn:
     os._exit(0)
 
 
-_STAY = "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close(); time.sleep(600)"
+_STAY = (
+    "import os, sys, time; open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close(); "
+    "time.sleep(600)"
+)
 
 
 def _program(folder: str, code: str = _STAY, **options: Any) -> None:
@@ -176,8 +182,11 @@ WAYS: dict[str, Callable[[str], object]] = {
 
 
 def leave(spark: Any, ctx: Any, way: str, folder: str) -> None:
-    """Leaves what ``way`` says; ends once the first process is there, where one is to come during the attempt."""
-    # Celery's children may have none of their own by multiprocessing, and this is how its users get round that.
+    """Leaves what ``way`` says; ends once the first process is there, where one is to come during
+    the attempt.
+    """
+    # Celery's children may have none of their own by multiprocessing, and this is how its users get
+    # round that.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
     WAYS[way](folder)
     if way != LATER:
@@ -191,7 +200,9 @@ def last(spark: Any, ctx: Any, ends: str) -> None:
 
 
 def start_and_die(spark: Any, ctx: Any, folder: str) -> None:
-    """Its runner is killed, by the kernel for want of memory say, with daemons that nobody has seen yet."""
+    """Its runner is killed, by the kernel for want of memory say, with daemons that nobody has seen
+    yet.
+    """
     _program(folder, start_new_session=True)
     _daemon(folder)
     _until_noted(folder, 2)

@@ -26,7 +26,9 @@ def pollutes(spark: Any, ctx: Any, hadoop: dict[str, str]) -> None:
 
 
 def looks(spark: Any, ctx: Any, keys: list[str]) -> Any:
-    """What a stranger could see; and an action, which would copy the files that others have added."""
+    """What a stranger could see; and an action, which would copy the files that others have
+    added.
+    """
     context = spark.sparkContext
     configuration = context._jsc.hadoopConfiguration()
     ctx.result("pid", os.getpid())

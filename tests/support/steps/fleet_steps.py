@@ -115,7 +115,9 @@ def gated_error(spark: Any, ctx: Any, started: str, gate: str) -> Any:
 
 
 def false_folder(spark: Any, ctx: Any, started: str, gate: str) -> None:
-    """Makes the warehouse's folder and its own staging folder again, as Spark does with any path it writes to."""
+    """Makes the warehouse's folder and its own staging folder again, as Spark does with any path it
+    writes to.
+    """
     Path(started).touch()
     until(spark, ctx, gate)
     warehouse = Path(gate).parent / "warehouse"
@@ -140,7 +142,9 @@ def warehouse_hangs(spark: Any, ctx: Any, warehouse: str, then: str = "") -> Non
 
 
 def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
-    """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon has."""
+    """Rude: hears nothing; with a child of its own in a process group of its own, as pyspark.daemon
+    has.
+    """
     child = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"], process_group=0
     )
@@ -151,7 +155,9 @@ def sleep_on(spark: Any, ctx: Any, started: str = "") -> None:
 
 
 def hold_the_gil(spark: Any, ctx: Any, seconds: int) -> Any:
-    """One C call that lets no other thread of this process run for ``seconds``: ``PyDLL`` keeps the global lock."""
+    """One C call that lets no other thread of this process run for ``seconds``: ``PyDLL`` keeps the
+    global lock.
+    """
     ticks = []
     stop = threading.Event()
 
@@ -191,7 +197,9 @@ def hoard(spark: Any, ctx: Any) -> None:
 
 
 def looks_through(spark: Any, ctx: Any) -> None:
-    """Does a collection of garbage look through what the main process of the worker made before it forked?"""
+    """Does a collection of garbage look through what the main process of the worker made before it
+    forked?
+    """
     made_before = this_worker()
     ctx.result("looks_through", any(one is made_before for one in gc.get_objects()))
 
@@ -291,7 +299,9 @@ def empty(spark: Any, ctx: Any) -> Any:
 
 
 def taken_away(spark: Any, ctx: Any, warehouse: str, back: bool) -> Any:
-    """30 rows, by three tasks one after the other. While the second writes the warehouse is away; or from then on."""
+    """30 rows, by three tasks one after the other. While the second writes the warehouse is away;
+    or from then on.
+    """
     here, away, false = (Path(warehouse + end) for end in ("", "-away", "-false"))
 
     def a_task_has_written() -> bool:
@@ -328,7 +338,9 @@ def slow_stage(spark: Any, ctx: Any, started: str) -> None:
 
 
 def between_actions(spark: Any, ctx: Any, started: str) -> None:
-    """A Spark action, Python until long after it was told to end, and one more action that it never comes back from."""
+    """A Spark action, Python until long after it was told to end, and one more action that it never
+    comes back from.
+    """
     spark.range(10).count()
     Path(started).touch()
     _until(lambda: ctx.cancelled)
@@ -344,7 +356,9 @@ def whose_python(spark: Any, ctx: Any) -> None:
 
 
 def stuck_udf(spark: Any, ctx: Any, started: str) -> None:
-    """A UDF that ignores whatever it is told: signals of its own process, and the end of its task."""
+    """A UDF that ignores whatever it is told: signals of its own process, and the end of its
+    task.
+    """
     from pyspark.sql.functions import udf
 
     @udf("long")
@@ -385,7 +399,8 @@ def counted(
 ) -> None:
     """Polite, and counts: one file per ``n``, a line when it began and one when it was done.
 
-    Of all ``n`` those below ``gated`` wait for ``gate``; the others take ``seconds``, or less once it is open.
+    Of all ``n`` those below ``gated`` wait for ``gate``; the others take ``seconds``, or less once
+    it is open.
     """
 
     def note(word: str) -> None:
@@ -458,7 +473,10 @@ def count_by_day(spark: Any, ctx: Any, paths: list[str]) -> Any:
 
 
 def fills_temporary_folders(spark: Any, ctx: Any, started: str, gate: str) -> None:
-    """Leave a file in each place for temporary files, as what is killed does. Write down where they are."""
+    """Leave a file in each place for temporary files, as what is killed does.
+
+    Write down where they are.
+    """
     of_scratch = ctx.scratch / "scratch"
     of_scratch.touch()
     places = [str(of_scratch)]

@@ -1,4 +1,6 @@
-"""Steps that do with logging and with their streams what code does that was written to run alone."""
+"""Steps that do with logging and with their streams what code does that was written to run
+alone.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def to_a_file(spark: Any, ctx: Any) -> None:
 
 
 def config(spark: Any, ctx: Any) -> None:
-    """As most ``setup_logging`` functions do it: all loggers there are get disabled, but for those it names."""
+    """As most ``setup_logging`` functions do it: all loggers there are get disabled, but for those
+    it names.
+    """
     logging.config.dictConfig(
         {
             "version": 1,

@@ -28,7 +28,9 @@ def text_holds_the_gil(spark: Any, ctx: Any) -> None:
 
 
 def raises_where(spark: Any, ctx: Any, name: str, kind: str = "RuntimeError") -> None:
-    """Raises an ``Odd`` that raises ``kind`` wherever anybody asks it, or its class, for ``name``."""
+    """Raises an ``Odd`` that raises ``kind`` wherever anybody asks it, or its class, for
+    ``name``.
+    """
     raised = {"RuntimeError": RuntimeError, "SystemExit": SystemExit, "MemoryError": MemoryError}[
         kind
     ]

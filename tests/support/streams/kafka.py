@@ -1,4 +1,6 @@
-"""Kafka for tests: the mock cluster of librdkafka, which other processes reach too, and what produces into a topic."""
+"""Kafka for tests: the mock cluster of librdkafka, which other processes reach too, and what
+produces into a topic.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Broker:
     def produce(
         self, topic: str, *values: Any, partition: int = 0, key: bytes | None = None, **rest: Any
     ) -> None:
-        """One message for each of ``values``, which is written as JSON if it is not bytes or None."""
+        """One message for each of ``values``, which is written as JSON if it is not bytes or
+        None.
+        """
         failed: list[object] = []
         for value in values:
             data = (
@@ -45,8 +49,8 @@ class Broker:
 
 @contextmanager
 def mock_broker() -> Iterator[Broker]:
-    """A cluster of one broker in this process, whose topics come to be with 4 partitions; it knows no topic ids,
-    transactions or retention."""
+    """A cluster of one broker in this process, whose topics come to be with 4 partitions; it knows
+    no topic ids, transactions or retention."""
     producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     found = producer.list_topics(timeout=10).brokers.values()
     yield Broker(",".join(f"{one.host}:{one.port}" for one in found), producer)

@@ -1,4 +1,6 @@
-"""A real Kafka broker (KRaft, one node) for tests that are ``long``: killed and started again in the same folder."""
+"""A real Kafka broker (KRaft, one node) for tests that are ``long``: killed and started again in
+the same folder.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ auto.create.topics.enable=false
 
 
 class KafkaServer:
-    """One broker, with the same ``address`` at each start; at ``sasl`` it wants the user ``reader`` and a password."""
+    """One broker, with the same ``address`` at each start; at ``sasl`` it wants the user ``reader``
+    and a password.
+    """
 
     WORD = "the word of the reader"
 

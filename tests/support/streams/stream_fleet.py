@@ -1,4 +1,6 @@
-"""A worker and a coordinator that load streams in tests: real processes, which a test may kill at a named moment."""
+"""A worker and a coordinator that load streams in tests: real processes, which a test may kill at a
+named moment.
+"""
 
 from __future__ import annotations
 

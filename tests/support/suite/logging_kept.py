@@ -1,4 +1,6 @@
-"""A test that leaves logging changed fails: a later one would hear less, or nothing, and fail in its place."""
+"""A test that leaves logging changed fails: a later one would hear less, or nothing, and fail in
+its place.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def logging_is_kept() -> Iterator[None]:
 
 
 def state_of_logging() -> dict[str, Any]:
-    """What decides whether a record is heard: of all loggers, of root with its handlers, and of our loggers."""
+    """What decides whether a record is heard: of all loggers, of root with its handlers, and of our
+    loggers.
+    """
     root = logging.getLogger()
     found: dict[str, Any] = {
         "logging.disable": root.manager.disable,

@@ -1,4 +1,5 @@
-"""The order of the test files: those that took longest come first, so that no test process is left with a long one.
+"""The order of the test files: those that took longest come first, so that no test process is left
+with a long one.
 
 ``make test ARGS=--write-durations`` writes down what each file took, in ``tests/durations.txt``.
 """

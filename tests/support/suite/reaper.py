@@ -1,8 +1,8 @@
 """End every process that a test process left behind, however the test process ended.
 
-``python reaper.py PID NAME VALUE``: waits until the process PID has ended, then kills each process that was started
-with NAME=VALUE in its environment, and all below it. The environment passes through sessions, process groups and
-double forks.
+``python reaper.py PID NAME VALUE``: waits until the process PID has ended, then kills each process
+that was started with NAME=VALUE in its environment, and all below it. The environment passes
+through sessions, process groups and double forks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def await_end(pid: int) -> None:
 
 
 def left_behind(name: str, value: str) -> list[psutil.Process]:
-    """The processes that carry the mark, with their descendants: a program may overwrite its own environment."""
+    """The processes that carry the mark, with their descendants: a program may overwrite its own
+    environment.
+    """
     found = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -1,9 +1,12 @@
-"""The suite ends, whatever a test does, and leaves no process behind; however the suite was started."""
+"""The suite ends, whatever a test does, and leaves no process behind; however the suite was
+started.
+"""
 
-# A test that runs out of time fails by pytest-timeout, which raises in the main thread, so that its fixtures end what
-# they started. A test that cannot be interrupted so, a test process that cannot end, and a controller of pytest-xdist
-# that hears nothing any more are ended by an alarm outside of Python. A reaper then ends what they had started. All
-# limits are seconds of an idle machine; a machine that is busy at the start of the suite has more of them.
+# A test that runs out of time fails by pytest-timeout, which raises in the main thread, so that its
+# fixtures end what they started. A test that cannot be interrupted so, a test process that cannot
+# end, and a controller of pytest-xdist that hears nothing any more are ended by an alarm outside of
+# Python. A reaper then ends what they had started. All limits are seconds of an idle machine; a
+# machine that is busy at the start of the suite has more of them.
 
 from __future__ import annotations
 
@@ -25,14 +28,15 @@ SILENCE = "longest_silence"
 LONGEST = pytest.StashKey[float]()
 MARK = "TEST_PROCESS"  # in the environment of all that a test process starts, see reaper.py
 
-# A shell starts what it puts into the background with SIGINT and SIGQUIT ignored, and children inherit that; a test
-# sends both signals to its children.
+# A shell starts what it puts into the background with SIGINT and SIGQUIT ignored, and children
+# inherit that; a test sends both signals to its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_runtest_setup() -> None:
-    # `nohup` ignores SIGHUP, and a test sends it to its children. The process above those that run tests keeps its own.
+    # `nohup` ignores SIGHUP, and a test sends it to its children. The process above those that run
+    # tests keeps its own.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -72,7 +76,9 @@ def start_reaper() -> None:
 
 
 class Limits:
-    """One alarm, which is set again at every step of the run; when it goes off, all stacks are written to stderr."""
+    """One alarm, which is set again at every step of the run; when it goes off, all stacks are
+    written to stderr.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._grace, self._end, self._silence = (
@@ -88,7 +94,9 @@ class Limits:
             self._stderr = os.dup(2)
 
     def _alarm(self, seconds: float) -> None:
-        """This process ends with exit code 1 after ``seconds``, also where Python does not run any more."""
+        """This process ends with exit code 1 after ``seconds``, also where Python does not run any
+        more.
+        """
         faulthandler.dump_traceback_later(seconds * self._slowness, exit=True, file=self._stderr)
 
     def _limit(self, item: pytest.Item) -> float:

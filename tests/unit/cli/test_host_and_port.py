@@ -1,4 +1,6 @@
-"""Where a server listens, as people write it: the page and the exporter of metrics read it alike."""
+"""Where a server listens, as people write it: the page and the exporter of metrics read it
+alike.
+"""
 
 from __future__ import annotations
 

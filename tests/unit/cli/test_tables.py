@@ -1,4 +1,6 @@
-"""No terminal is so narrow that an id or a word is split, in any table or sentence of the command line."""
+"""No terminal is so narrow that an id or a word is split, in any table or sentence of the command
+line.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,19 @@ from unstuck.cli.render.terminal import hanging, table
 from unstuck.views.words import first_line
 
 CODE = sorted((ROOT / "src" / "unstuck" / "cli").rglob("*.py"))
-ID = "20261127T074024-fa8esaga/by_month[3]/1/9cb4429862ba69e7/f4683b716d0d/of-a-shared-worker"  # 87 columns
-WORDS = "group load failed: no file /data/landing/2026-11-27/customers_export_of_all_of_the_year.csv, 売上高の一覧 of it"
+# 87 columns.
+ID = "20261127T074024-fa8esaga/by_month[3]/1/9cb4429862ba69e7/f4683b716d0d/of-a-shared-worker"
+WORDS = (
+    "group load failed: no file "
+    "/data/landing/2026-11-27/customers_export_of_all_of_the_year.csv, 売上高の一覧 of it"
+)
 WIDTHS = (40, 60, 80, 120)
 
 
 def _tables() -> dict[str, tuple[str, ...]]:
-    """The names of the columns of each table in the code of the command line; a column of unknown name is MORE."""
+    """The names of the columns of each table in the code of the command line; a column of unknown
+    name is MORE.
+    """
     found = {}
     for path in CODE:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -106,7 +114,9 @@ def test_what_fits_stands_beside_and_the_widest_column_stands_below_its_row(widt
 
 @pytest.mark.parametrize("width", [20, 80])
 def test_a_name_that_a_terminal_would_obey_is_shown_whole(width: int) -> None:
-    """Its replaced characters were not counted in the width of the column, so its end was cut off."""
+    """Its replaced characters were not counted in the width of the column, so its end was cut
+    off.
+    """
     listing = table("COLUMN", "TYPE")
     listing.add_row("a\x1b]0;pwned\u202e\x85b", "long")
     assert "a�]0;pwned��b" in drawn(width, listing)

@@ -1,4 +1,6 @@
-"""What a handle reads: the requested partitions of a dataset, as it stood when its own job was published."""
+"""What a handle reads: the requested partitions of a dataset, as it stood when its own job was
+published.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the doctor says of facts at hand: each trouble by its code, its level and a cure; nothing where all is well."""
+"""What the doctor says of facts at hand: each trouble by its code, its level and a cure; nothing
+where all is well.
+"""
 
 from __future__ import annotations
 
@@ -412,7 +414,7 @@ def test_a_patch_of_python_makes_no_difference_and_who_does_not_say_is_counted_o
     assert "of 2 runners and coordinators 1 say that they run the same" in found.text
 
 
-# -- the warehouse --------------------------------------------------------------------------------------------
+# -- the warehouse ---------------------------------------------------------------------------------
 
 
 def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
@@ -482,7 +484,11 @@ def test_a_full_warehouse_is_told_how_to_make_room() -> None:
         )
         assert (found.level, found.cure) == (
             Level.PROBLEM,
-            "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk).",
+            (
+                "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION "
+                "(docs/operate.md, "
+                "free the disk)."
+            ),
         )
 
 
@@ -568,7 +574,7 @@ def test_a_variable_that_is_no_setting_is_named_with_what_may_have_been_meant() 
     assert "did you mean 'UNSTUCK_LEASE_TTL'?" in found.text
 
 
-# -- the page -------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:

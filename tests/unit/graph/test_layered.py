@@ -1,4 +1,6 @@
-"""The layout of a graph: each node after what it needs, nothing on top of anything else, always the same."""
+"""The layout of a graph: each node after what it needs, nothing on top of anything else, always the
+same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The pictures of jobs: well-formed, escaped, without style or script, and small however much they stand for."""
+"""The pictures of jobs: well-formed, escaped, without style or script, and small however much they
+stand for.
+"""
 
 from __future__ import annotations
 

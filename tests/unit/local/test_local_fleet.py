@@ -1,4 +1,6 @@
-"""A local fleet asks its processes whether they are up, and goes on when the server hangs meanwhile."""
+"""A local fleet asks its processes whether they are up, and goes on when the server hangs
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from unstuck.local.process import Program
 @pytest.mark.variant
 @pytest.mark.timeout(60)
 def test_a_server_that_hangs_does_not_keep_the_fleet_from_ending(tmp_path: Path) -> None:
-    """The thread that asks is the one that ends the fleet at Ctrl-C, so a question must come back."""
+    """The thread that asks is the one that ends the fleet at Ctrl-C, so a question must come
+    back.
+    """
     server = RedisServer(tmp_path)
     server.start()
     assert server.process is not None

@@ -1,7 +1,7 @@
 """The rules and the text format by the tool of Prometheus itself, where a machine has it."""
 
-# Debian has it in the package prometheus, which needs no installation: `apt-get download prometheus`, `dpkg -x` it into
-# a folder, and put its usr/bin on the PATH.
+# Debian has it in the package prometheus, which needs no installation: `apt-get download
+# prometheus`, `dpkg -x` it into a folder, and put its usr/bin on the PATH.
 
 from __future__ import annotations
 

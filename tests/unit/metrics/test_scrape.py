@@ -1,4 +1,6 @@
-"""A scrape on a real Redis: what it says, within which bounds, and what becomes of it when entries are damaged."""
+"""A scrape on a real Redis: what it says, within which bounds, and what becomes of it when entries
+are damaged.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SPECS = {name: spec for spec in CATALOG for name in spec.samples}
 
 
 def scraped(coordinator: Coordinator) -> Samples:
-    """What Prometheus reads: of each sample its values, by the values of its labels as the catalogue orders them."""
+    """What Prometheus reads: of each sample its values, by the values of its labels as the
+    catalogue orders them.
+    """
     text = generate_latest(Exporter(coordinator.redis, coordinator.settings)).decode()
     found: Samples = {}
     for family in text_string_to_metric_families(text):

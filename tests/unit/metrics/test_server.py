@@ -21,7 +21,8 @@ from unstuck.metrics import scrape
 from unstuck.metrics.scrape import Exporter
 from unstuck.tasks.transport.redis_client import connect
 
-ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"  # as Prometheus asks
+# As Prometheus asks.
+ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Totals in Redis: the commit that ends an attempt or a job counts it once, within bounds, and costs others nothing."""
+"""Totals in Redis: the commit that ends an attempt or a job counts it once, within bounds, and
+costs others nothing.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_counters_survive_a_restart_of_every_process(tmp_path: Path) -> None:
     counters = {name for spec in CATALOG if spec.kind != "gauge" for name in spec.samples}
 
     def counted(*jobs: Outcome) -> dict[str, Any]:
-        """What a coordinator counts that ends these jobs, and an exporter that is started after it."""
+        """What a coordinator counts that ends these jobs, and an exporter that is started after
+        it.
+        """
         server.start()
         try:
             with connect(server.url) as client:

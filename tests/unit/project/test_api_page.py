@@ -1,4 +1,6 @@
-"""The reference of the Python API is made from docstrings: it is current, complete, and each example in it runs."""
+"""The reference of the Python API is made from docstrings: it is current, complete, and each
+example in it runs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_every_public_name_and_method_is_on_the_page_with_a_docstring() -> None:
 def names(
     client: object, redis_server: RedisServer, tmp_path: Path, unstuck: Fixture
 ) -> Iterator[dict[str, Any]]:
-    """What stands at hand in each example: a client on an empty store, and a warehouse in which sales are published."""
+    """What stands at hand in each example: a client on an empty store, and a warehouse in which
+    sales are published.
+    """
     unstuck.publish("sales", [{"day": "2026-01-02", "amount": 3}], partition_by=["day"])
     spec = {
         "name": "sales",
@@ -80,7 +84,9 @@ def names(
 def fleet_here(
     client: object, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """A fleet to which the environment leads, and its folder, with a spec, as the working directory."""
+    """A fleet to which the environment leads, and its folder, with a spec, as the working
+    directory.
+    """
     home = tmp_path / "home"
     home.mkdir()
     (home / "sales.yaml").write_text(

@@ -1,4 +1,5 @@
-"""The benchmark runs: cases at their smallest size, without peers, which would have to be installed.
+"""The benchmark runs: cases at their smallest size, without peers, which would have to be
+installed.
 
 Not here are cases f and i, whose JVMs take too long: ``python -m bench --tiny --cases f,i``.
 """

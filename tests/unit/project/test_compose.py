@@ -1,4 +1,6 @@
-"""docker-compose.yml against the code it starts: no container may fail on a word that this repository decides."""
+"""docker-compose.yml against the code it starts: no container may fail on a word that this
+repository decides.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ CELERY = sorted(
 
 
 def parse(command: str) -> tuple[click.Context, click.Context]:
-    """The contexts of Celery and of its subcommand, parsed by Celery itself; the app is imported, nothing is run."""
+    """The contexts of Celery and of its subcommand, parsed by Celery itself; the app is imported,
+    nothing is run.
+    """
     program, *arguments = shlex.split(command)
     assert program == "celery"
     outer = celery_command.make_context("celery", arguments)
@@ -48,7 +52,9 @@ def parse(command: str) -> tuple[click.Context, click.Context]:
 
 
 def test_the_parts_of_a_fleet_are_all_there() -> None:
-    """Redis, coordinators, a beat, Spark workers and light workers; two coordinators, so that one may die."""
+    """Redis, coordinators, a beat, Spark workers and light workers; two coordinators, so that one
+    may die.
+    """
     assert CELERY == ["beat", "coordinator", "light", "spark"]
     assert SERVICES["coordinator"]["deploy"]["replicas"] == 2
 

@@ -1,4 +1,6 @@
-"""The alert rules and the dashboard in ``deploy/``: each expression is PromQL, on metrics and labels that exist."""
+"""The alert rules and the dashboard in ``deploy/``: each expression is PromQL, on metrics and
+labels that exist.
+"""
 
 from __future__ import annotations
 

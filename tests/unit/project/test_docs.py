@@ -1,6 +1,8 @@
-"""The documentation against the code: every command, setting, field, state, key, file, code and test it names exists.
+"""The documentation against the code: every command, setting, field, state, key, file, code and
+test it names exists.
 
-Sections headed "Not yet" name what is still to come and are left out, where names of commands are concerned.
+Sections headed "Not yet" name what is still to come and are left out, where names of commands are
+concerned.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ def blocks(*languages: str) -> list[Block]:
 
 
 def prose(page: Path, *, not_yet: bool = False) -> str:
-    """The page without its fenced blocks, and without its sections headed "Not yet" unless they are wanted."""
+    """The page without its fenced blocks, and without its sections headed "Not yet" unless they are
+    wanted.
+    """
     text = FENCE.sub("", page.read_text())
     return (
         text
@@ -128,7 +132,7 @@ def bare(cell: str) -> str:
     return found[1]
 
 
-# -- links and names ------------------------------------------------------------------------------------------
+# -- links and names -------------------------------------------------------------------------------
 
 
 def anchors(page: Path) -> set[str]:
@@ -239,7 +243,7 @@ def test_every_variable_that_is_named_is_a_setting(page: Path) -> None:
     assert named <= {f"UNSTUCK_{name.upper()}" for name in Settings.model_fields} | of_options
 
 
-# -- commands -------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 def commands() -> Iterator[Any]:
@@ -252,7 +256,9 @@ def commands() -> Iterator[Any]:
 
 
 def parse(words: list[str]) -> None:
-    """Let the command line parse ``words``; nothing is run. Raises: UsageError, of the click that typer brings."""
+    """Let the command line parse ``words``; nothing is run. Raises: UsageError, of the click that
+    typer brings.
+    """
     command, context, name = UNSTUCK, None, "unstuck"
     while hasattr(command, "commands"):
         context = command.context_class(command, info_name=name, parent=context)
@@ -328,7 +334,7 @@ def test_every_make_target_is_described() -> None:
     }
 
 
-# -- fields and settings --------------------------------------------------------------------------------------
+# -- fields and settings ---------------------------------------------------------------------------
 
 
 def same(written: str, field: FieldInfo) -> bool:
@@ -403,7 +409,7 @@ def test_the_settings_page_is_the_settings() -> None:
     assert [name for name, field in fields.items() if not same(table[name], field)] == []
 
 
-# -- states and keys ------------------------------------------------------------------------------------------
+# -- states and keys -------------------------------------------------------------------------------
 
 
 def test_the_tables_and_pictures_are_drawn_from_the_code() -> None:
@@ -462,7 +468,7 @@ def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
     assert page == code
 
 
-# -- snippets -------------------------------------------------------------------------------------------------
+# -- snippets --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
@@ -514,7 +520,8 @@ def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(
         assert (tmp_path / "site" / page.relative_to(ROOT)).with_suffix(".html").is_file(), (
             page.name
         )
-    # The site works without a network: nothing that a browser loads by itself comes from another host.
+    # The site works without a network: nothing that a browser loads by itself comes from another
+    # host.
     tag = re.compile(r'<(?:script|img|link rel="(?:stylesheet|preload)")[^>]*(?:src|href)="([^"]+)')
     loaded = [
         address

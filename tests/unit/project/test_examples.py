@@ -1,4 +1,6 @@
-"""The examples are valid specs, their steps fit them, and the truth that judges the flights can be trusted."""
+"""The examples are valid specs, their steps fit them, and the truth that judges the flights can be
+trusted.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     return list(table.to_dict("records"))
 
 
-# -- specs ----------------------------------------------------------------------------------------------------
+# -- specs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
@@ -92,7 +94,7 @@ def test_the_wide_example_is_200_groups_that_need_no_spark_between_a_fork_and_a_
     assert end.is_join
 
 
-# -- the truth ------------------------------------------------------------------------------------------------
+# -- the truth -------------------------------------------------------------------------------------
 
 
 def test_the_truth_has_the_figures_that_are_known_of_this_data(
@@ -152,7 +154,7 @@ def test_a_wrong_a_missing_a_doubled_and_an_invented_row_are_each_told(
     ) == ["flights_by_origin ('EWR',): flights is 120836, not 120835"]
 
 
-# -- steps ----------------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------
 
 
 def test_the_headlines_say_what_the_truth_says(true: dict[str, pd.DataFrame]) -> None:

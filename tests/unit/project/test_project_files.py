@@ -95,7 +95,9 @@ def test_make_alone_lists_every_target() -> None:
 
 
 class Machine:
-    """A machine on which only the given programs exist, with a copy of what the setup script reads."""
+    """A machine on which only the given programs exist, with a copy of what the setup script
+    reads.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.bin = folder / "bin"
@@ -124,7 +126,10 @@ class Machine:
         """Its Python creates environments, in which uv runs this shell command."""
         self.has("venv-python", "exit 0")
         self.has("venv-uv", f'case "$*" in *pip*) {uv};; esac')
-        make = f"mkdir -p .venv/bin && cp {self.bin}/venv-python .venv/bin/python && cp {self.bin}/venv-uv .venv/bin/uv"
+        make = (
+            f"mkdir -p .venv/bin && cp {self.bin}/venv-python .venv/bin/python && cp "
+            f"{self.bin}/venv-uv .venv/bin/uv"
+        )
         self.has("python3", f'case "$*" in "-m venv .venv") {make};; -V) echo Python 3.11.7;; esac')
         for tool in ("mkdir", "cp", "chmod"):
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
@@ -196,7 +201,8 @@ def test_missing_java_comes_with_the_way_to_get_it_here(
     assert "make java" in done.stderr
 
 
-# A package manager that notes how it was called, and brings Java. What it needs to do so is on the machine.
+# A package manager that notes how it was called, and brings Java. What it needs to do so is on the
+# machine.
 BRINGS_JAVA = """echo "$(id -u) $*" >> calls
 case "$*" in *install*)
     printf '%s\\n' '#!/bin/sh' "echo 'openjdk version \\"17.0.15\\"' >&2" > BIN/java
@@ -315,7 +321,9 @@ def test_everything_that_is_missing_is_said_at_once(machine: Machine) -> None:
 
 
 def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> None:
-    """Given an environment made by one setup; then the next installs nothing, until the pins change."""
+    """Given an environment made by one setup; then the next installs nothing, until the pins
+    change.
+    """
     calls = machine.checkout / "calls"
     machine.makes_environments(
         f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck'
@@ -324,8 +332,8 @@ def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> N
     assert machine.setup("dev").returncode == 0
     assert calls.read_text().splitlines() == [
         "pip install --quiet --system-certs --python .venv/bin/python -e .[dev] -c constraints.txt",
-        "pip install --quiet --system-certs --python .venv/bin/python --upgrade --no-deps --target .venv/flower"
-        " -r tests/requirements-flower.txt -c constraints.txt",
+        "pip install --quiet --system-certs --python .venv/bin/python --upgrade --no-deps --target "
+        ".venv/flower -r tests/requirements-flower.txt -c constraints.txt",
     ]
     assert machine.setup("dev").returncode == 0
     assert machine.setup("demo").returncode == 0  # dev holds all that demo holds
@@ -338,7 +346,9 @@ def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> N
 
 
 def a_machine_that_makes_environments(machine: Machine, manager: str, user: int) -> Path:
-    """Its package manager notes how it was called, in the file that is returned, and brings what it is asked for."""
+    """Its package manager notes how it was called, in the file that is returned, and brings what it
+    is asked for.
+    """
     calls = machine.checkout / "calls"
     machine.makes_environments(": > .venv/bin/unstuck; chmod +x .venv/bin/unstuck")
     machine.has(

@@ -1,4 +1,6 @@
-"""``from unstuck import …``: all that a user must name is there, and costs nothing before it is used."""
+"""``from unstuck import …``: all that a user must name is there, and costs nothing before it is
+used.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ WHAT_USERS_CALL = (
 
 
 def documented(member: Any) -> set[str]:
-    """The errors that the docstrings of a function, or of a class and its public methods, say that they raise."""
+    """The errors that the docstrings of a function, or of a class and its public methods, say that
+    they raise.
+    """
     docs = [inspect.getdoc(member) or ""]
     if inspect.isclass(member):
         classes = [one for one in member.__mro__ if one.__module__.startswith("unstuck.")]

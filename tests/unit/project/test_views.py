@@ -1,4 +1,6 @@
-"""What leaves the client holds documented fields alone: no token, nonce, commit or record of what stands in Redis."""
+"""What leaves the client holds documented fields alone: no token, nonce, commit or record of what
+stands in Redis.
+"""
 
 from __future__ import annotations
 

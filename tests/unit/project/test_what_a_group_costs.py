@@ -1,4 +1,5 @@
-"""A guard with wide margins: what a group that does nothing costs, and a job that waits for a person.
+"""A guard with wide margins: what a group that does nothing costs, and a job that waits for a
+person.
 
 By counts of commands, since time says nothing on a machine that others use as well.
 """
@@ -49,7 +50,10 @@ def test_a_group_costs_no_more_than_it_should(tmp_path: Path) -> None:
 
 
 def test_a_sweep_costs_no_more_with_ten_times_as_many_paused_jobs(tmp_path: Path) -> None:
-    """What a sweep costs depends on what is due, not on what exists. All jobs are looked at once after an outage."""
+    """What a sweep costs depends on what is due, not on what exists.
+
+    All jobs are looked at once after an outage.
+    """
     with closing(Server(tmp_path)) as server:
         coordinator = Coordinator(server.url(), tmp_path / "warehouse", dispatch_timeout=0.2)
 

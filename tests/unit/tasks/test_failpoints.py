@@ -1,4 +1,6 @@
-"""Failpoints: an order strikes once, nothing that ships arms a process, and the page says what the code says."""
+"""Failpoints: an order strikes once, nothing that ships arms a process, and the page says what the
+code says.
+"""
 
 from __future__ import annotations
 

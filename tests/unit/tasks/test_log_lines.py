@@ -1,4 +1,6 @@
-"""Lines of logs as JSON: the work that they are about, and who keeps the form of a user's handlers."""
+"""Lines of logs as JSON: the work that they are about, and who keeps the form of a user's
+handlers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A step alone has the context of a worker: inputs, parameters, results, outputs, and the same refusals."""
+"""A step alone has the context of a worker: inputs, parameters, results, outputs, and the same
+refusals.
+"""
 
 from __future__ import annotations
 

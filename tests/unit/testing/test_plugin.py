@@ -12,7 +12,10 @@ HEAVY = {"celery", "duckdb", "kombu", "pandas", "py4j", "pyarrow", "pydantic", "
 
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a user in ``folder``, whose warnings are errors. The plugin is found by its entry point."""
+    """As a user in ``folder``, whose warnings are errors.
+
+    The plugin is found by its entry point.
+    """
     command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -47,7 +50,8 @@ def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
         "def load(spark, ctx):\n    raise TimeoutError('no answer of the shop')\n"
     )
     (tmp_path / "job.yaml").write_text(
-        "name: shop\ngroups:\n  - {name: load, spark: false, retry: {max: 1}, steps: [{python: 'steps:load'}]}\n"
+        "name: shop\ngroups:\n  - {name: load, spark: false, retry: {max: 1}, steps: [{python: "
+        "'steps:load'}]}\n"
         "  - {name: report, spark: false, needs: [load], steps: [{python: 'steps:report'}]}\n"
     )
     (tests := tmp_path / "tests").mkdir()
@@ -57,9 +61,9 @@ def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
     for folder in (tmp_path, tests):  # paths and modules are found from the root of the tests, too
         shown = run_pytest(folder, "-q", "--rootdir", str(tmp_path)).stdout
         assert (
-            "where False = <shop is FAILED: GROUP_FAILED: group load failed: STEP_FAILED: TimeoutError"
-            in shown
-        )
+            "where False = <shop is FAILED: GROUP_FAILED: group load failed: STEP_FAILED: "
+            "TimeoutError"
+        ) in shown
         assert "Captured unstuck call" in shown
         assert "load: FAILED: STEP_FAILED: TimeoutError: no answer of the shop" in shown
 
@@ -69,8 +73,10 @@ def test_ctrl_c_and_the_end_of_a_test_by_pytest_are_no_failure_of_a_step(tmp_pat
     (tmp_path / "test_shop.py").write_text(
         "import os, signal, time\nimport pytest\n"
         "def skipped(spark, ctx):\n    pytest.skip('as a limit of pytest-timeout fails a test')\n"
-        "def interrupted(spark, ctx):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(60)\n"
-        "def job(step):\n    group = {'name': 'g', 'spark': False, 'steps': [{'python': f'test_shop:{step}'}]}\n"
+        "def interrupted(spark, ctx):\n    os.kill(os.getpid(), signal.SIGINT)\n    "
+        "time.sleep(60)\n"
+        "def job(step):\n    group = {'name': 'g', 'spark': False, 'steps': [{'python': "
+        "f'test_shop:{step}'}]}\n"
         "    return {'name': 'shop', 'groups': [group]}\n"
         "def test_skipped(unstuck):\n    unstuck.run(job('skipped'))\n    raise AssertionError\n"
         "def test_interrupted(unstuck):\n    unstuck.run(job('interrupted'))\n"

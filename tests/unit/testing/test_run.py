@@ -266,7 +266,7 @@ def test_a_part_of_a_job_reads_what_is_published_of_the_others(unstuck: Unstuck)
         unstuck.run(spec, DAY, until="by_regoin")
 
 
-# -- schedules --------------------------------------------------------------------------------------------------
+# -- schedules -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

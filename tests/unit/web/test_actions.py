@@ -1,4 +1,6 @@
-"""What the buttons do: each through the client, once, by name and with a reason, and only where it is legal."""
+"""What the buttons do: each through the client, once, by name and with a reason, and only where it
+is legal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The pages of a long list: each item is on one of them, whatever the filter and however many fill the last page."""
+"""The pages of a long list: each item is on one of them, whatever the filter and however many fill
+the last page.
+"""
 
 from __future__ import annotations
 

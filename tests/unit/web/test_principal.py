@@ -1,4 +1,6 @@
-"""Who is on record for an action: the person who is logged in, whatever name the request itself carries."""
+"""Who is on record for an action: the person who is logged in, whatever name the request itself
+carries.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SCHEMA = '{"type":"struct","fields":[]}'
 
 
 class Request(NamedTuple):
-    """A POST to the API. ``body``: beside the claimed name; None for a spec, whose name is in the query."""
+    """A POST to the API. ``body``: beside the claimed name; None for a spec, whose name is in the
+    query.
+    """
 
     route: str
     values: dict[str, str]

@@ -1,4 +1,6 @@
-"""The style sheet of the page against the signs and colours of statuses, which the terminal and the pictures share."""
+"""The style sheet of the page against the signs and colours of statuses, which the terminal and the
+pictures share.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``unstuck demo``: the flights pipeline end to end, on a fleet and an embedded Valkey of its own."""
+"""``unstuck demo``: the flights pipeline end to end, on a fleet and an embedded Valkey of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,8 @@ def missing(checkout: Path, *, spark: bool = True) -> list[str]:
     ):
         if importlib.util.find_spec(module) is None:
             lacking.append(
-                f"{what} ({module}) is not installed. {how_to_install('demo')} (`make demo` does that)"
+                f"{what} ({module}) is not installed. {how_to_install('demo')} (`make demo` does "
+                "that)"
             )
     if spark and (java := lacking_java()):
         lacking.append(f"{java} (`make java` gets it)")
@@ -99,7 +102,9 @@ def missing(checkout: Path, *, spark: bool = True) -> list[str]:
 
 
 def _prepare(home: Path) -> None:
-    """Give the fleet's processes a Valkey and a warehouse of their own, and let them import ``examples``."""
+    """Give the fleet's processes a Valkey and a warehouse of their own, and let them import
+    ``examples``.
+    """
     os.environ.pop("UNSTUCK_REDIS_URL", None)
     os.environ.setdefault(
         "UNSTUCK_DRAIN_GRACE", "2s"
@@ -165,7 +170,9 @@ def _show_report(warehouse: str) -> None:
 
 
 def published_rows(warehouse: str, dataset: str) -> list[dict[str, Any]]:
-    """Rows of a dataset, read as anybody would read them: from plain Parquet files, named by the warehouse log."""
+    """Rows of a dataset, read as anybody would read them: from plain Parquet files, named by the
+    warehouse log.
+    """
     import pyarrow.parquet as pq
 
     from unstuck.tasks.errors import DatasetNotFound

@@ -1,4 +1,6 @@
-"""``unstuck demo --stream``: files arrive in a folder, a schedule loads them, and the rows are counted at the end."""
+"""``unstuck demo --stream``: files arrive in a folder, a schedule loads them, and the rows are
+counted at the end.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ _IN_SPEC = "/data/landing/flights"
 
 
 def run_stream(fleet: LocalFleet, settings: Settings) -> ExitCode:
-    """Feed files, let a schedule load them, see to those that are broken, and compare what was fed with the rows."""
+    """Feed files, let a schedule load them, see to those that are broken, and compare what was fed
+    with the rows.
+    """
     os.environ["UNSTUCK_REDIS_URL"] = fleet.redis_url  # for the commands below
     folder = fleet.home.path / "arriving"
     folder.mkdir()
@@ -61,13 +65,15 @@ def run_stream(fleet: LocalFleet, settings: Settings) -> ExitCode:
             well = progress.schedule().last_success
             _command("schedule", "why", LOAD)
             stdout.print(
-                f"\nFiles go on arriving, and wait. The system that sends them sends {CUT} again, and whole:"
+                f"\nFiles go on arriving, and wait. The system that sends them sends {CUT} again, "
+                "and whole:"
             )
             subprocess.run(_feeder(folder, "--only", CUT), check=True)
             _command("schedule", "resume", LOAD, "--reason", f"{CUT} was sent again")
             progress.until("a run that ends well", lambda: progress.schedule().last_success != well)
             stdout.print(
-                f"\nNow {strange} comes, which has no flights and never will. The stream is to pass over it:"
+                f"\nNow {strange} comes, which has no flights and never will. The stream is to "
+                "pass over it:"
             )
             strange.write_text("503 Service Unavailable\n")
             progress.until("the halt", progress.halted)
@@ -180,6 +186,7 @@ def compared(folder: Path, warehouse: str) -> ExitCode:
         hour for hour in fed | loaded | reported if not fed[hour] == loaded[hour] == reported[hour]
     )
     stderr.print(
-        f"What was fed is not what was published, in {len(differing):,} hours; the first is {differing[0]}."
+        f"What was fed is not what was published, in {len(differing):,} hours; the first is "
+        f"{differing[0]}."
     )
     return ExitCode.NOT_WELL

@@ -1,7 +1,9 @@
-"""The commands that change jobs: pause, resume, stop, cancel, force-stop, retry, alter, skip and rerun.
+"""The commands that change jobs: pause, resume, stop, cancel, force-stop, retry, alter, skip and
+rerun.
 
-A filter chooses only jobs in which the command is legal, and a person confirms the list before any of them is changed.
-A job that refuses the command, is not there, or has no such group does not keep it from the other jobs.
+A filter chooses only jobs in which the command is legal, and a person confirms the list before any
+of them is changed. A job that refuses the command, is not there, or has no such group does not keep
+it from the other jobs.
 """
 
 from __future__ import annotations
@@ -201,8 +203,8 @@ def alter(
 ) -> None:
     """Change values of a job's spec, all or none.
 
-    Timeouts, retries, limits and queues in every state; code, parameters and conf while it is PAUSED, HALTED or
-    RETRYING.
+    Timeouts, retries, limits and queues in every state; code, parameters and conf while it is
+    PAUSED, HALTED or RETRYING.
     """
     values = params_of(settings, "--set", "PATH=VALUE")
     _ask_one(
@@ -213,7 +215,10 @@ def alter(
 def skip(
     job: JobArgument, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False
 ) -> None:
-    """Skip a group of a PAUSED, HALTED or RETRYING job. The groups after it go by their join rules."""
+    """Skip a group of a PAUSED, HALTED or RETRYING job.
+
+    The groups after it go by their join rules.
+    """
     _ask_one(
         "skip", job, lambda client, one: client.skip(one, group, reason=reason, by=by), as_json
     )
@@ -236,7 +241,9 @@ def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Selection:
-    """The jobs of a command: those that are named, or those that fit a filter. ``yes``: nobody is asked to confirm."""
+    """The jobs of a command: those that are named, or those that fit a filter. ``yes``: nobody is
+    asked to confirm.
+    """
 
     named: Sequence[str] | None
     status: Sequence[Status] | None
@@ -252,10 +259,12 @@ class Selection:
 def _ask_each(
     word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as_json: bool
 ) -> None:
-    """Give the command ``word`` to each job that is named or fits the filter, and show what each answered.
+    """Give the command ``word`` to each job that is named or fits the filter, and show what each
+    answered.
 
     Raises:
-        BadRequest: neither names nor a filter, or both; or a filter, and nobody is there to confirm.
+        BadRequest: neither names nor a filter, or both; or a filter, and nobody is there to
+            confirm.
         Ambiguous: a short id fits several jobs; no job was asked.
         typer.Exit: not all did as they were asked, or the person said no.
     """
@@ -293,8 +302,8 @@ def _ask_each(
         finally:
             if 0 < len(answers) < len(ids):
                 stderr.print(
-                    f"{len(answers):,} of {len(ids):,} jobs were asked before this. Give the command again for the "
-                    "rest: asking a job twice changes nothing."
+                    f"{len(answers):,} of {len(ids):,} jobs were asked before this. Give the "
+                    "command again for the rest: asking a job twice changes nothing."
                 )
     more = f"{skipped:,} skipped, since {word} is not legal in their state" if skipped else ""
     show_answers(word, [*missing, *answers], as_json, filtered=jobs.filtered, more=more)
@@ -322,7 +331,8 @@ def show_answers(
     more: str = "",
     none: str = "no job fits",
 ) -> None:
-    """A line for each that was named; of those that a filter chose, only what went wrong; of several, the counts.
+    """A line for each that was named; of those that a filter chose, only what went wrong; of
+    several, the counts.
 
     Args:
         more: at the end of the counts.

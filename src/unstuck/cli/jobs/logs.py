@@ -1,4 +1,6 @@
-"""``unstuck logs`` shows what attempts logged and printed, from files beside the staging folders in the warehouse."""
+"""``unstuck logs`` shows what attempts logged and printed, from files beside the staging folders in
+the warehouse.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def logs(
     ] = False,
     as_json: JsonLines = False,
 ) -> None:
-    """Show what a job's attempts logged and printed. Lines of several groups are led by GROUP#ATTEMPT."""
+    """Show what a job's attempts logged and printed.
+
+    Lines of several groups are led by GROUP#ATTEMPT.
+    """
     with connected() as connection:
         view = connection.client.show(find_job(connection.client, job, by_key=True))
         one_group = group is not None and (not view.planned(group).forked or "[" in group)
@@ -60,8 +65,9 @@ def logs(
         sys.stdout.flush()
     if not shown:
         stderr.print(
-            f"No logs in {view.job.warehouse} for {group or 'any group'} of job {view.job.id} ({view.job.status}). "
-            "They appear when an attempt begins; on an object store, when it has ended."
+            f"No logs in {view.job.warehouse} for {group or 'any group'} of job {view.job.id} "
+            f"({view.job.status}). They appear when an attempt begins; on an object store, when it "
+            "has ended."
         )
 
 

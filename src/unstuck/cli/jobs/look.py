@@ -95,7 +95,8 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest first, and what each waits for or how it ended.
 
-    The runs of a backfill are one line, and so are the runs of a schedule that have FINISHED before its newest run.
+    The runs of a backfill are one line, and so are the runs of a schedule that have FINISHED before
+    its newest run.
     """
     if late:
         if status or name or since is not None or unfold:
@@ -144,7 +145,9 @@ def _list_late(as_json: bool) -> None:
 def print_listing(
     console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float
 ) -> None:
-    """Print jobs as a table, several of them in one line; without key, parameters and reason where none has one."""
+    """Print jobs as a table, several of them in one line; without key, parameters and reason where
+    none has one.
+    """
     jobs = [line[0] for line in lines]
     more = {
         "KEY": ["" if line[1:] else one_line(line[0].key) for line in lines],
@@ -226,7 +229,9 @@ def show(
 
 
 def _small_inputs(view: JobView) -> list[str]:
-    """Hints for inputs of the job that are slow to read; none where its warehouse cannot be asked from here."""
+    """Hints for inputs of the job that are slow to read; none where its warehouse cannot be asked
+    from here.
+    """
     if not view.reads:
         return []
     asked = call_in_thread(partial(small_files, view.job.warehouse), "small files")
@@ -357,7 +362,8 @@ def errors_of(view: JobView) -> Iterator[Text]:
 
 
 def why(job: LookArgument, as_json: AsJson = False) -> None:
-    """Say what a job waits for: since when, what was tried, what happens next and when, and what would help.
+    """Say what a job waits for: since when, what was tried, what happens next and when, and what
+    would help.
 
     Neighbouring groups whose explanation is the same, times included, are shown together.
     """

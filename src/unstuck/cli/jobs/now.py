@@ -1,4 +1,6 @@
-"""``unstuck now``: what is not well at this moment, what goes on, and what has ended; the screen Now of the page."""
+"""``unstuck now``: what is not well at this moment, what goes on, and what has ended; the screen
+Now of the page.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from unstuck.views.words import one_line, shortened
 
 
 def now(as_json: AsJson = False) -> None:
-    """Show what is not well now, the worst first, each with its reason; then what runs, and what ended.
+    """Show what is not well now, the worst first, each with its reason; then what runs, and what
+    ended.
 
     Exits with 0 if all is well, 1 if something is not, 5 if Redis cannot be reached.
     """
@@ -60,8 +63,8 @@ def _show(
     else:
         stdout.print(f"None of the newest {LATELY:,} jobs has ended in the last day.")
     stdout.print(
-        "\n`unstuck why JOB` says all of a job, `unstuck schedule why NAME` of a schedule; `unstuck doctor` examines "
-        "Redis, the fleet and the warehouse.",
+        "\n`unstuck why JOB` says all of a job, `unstuck schedule why NAME` of a schedule; "
+        "`unstuck doctor` examines Redis, the fleet and the warehouse.",
         soft_wrap=True,
     )
 

@@ -67,7 +67,8 @@ def set_schedules(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make schedules of job specs, or change those that there are. A spec that is the same changes nothing.
+    """Make schedules of job specs, or change those that there are. A spec that is the same changes
+    nothing.
 
     All specs are read before any of them is set.
     """
@@ -158,7 +159,9 @@ def show_schedule(
 
 @schedule.command("why", epilog="Example: unstuck schedule why nightly")
 def why_schedule(name: Name, as_json: AsJson = False) -> None:
-    """Say where a schedule stands, since when and by whom; its last success, its failures, and what would help."""
+    """Say where a schedule stands, since when and by whom; its last success, its failures, and what
+    would help.
+    """
     with connected() as connection:
         found = connection.client.schedules.why(name)
     if as_json:
@@ -234,7 +237,10 @@ def _asked(
 def run_schedules(
     names: Names, param: Params = None, reason: Because = "", by: By = None, as_json: AsJson = False
 ) -> None:
-    """Run now: try at once what has failed, or make a run that belongs to no tick. --param makes such a run always."""
+    """Run now: try at once what has failed, or make a run that belongs to no tick.
+
+    --param makes such a run always.
+    """
     if param is None:
         _command(ScheduleCommand.RUN)(names, reason, by, as_json)
     given = params_of(param or [])
@@ -294,9 +300,11 @@ def backfill_schedule(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the ticks of a time that is past, at low priority. Coordinators do so: nothing depends on this command.
+    """Run the ticks of a time that is past, at low priority. Coordinators do so: nothing depends on
+    this command.
 
-    Given again, it goes on with what is missing: a tick that had a run is left as it is, unless --redo says otherwise.
+    Given again, it goes on with what is missing: a tick that had a run is left as it is, unless
+    --redo says otherwise.
     """
     asked = [
         given
@@ -359,7 +367,9 @@ def skip_tick(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it continues."""
+    """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it
+    continues.
+    """
     with connected() as connection:
         result = connection.client.schedules.skip(name, tick, reason=reason, by=by)
     _answer([(name, result)], as_json)
@@ -367,7 +377,10 @@ def skip_tick(
 
 @schedule.command("remove", epilog="Example: unstuck schedule remove nightly")
 def remove_schedules(names: Names, reason: Because = "", by: By = None) -> None:
-    """Forget schedules. The jobs of their runs stay, and their event logs for the time of retention."""
+    """Forget schedules.
+
+    The jobs of their runs stay, and their event logs for the time of retention.
+    """
     code = ExitCode.FINE
     with connected() as connection:
         for name in names:

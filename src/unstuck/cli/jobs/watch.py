@@ -121,7 +121,10 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
 
 
 def watch(job: LookArgument) -> None:
-    """Watch a job until it ends or is HALTED: a live tree with bars. Exit code 1 if it does not finish well."""
+    """Watch a job until it ends or is HALTED: a live tree with bars.
+
+    Exit code 1 if it does not finish well.
+    """
     with connected() as connection:
         job_id = find_job(connection.client, job, by_key=True)
         raise typer.Exit(await_end(connection.client, job_id, stdout))
@@ -130,7 +133,8 @@ def watch(job: LookArgument) -> None:
 def await_end(
     client: Client, job_id: str, console: Console, footer: Footer | None = None
 ) -> ExitCode:
-    """Show the job on ``console`` until it has ended, is HALTED, or the person leaves, and say how it stands then.
+    """Show the job on ``console`` until it has ended, is HALTED, or the person leaves, and say how
+    it stands then.
 
     Args:
         footer: a line below the live tree, asked for at every frame.
@@ -156,7 +160,9 @@ def await_end(
 
 
 def conclusion(view: JobView) -> Iterator[Text]:
-    """How the job ended, what was published, and where to look next; the tree or the events have said why."""
+    """How the job ended, what was published, and where to look next; the tree or the events have
+    said why.
+    """
     yield from outcome(view)
     job = view.job
     if not job.terminal:
@@ -223,8 +229,9 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
         with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, transient=True):
             while not latest[0].job.at_rest:
                 latest = ask(read)
-                # A job of ten thousand groups takes a while to read: spend most of the time not reading it. An outage
-                # is no reading, and the first answer after it may have waited for it.
+                # A job of ten thousand groups takes a while to read: spend most of the time not
+                # reading it. An outage is no reading, and the first answer after it may have waited
+                # for it.
                 time.sleep(min(max(EVERY, 4 * latest[2]), MOST))
     finally:
         console.print(job_tree(latest[0], latest[0].at, console.height - 2))
@@ -232,7 +239,9 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
 
 
 def _lines(client: Client, job_id: str, console: Console) -> JobView:
-    """One line per event from the first on, and one line each time that nothing happens for a while."""
+    """One line per event from the first on, and one line each time that nothing happens for a
+    while.
+    """
     client.facts(job_id)  # an error now is an answer, and later an outage to wait out
     ask = _through_outages(console.print)
 
@@ -248,7 +257,9 @@ def _lines(client: Client, job_id: str, console: Console) -> JobView:
 
 
 def waiting(view: JobView) -> Text | None:
-    """The reason why a job waits, as one line; None where something runs, for then the events have said it."""
+    """The reason why a job waits, as one line; None where something runs, for then the events have
+    said it.
+    """
     runs = any(
         group.census.get(state)
         for group in view.groups

@@ -1,4 +1,6 @@
-"""``unstuck dead`` shows reports that cannot be applied, notices that cannot be sent, and submits that were refused."""
+"""``unstuck dead`` shows reports that cannot be applied, notices that cannot be sent, and submits
+that were refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ from unstuck.views.words import one_line
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 
-HELP = "Reports that nobody could apply, notices that could not be sent, and Celery submits that were refused."
+HELP = (
+    "Reports that nobody could apply, notices that could not be sent, and Celery submits that "
+    "were refused."
+)
 dead = typer.Typer(help=HELP, no_args_is_help=True)
 
 Reports = Annotated[
@@ -58,7 +63,9 @@ def show_dead(
     report: Annotated[str, typer.Argument(metavar="ID", help="Of a dead letter.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: why and since when it is one, and, at the end, what the report says, word for word."""
+    """Show one dead letter: why and since when it is one, and, at the end, what the report says,
+    word for word.
+    """
     with connected() as connection:
         one = connection.client.dead_letters.get(report)
     if as_json:
@@ -93,7 +100,10 @@ def show_dead(
 def replay(
     reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Put dead letters back, for a coordinator to apply. Refused for what would only be a dead letter again."""
+    """Put dead letters back, for a coordinator to apply.
+
+    Refused for what would only be a dead letter again.
+    """
     _resolve(reports, everything, yes, as_json, "replay")
 
 
@@ -108,7 +118,8 @@ def drop(
 def _resolve(
     reports: Sequence[str] | None, everything: bool, yes: bool, as_json: bool, word: str
 ) -> None:
-    """Replay or drop each, and show the answers. One that is refused, or is not there, does not stop the others.
+    """Replay or drop each, and show the answers. One that is refused, or is not there, does not
+    stop the others.
 
     Raises:
         BadRequest: neither ids nor ``--all``, or both; or nobody is there to confirm.
@@ -148,7 +159,9 @@ def _listing(letters: Sequence[DeadLetter]) -> Listing:
 
 
 def _cut(text: str) -> str:
-    """A value on one line of a table, without its middle where it is long: a worker may have sent anything."""
+    """A value on one line of a table, without its middle where it is long: a worker may have sent
+    anything.
+    """
     return one_line(shorten(text, MOST))
 
 

@@ -1,4 +1,6 @@
-"""``unstuck doctor`` prints what is wrong with an installation, and what to do about it, within five seconds."""
+"""``unstuck doctor`` prints what is wrong with an installation, and what to do about it, within
+five seconds.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 def doctor(as_json: AsJson = False) -> None:
     """Examine Redis, the fleet, the settings, the warehouse and this machine. Changes nothing.
 
-    Exits with 0 if there is no problem (there may be warnings), 1 if there is one, 5 if Redis cannot be reached.
+    Exits with 0 if there is no problem (there may be warnings), 1 if there is one, 5 if Redis
+    cannot be reached.
     """
     settings = settings_here()
     findings = Doctor(settings).examine()

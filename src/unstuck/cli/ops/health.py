@@ -1,4 +1,6 @@
-"""``unstuck health``: are the coordinators or the workers of this host at work? For the probes of a supervisor."""
+"""``unstuck health``: are the coordinators or the workers of this host at work? For the probes of a
+supervisor.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ def health(
         ),
     ] = "30s",
 ) -> None:
-    """Say whether the coordinators or workers of this host are at work, by what they have done, for probes.
+    """Say whether the coordinators or workers of this host are at work, by what they have done, for
+    probes.
 
-    Exit code 1: one of them is not, or there is none; 5: Redis, where they say what they do, cannot be asked.
+    Exit code 1: one of them is not, or there is none; 5: Redis, where they say what they do, cannot
+    be asked.
     """
     try:
         seconds = parse_duration(max_age)

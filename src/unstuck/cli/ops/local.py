@@ -15,7 +15,10 @@ from unstuck.coordinator.errors import BadRequest, Unreachable
 from unstuck.exits import ExitCode
 from unstuck.tasks.host import lacking
 
-WITHOUT_JAVA = "Groups with `spark: false` need no Java: a fleet for them alone starts with `unstuck up --workers 0`."
+WITHOUT_JAVA = (
+    "Groups with `spark: false` need no Java: a fleet for them alone starts with "
+    "`unstuck up --workers 0`."
+)
 
 
 def up(
@@ -32,7 +35,11 @@ def up(
         bool | None,
         typer.Option(
             "--reload/--no-reload",
-            help="Restart the workers when Python files change below this folder; by default where there are some.",
+            help=(
+                "Restart the workers when Python files change below this folder; by default "
+                "where "
+                "there are some."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -45,7 +52,10 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
+    """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set.
+
+    Ctrl-C stops all.
+    """
     from unstuck.local.local_fleet import LocalFleet
     from unstuck.local.programs import Size
     from unstuck.local.source import holds_source
@@ -53,7 +63,8 @@ def up(
     queues = [*(["spark"] if workers else []), *(["light"] if light else [])]
     if queues and (lacks := lacking(settings_here(), queues, WITHOUT_JAVA)):
         raise BadRequest(
-            f"Nothing was started, since this machine cannot run the workers of this fleet.\n{lacks}"
+            "Nothing was started, since this machine cannot run the workers of this "
+            f"fleet.\n{lacks}"
         )
     if os.environ.get("UNSTUCK_REDIS_URL"):
         otherwise = (

@@ -1,4 +1,6 @@
-"""``unstuck metrics``: the metrics of the fleet in the text format of Prometheus, printed once or served."""
+"""``unstuck metrics``: the metrics of the fleet in the text format of Prometheus, printed once or
+served.
+"""
 
 from __future__ import annotations
 

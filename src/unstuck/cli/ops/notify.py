@@ -28,10 +28,11 @@ def try_target(
     target: Annotated[str, typer.Argument(metavar="NAME", help="Of a target in UNSTUCK_NOTIFY.")],
     as_json: AsJson = False,
 ) -> None:
-    """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no Redis.
+    """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no
+    Redis.
 
-    Where it would stay open, as an incident of PagerDuty, its end is sent at once. Exits with 0 if the target took
-    it, else with 1.
+    Where it would stay open, as an incident of PagerDuty, its end is sent at once. Exits with 0 if
+    the target took it, else with 1.
     """
     # Here, since all channels come with them, and no other command needs these.
     from unstuck.coordinator.notices.channels.channel import SendFailed
@@ -42,7 +43,8 @@ def try_target(
     if target not in setting.targets:
         if not setting.targets:
             raise BadRequest(
-                f"{VARIABLE} is not set here, or names no target: set it as it is set for the coordinators"
+                f"{VARIABLE} is not set here, or names no target: set it as it is set for the "
+                "coordinators"
             )
         raise BadRequest(setting.unknown(target).replace("of this coordinator", "here"))
     channel, trial = setting.targets[target], _trial(target)
@@ -94,7 +96,10 @@ def list_notices(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many of each.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the notices that wait, and those that were sent, the newest first. `unstuck dead list` has the others."""
+    """List the notices that wait, and those that were sent, the newest first.
+
+    `unstuck dead list` has the others.
+    """
     with connected() as connection:
         waiting, sent = (
             connection.client.notices.waiting(limit),

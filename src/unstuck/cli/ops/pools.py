@@ -30,7 +30,8 @@ def list_pools(as_json: AsJson = False) -> None:
         return
     if not pools:
         stderr.print(
-            "No pools. Make one with: unstuck pool set jdbc 4   (a group takes a slot of it with pool: jdbc)"
+            "No pools. Make one with: unstuck pool set jdbc 4   (a group takes a slot of it with "
+            "pool: jdbc)"
         )
         return
     shown = table("POOL", "SLOTS", "USED", "WAITING", "USED BY", right=("SLOTS", "USED", "WAITING"))

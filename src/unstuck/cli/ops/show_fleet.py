@@ -25,7 +25,9 @@ COORDINATOR = "celery -A unstuck.coordinator worker -P threads"
 
 
 def fleet(as_json: AsJson = False) -> None:
-    """Show runners and what each runs, coordinators and what each last did, and the queues between them."""
+    """Show runners and what each runs, coordinators and what each last did, and the queues between
+    them.
+    """
     with connected() as connection:
         view = connection.client.fleet()
         place = without_password(connection.client.settings.redis_url)
@@ -50,16 +52,19 @@ def advice(view: FleetView, place: str) -> list[str]:
     lines = []
     if not any(not runner.silent for runner in view.runners):
         lines.append(
-            f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)"
+            f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a "
+            "whole fleet)"
         )
     if not any(not coordinator.silent for coordinator in view.coordinators):
         lines.append(
-            f"No coordinator is heard of at {place}, so nothing is decided. Start one with: {COORDINATOR}"
+            f"No coordinator is heard of at {place}, so nothing is decided. Start one with: "
+            f"{COORDINATOR}"
         )
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
             lines.append(
-                f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}"
+                f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q "
+                f"{queue.name}"
             )
     lines += [
         f"{sentence[0].upper()}{sentence[1:]}."
@@ -75,7 +80,10 @@ def advice(view: FleetView, place: str) -> list[str]:
     if view.stalled:
         last = view.stalled[0]
         lines.append(
-            f"The worker or coordinator {last.worker} stalled and ended itself {ago(last.at, view.at)}"
+            (
+                f"The worker or coordinator {last.worker} stalled and ended itself "
+                f"{ago(last.at, view.at)}"
+            )
             + (f" ({len(view.stalled)} such ends within a day)" if len(view.stalled) > 1 else "")
             + ". Its supervisor should have started another; its log says more."
         )

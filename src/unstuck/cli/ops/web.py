@@ -37,7 +37,10 @@ def web(
         typer.Option(
             metavar="FILE",
             envvar="UNSTUCK_WEB_TOKEN_FILE",
-            help="Holds the token that each caller must know; needed for any address but a loopback one.",
+            help=(
+                "Holds the token that each caller must know; needed for any address but a "
+                "loopback one."
+            ),
         ),
     ] = None,
     allow_host: Annotated[
@@ -48,7 +51,9 @@ def web(
         ),
     ] = None,
 ) -> None:
-    """Serve the page of the fleet, until it is told to stop: what is not well and why, jobs, schedules, datasets."""
+    """Serve the page of the fleet, until it is told to stop: what is not well and why, jobs,
+    schedules, datasets.
+    """
     if missing := lacking_page():
         raise BadRequest(f"The page needs {', '.join(missing)}. {how_to_install('web')}")
     import uvicorn

@@ -1,4 +1,7 @@
-"""The tree of a job for ``show`` and ``watch``: its groups, and the members that run or failed. Pure."""
+"""The tree of a job for ``show`` and ``watch``: its groups, and the members that run or failed.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,8 @@ def headline(view: JobView, at: float, cut: bool) -> list[Text]:
         return [first]
     calm = job.status in (Status.PENDING, Status.RUNNING)
     style = "red" if job.status is Status.FAILED else "dim" if calm else "yellow"
-    # What it waits for changes while one looks, and must not move the tree; how it ended is read in full.
+    # What it waits for changes while one looks, and must not move the tree; how it ended is read in
+    # full.
     short = cut and not job.terminal
     return [
         first,
@@ -80,7 +84,10 @@ def headline(view: JobView, at: float, cut: bool) -> list[Text]:
 
 
 def _grid(lines: Sequence[Line]) -> Table:
-    """The lines cut to the width of the terminal. The detail gives way first where that is narrow."""
+    """The lines cut to the width of the terminal.
+
+    The detail gives way first where that is narrow.
+    """
     grid = Table.grid(
         Column(no_wrap=True, overflow="ellipsis", max_width=48),
         Column(no_wrap=True),

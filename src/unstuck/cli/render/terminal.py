@@ -1,7 +1,7 @@
 """Output to people and programs: the two streams, times, states, tables and JSON.
 
-Text of a job (errors, labels, reasons) is data: markup in it is not read, and its control characters never reach the
-terminal.
+Text of a job (errors, labels, reasons) is data: markup in it is not read, and its control
+characters never reach the terminal.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ STYLES = {
 
 
 class PrintedConsole(Console):
-    """Prints what a terminal may be shown, and leaves it to ``cli.main`` to end when the reader has gone.
+    """Prints what a terminal may be shown, and leaves it to ``cli.main`` to end when the reader has
+    gone.
 
-    A word that is longer than a terminal is wide gets no line break: a copy of it would not be what it names. Into a
-    pipe it prints lines without trailing spaces, since Rich pads the cells of a table to ``PIPED_WIDTH``.
+    A word that is longer than a terminal is wide gets no line break: a copy of it would not be what
+    it names. Into a pipe it prints lines without trailing spaces, since Rich pads the cells of a
+    table to ``PIPED_WIDTH``.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -88,7 +90,9 @@ stderr = _console(stderr=True)
 
 
 def for_people(as_json: bool) -> Console:
-    """The stream for sentences: standard output, or standard error where standard output holds JSON."""
+    """The stream for sentences: standard output, or standard error where standard output holds
+    JSON.
+    """
     return stderr if as_json else stdout
 
 
@@ -114,7 +118,9 @@ def longest_word(text: str) -> int:
 
 
 def wrapped(text: Text, width: int) -> Text:
-    """``text`` with line breaks between words where it is wider than ``width``; a longer word has a line of its own."""
+    """``text`` with line breaks between words where it is wider than ``width``; a longer word has a
+    line of its own.
+    """
     breaks: list[int] = []
     used, words = 0, 0  # of the line
     for part in re.finditer(r"\n|\S+|[^\S\n]+", text.plain):
@@ -139,7 +145,9 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def hanging(console: Console, text: Text, indent: int) -> Text:
-    """``text`` with ``indent`` spaces before each line but the first, wrapped at words to the width of a terminal."""
+    """``text`` with ``indent`` spaces before each line but the first, wrapped at words to the width
+    of a terminal.
+    """
     lines = wrapped(text, console.width - indent) if console.is_terminal else text
     return Text("\n" + " " * indent).join(lines.split("\n", allow_blank=True))
 
@@ -165,7 +173,8 @@ def clock(at: float, timespec: str = "seconds") -> str:
 
 
 def program(folder: Path) -> str:
-    """How a person in ``folder`` calls this program: ``unstuck``, or where it lies if no shell would find it.
+    """How a person in ``folder`` calls this program: ``unstuck``, or where it lies if no shell
+    would find it.
 
     ``make demo`` runs it from a ``.venv`` that nobody has activated.
     """
@@ -179,8 +188,8 @@ def program(folder: Path) -> str:
 class Listing:
     """Rows of columns, in which no id and no word is split.
 
-    Where they are too wide for a terminal, the widest column is wrapped at words if it keeps half of the width. Else
-    its cells stand below their rows.
+    Where they are too wide for a terminal, the widest column is wrapped at words if it keeps half
+    of the width. Else its cells stand below their rows.
     """
 
     def __init__(self, columns: Sequence[str], right: Collection[str]) -> None:
@@ -228,5 +237,7 @@ class Listing:
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Listing:
-    """An empty table of plain columns, without a line of names if all are empty; those in ``right`` hold numbers."""
+    """An empty table of plain columns, without a line of names if all are empty; those in ``right``
+    hold numbers.
+    """
     return Listing(columns, right)

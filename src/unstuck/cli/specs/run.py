@@ -1,4 +1,6 @@
-"""``unstuck run`` runs a job in this process: without Redis, without a fleet, and with the same outcome."""
+"""``unstuck run`` runs a job in this process: without Redis, without a fleet, and with the same
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,10 @@ def run(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a job in this process, now: no Redis, no fleet, the same outcome. Exit code 1 if it does not finish well."""
+    """Run a job in this process, now: no Redis, no fleet, the same outcome.
+
+    Exit code 1 if it does not finish well.
+    """
     from unstuck.in_process.limits_of_one import told
     from unstuck.in_process.run_job import (
         InProcess,
@@ -132,7 +137,8 @@ def run(
 
 
 class _Signals:
-    """In the block SIGTERM and SIGHUP end the run as Ctrl-C does. One that is ignored stays so, as under nohup.
+    """In the block SIGTERM and SIGHUP end the run as Ctrl-C does. One that is ignored stays so, as
+    under nohup.
 
     Attributes:
         code: the exit code of a run that was ended.

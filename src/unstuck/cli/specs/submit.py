@@ -68,7 +68,8 @@ def submit(
             )
         elif not wait:
             stdout.print(
-                f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}"
+                f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show "
+                f"{submitted.id}"
             )
     raise typer.Exit(code)
 

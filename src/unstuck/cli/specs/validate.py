@@ -1,4 +1,6 @@
-"""``unstuck validate`` checks a job spec without Redis: the spec itself, its SQL, and with ``--imports`` its code."""
+"""``unstuck validate`` checks a job spec without Redis: the spec itself, its SQL, and with
+``--imports`` its code.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +76,6 @@ def validate(
     size = f"at least {members}" if dynamic else str(members)
     source = "standard input" if spec == STANDARD_INPUT else spec
     stdout.print(
-        f"OK: {source}: job {found.name}, {count_of(len(plan.groups), 'group')} ({found.forks} forked{open_ended}), "
-        f"{count_of(found.steps or 0, 'step')}, {size} to run"
+        f"OK: {source}: job {found.name}, {count_of(len(plan.groups), 'group')} ({found.forks} "
+        f"forked{open_ended}), {count_of(found.steps or 0, 'step')}, {size} to run"
     )

@@ -1,4 +1,7 @@
-"""``unstuck datasets`` shows what is published. It reads the warehouse log alone, and needs no Redis."""
+"""``unstuck datasets`` shows what is published.
+
+It reads the warehouse log alone, and needs no Redis.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,9 @@ def datasets(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is published: datasets, their version, rows, files, bytes, and the job that made them."""
+    """Show what is published: datasets, their version, rows, files, bytes, and the job that made
+    them.
+    """
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
     place = warehouse_at(settings.warehouse)
     check_there(place, settings.warehouse)
@@ -132,7 +137,8 @@ def datasets(
         return
     if not found:
         stderr.print(
-            f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another warehouse)."
+            f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another "
+            "warehouse)."
         )
         return
     headings = ("DATASET", "OWNER", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB")
@@ -216,12 +222,14 @@ def _export_views(
     if keep:
         if name or version is not None or to:
             raise BadRequest(
-                "--keep writes the newest version of all datasets: leave out NAME, --version and --to"
+                "--keep writes the newest version of all datasets: leave out NAME, --version and "
+                "--to"
             )
         at = write_views(place, kind.value)
         path = view_path(kind.value)
         stdout.print(
-            f"{place.storage.uri(path)} shows version {at}. Each publish rewrites it; remove it to end this."
+            f"{place.storage.uri(path)} shows version {at}. Each publish rewrites it; remove it to "
+            "end this."
         )
         return
     at = place.head() if version is None else version
@@ -234,7 +242,8 @@ def _export_views(
     draft.write_text(text)
     draft.replace(to)
     stderr.print(
-        f"{to} shows version {at}; no publish rewrites it (--keep has one in the warehouse that each does)."
+        f"{to} shows version {at}; no publish rewrites it (--keep has one in the warehouse that "
+        "each does)."
     )
 
 

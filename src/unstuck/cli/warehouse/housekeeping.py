@@ -1,4 +1,6 @@
-"""``unstuck vacuum`` removes old versions, ``compact`` joins small files, ``restore`` goes back to a version."""
+"""``unstuck vacuum`` removes old versions, ``compact`` joins small files, ``restore`` goes back to
+a version.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ def vacuum(
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove published files that only old versions have. What jobs need that are open or may be retried stays."""
+    """Remove published files that only old versions have.
+
+    What jobs need that are open or may be retried stays.
+    """
     try:
         since = time.time() - parse_duration(older_than)
     except ValueError as error:
@@ -83,15 +88,18 @@ def vacuum(
         return
     word = "would remove" if dry_run else "removed"
     stdout.print(
-        f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}"
+        f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is "
+        f"{done.oldest}"
     )
     if done.kept_for:
         stdout.print(
-            f"more could go, but job {done.kept_for} may read an older version, now or when it is retried"
+            f"more could go, but job {done.kept_for} may read an older version, now or when it is "
+            "retried"
         )
     if done.kept:
         stdout.print(
-            f"{done.kept:,} files stay for now: a job that is open, or may be retried, may need them"
+            f"{done.kept:,} files stay for now: a job that is open, or may be retried, may need "
+            "them"
         )
 
 
@@ -106,7 +114,9 @@ def compact(
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write files below half of the target together, as a version of its own; the rows stay the same."""
+    """Write files below half of the target together, as a version of its own; the rows stay the
+    same.
+    """
     settings = settings_here()
     with (
         _opened(settings, warehouse) as (place, index),
@@ -127,7 +137,8 @@ def compact(
     if done.version:
         written = filesize.decimal(done.bytes)
         stdout.print(
-            f"{name}: {done.before:,} files became {done.after:,} in version {done.version} ({written} written)"
+            f"{name}: {done.before:,} files became {done.after:,} in version {done.version} "
+            f"({written} written)"
         )
     elif dry_run and done.after < done.before:
         stdout.print(f"{name}: {done.before:,} files would become about {done.after:,}")
@@ -135,7 +146,8 @@ def compact(
         stdout.print(f"{name}: nothing to do in {done.before:,} files")
     if done.kept:
         stdout.print(
-            f"{done.kept:,} small files stay for now: a job that is open, or may be retried, may need them"
+            f"{done.kept:,} small files stay for now: a job that is open, or may be retried, may "
+            "need them"
         )
 
 
@@ -149,7 +161,8 @@ def restore(
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish an older version of a dataset again, as a version of its own, after which schedules that follow it run.
+    """Publish an older version of a dataset again, as a version of its own, after which schedules
+    that follow it run.
 
     Other datasets stay as they are.
     """
@@ -165,7 +178,10 @@ def restore(
         emit(RestoredDocument.of(done, dataset=name))
         return
     if done.new:
-        message = f"is published as it was at version {version}, with {done.rows:,} rows, as version {done.version}"
+        message = (
+            f"is published as it was at version {version}, with {done.rows:,} rows, as "
+            f"version {done.version}"
+        )
     else:
         message = (
             f"has nothing to restore: version {done.version} is as it was at version {version}"
@@ -175,8 +191,9 @@ def restore(
         stdout.print(f"Its partitions: {done.replaced.text()}", soft_wrap=True)
     if done.stream is not None:
         stdout.print(
-            f"{name} is loaded from the stream {done.stream}, which goes on where it was: files that were read are not "
-            "read again. A higher generation: of the input reads all of them again.",
+            f"{name} is loaded from the stream {done.stream}, which goes on where it was: files "
+            "that were read are not read again. A higher generation: of the input reads all of "
+            "them again.",
             soft_wrap=True,
         )
 
@@ -193,7 +210,10 @@ def _opened(settings: Settings, warehouse: str | None) -> Iterator[tuple[Warehou
 
 @contextmanager
 def _shown(what: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on the terminal. The block gets a function that tells it how many of how many are done."""
+    """Show a progress bar on the terminal.
+
+    The block gets a function that tells it how many of how many are done.
+    """
     with Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda number, total: bar.update(task, completed=number, total=total)

@@ -1,4 +1,7 @@
-"""``unstuck stream skip`` lets a stream pass over one file. It writes to the warehouse alone, and needs no Redis."""
+"""``unstuck stream skip`` lets a stream pass over one file.
+
+It writes to the warehouse alone, and needs no Redis.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A job and its groups as users see them: the documented fields of their records, and nothing that fences or stores."""
+"""A job and its groups as users see them: the documented fields of their records, and nothing that
+fences or stores.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,23 @@ class JobFacts:
     """One job. Times are seconds since the epoch; 0: not yet.
 
     Attributes:
-        intent: what the user last asked for; ``intent_at`` when, ``intent_by`` who, ``intent_why`` why.
-        phase: of its publishing: not empty between "all groups done" and the package in the warehouse log.
-        key: that a user gave to this job, or to the first of those that it retries; ``retry_of``: the job it retries.
+        intent: what the user last asked for; ``intent_at`` when, ``intent_by`` who, ``intent_why``
+            why.
+        phase: of its publishing: not empty between "all groups done" and the package in the
+            warehouse log.
+        key: that a user gave to this job, or to the first of those that it retries; ``retry_of``:
+            the job it retries.
         schedule: of which it is a run.
-        reason: why it ended as it did; ``halted``: why it cannot go on by itself; ``timed_out``: that its time is over.
+        reason: why it ended as it did; ``halted``: why it cannot go on by itself; ``timed_out``:
+            that its time is over.
         paused_at: since when it stands PAUSED or HALTED.
         revision: how often it was altered, and ``alterations`` what each time, in order.
-        version: of the warehouse, once it is published; 0 if nothing was to publish. ``published_at``: when.
-        published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
-        reruns: groups asked to run again, and those after them; ``any_code``: it takes over work of other code.
+        version: of the warehouse, once it is published; 0 if nothing was to publish.
+            ``published_at``: when.
+        published: the rows of each dataset in it; ``replaced``: the partitions of each that it
+            replaced.
+        reruns: groups asked to run again, and those after them; ``any_code``: it takes over work of
+            other code.
         left: files and offsets that have arrived for its streams, beyond the bound of one job.
         terminal: it has ended; ``at_rest``: that, or it cannot go on by itself.
     """
@@ -83,7 +92,9 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended: DONE, ALREADY or REFUSED, the job after it, and a sentence for people."""
+    """How a command ended: DONE, ALREADY or REFUSED, the job after it, and a sentence for
+    people.
+    """
 
     answer: Answer
     job: JobFacts
@@ -100,17 +111,20 @@ class GroupView:
 
     Attributes:
         value: of a member, that of its fork.
-        progress: the last one of its runner: what of ``step``, ``steps``, ``label``, ``done``, ``total``, … is known.
-        attempt: number of the newest attempt; 0 before the first. ``worker``: that has it, or had it.
+        progress: the last one of its runner: what of ``step``, ``steps``, ``label``, ``done``,
+            ``total``, … is known.
+        attempt: number of the newest attempt; 0 before the first. ``worker``: that has it, or had
+            it.
         since: when its state was entered; ``next_at``: when the next attempt may start (BACKOFF).
         claimed_at: when its newest attempt was claimed, while that goes on.
         revision: how often the job had been altered when its newest attempt was claimed.
-        failures: failures of the user's code since the last success or resume; ``losses``: workers lost in a row;
-            ``releases``: attempts handed back by workers that were told to stop.
+        failures: failures of the user's code since the last success or resume; ``losses``: workers
+            lost in a row; ``releases``: attempts handed back by workers that were told to stop.
         recovering: it failed or was lost, and has not succeeded since.
         adopted: its work was taken over from another job.
         folder: of the attempt whose output counts, in the warehouse; empty if there is none.
-        rows: of each output; ``rejected``: of each output with rules: by rule, how many rows did not meet it.
+        rows: of each output; ``rejected``: of each output with rules: by rule, how many rows did
+            not meet it.
         results: what its steps recorded.
         zone: the time zone that its newest attempt ran with; empty until one has ended.
     """
@@ -154,7 +168,9 @@ class GroupView:
 
     @property
     def quality(self) -> dict[str, dict[str, Any]]:
-        """Of each output with rules: its good ``rows``, the ``rejected`` ones, and these by rule (``rules``)."""
+        """Of each output with rules: its good ``rows``, the ``rejected`` ones, and these by rule
+        (``rules``).
+        """
         rows = self.rows
         return {
             name: {
@@ -187,7 +203,9 @@ class GroupView:
 
 
 def altered_while_running(job: JobFacts, member: GroupView) -> list[int]:
-    """The revisions whose timeouts an attempt of ``member`` was given after it had been claimed, by its watchdog."""
+    """The revisions whose timeouts an attempt of ``member`` was given after it had been claimed, by
+    its watchdog.
+    """
     name = re.escape(split_member(member.id)[0])
     timeout = re.compile(rf"(groups\.{name}|defaults)\.timeout|groups\.{name}\.steps\.\d+\.timeout")
     return [

@@ -1,4 +1,6 @@
-"""The groups of a job in lines, for ``show``, ``watch`` and the page: forks folded, some members below them. Pure."""
+"""The groups of a job in lines, for ``show``, ``watch`` and the page: forks folded, some members
+below them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class Line:
 
 
 def lines_of(view: JobView, at: float) -> list[Line]:
-    """All lines, in the order of the plan; a fork is one line, with those of its members that need a look below it.
+    """All lines, in the order of the plan; a fork is one line, with those of its members that need
+    a look below it.
 
     Args:
         at: now, in seconds by the clock of the view; may be later than the view.
@@ -160,7 +163,8 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
         return Line(
             member.id,
             state,
-            # The worker has a column of its own; what a group waits for is shown only without progress.
+            # The worker has a column of its own; what a group waits for is shown only without
+            # progress.
             _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), stands, again)
             or waits,
             progress.get("done") or 0,
@@ -180,7 +184,9 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
 
 
 def _made(members: Sequence[GroupView]) -> tuple[str, str]:
-    """The good rows of all outputs, and the rejected ones by rule: a row that breaks two rules counts for both."""
+    """The good rows of all outputs, and the rejected ones by rule: a row that breaks two rules
+    counts for both.
+    """
     rows = sum(sum(member.rows.values()) for member in members)
     checked = [one for member in members for one in member.quality.values()]
     rejected = sum(one["rejected"] for one in checked)

@@ -30,7 +30,8 @@ class LogFile(NamedTuple):
 
 
 def find_logs(files: Files, view: JobView, group: str | None, every_attempt: bool) -> list[LogFile]:
-    """The logs of a job, in the order in which its groups started; the newest of each group unless ``every_attempt``.
+    """The logs of a job, in the order in which its groups started; the newest of each group unless
+    ``every_attempt``.
 
     Args:
         group: a group, a fork (all its members), or one member (``by_month[3]``).
@@ -96,7 +97,9 @@ def tail_of(files: Files, path: str, most: int = TAIL) -> Tail:
 
 
 def shown_line(line: str, clock: Callable[[float, str], str]) -> str:
-    """``line`` of a log with its time as ``clock`` tells it, and without what a terminal would obey."""
+    """``line`` of a log with its time as ``clock`` tells it, and without what a terminal would
+    obey.
+    """
     if stamp := _STAMP.match(line):
         with suppress(
             ValueError, OverflowError

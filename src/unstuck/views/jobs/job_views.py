@@ -1,4 +1,6 @@
-"""Reads jobs for people. The command line, apps and tests all read these views; nothing here writes."""
+"""Reads jobs for people. The command line, apps and tests all read these views; nothing here
+writes.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class JobView:
     """One job at the time ``at`` (seconds, by the clock of Redis).
 
     Attributes:
-        why: explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
+        why: explains the job and its groups that are not done, by id, from the same read; empty
+            unless asked for.
         damage: as ``JobState.damage``; then there are no groups.
         reads: the published datasets that its spec names as inputs.
         params: as its spec has them now, with their values.
@@ -89,7 +92,9 @@ class JobView:
 
     @property
     def zones(self) -> list[str]:
-        """The time zones that its groups ran with: one, unless workers differ or were set anew meanwhile."""
+        """The time zones that its groups ran with: one, unless workers differ or were set anew
+        meanwhile.
+        """
         return sorted({member.zone for member in self.claimed} - {""})
 
     def planned(self, group: str) -> ForkView:
@@ -103,23 +108,29 @@ class JobView:
             ):
                 return found
         raise NoSuchGroup(
-            f"job {self.job.id} has no group {group}; it has: {listed(names)}{suggestion(group, names)}"
+            f"job {self.job.id} has no group {group}; it has: "
+            f"{listed(names)}{suggestion(group, names)}"
         )
 
     def why_line(self, subject: str, at: float | None = None) -> str:
-        """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""
+        """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it
+        is not known.
+        """
         found = self.why.get(subject)
         return "" if found is None else found.line(self.at if at is None else at)
 
     def why_fork(self, fork: ForkView, at: float | None = None) -> str:
-        """The reason why a planned group waits, in one line; of a fork, the reason of its first member that waits."""
+        """The reason why a planned group waits, in one line; of a fork, the reason of its first
+        member that waits.
+        """
         return self.why_line(fork.name, at) or next(
             filter(None, (self.why_line(m.id, at) for m in fork.members)), ""
         )
 
 
 def folded(jobs: Sequence[ListedJob]) -> list[list[ListedJob]]:
-    """``jobs`` in their order, with the runs of a backfill together, and those of a schedule that need no attention.
+    """``jobs`` in their order, with the runs of a backfill together, and those of a schedule that
+    need no attention.
 
     These are the runs that have FINISHED, but for the newest run of each schedule.
     """
@@ -194,5 +205,7 @@ def idle(queries: Queries, at: float) -> Idle:
 
 
 def fleet_facts(queries: Queries, state: JobState, at: float) -> FleetFacts:
-    """Whether anybody looks at jobs, and where the steps of this one stand; ``at``: the time of Redis."""
+    """Whether anybody looks at jobs, and where the steps of this one stand; ``at``: the time of
+    Redis.
+    """
     return FleetFacts(idle=idle(queries, at), stacks=queries.stacks(state))

@@ -1,4 +1,6 @@
-"""Jobs that no schedule submits, and that are late by a rule: as the coordinators have judged them."""
+"""Jobs that no schedule submits, and that are late by a rule: as the coordinators have judged
+them.
+"""
 
 from __future__ import annotations
 

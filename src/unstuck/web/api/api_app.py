@@ -1,4 +1,6 @@
-"""``/api/v1``: answers programs with what ``--json`` of the command line answers, and takes the same actions."""
+"""``/api/v1``: answers programs with what ``--json`` of the command line answers, and takes the
+same actions.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def api_app(state: Any) -> FastAPI:
     app = FastAPI(
         title="Unstuck",
         version=release_here().release,
-        description="What `--json` of the command line answers. Errors are problem details by RFC 9457.",
+        description=(
+            "What `--json` of the command line answers. Errors are problem details by RFC 9457."
+        ),
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
@@ -96,7 +100,9 @@ async def _not_served(_: Request, error: Exception) -> Response:
 
 
 def not_served(error: AnyHTTPException) -> Response:
-    """The answer where there is no route, or none with this method, or where nothing may be done."""
+    """The answer where there is no route, or none with this method, or where nothing may be
+    done.
+    """
     codes = {403: "READ_ONLY", 404: "NO_SUCH_ROUTE", 405: "NO_SUCH_ROUTE"}
     said = (
         error.detail

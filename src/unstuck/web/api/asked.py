@@ -57,12 +57,16 @@ class Asked:
         return Response(body, status, more, media_type)
 
     def by(self, named: str | None) -> str:
-        """The name for the event log: of the person who is logged in, else the one that the caller gives."""
+        """The name for the event log: of the person who is logged in, else the one that the caller
+        gives.
+        """
         user = self.request.scope.get("unstuck.user", "")
         return f"{user} (page)" if user else named or f"{user_here()} (api)"
 
     def in_warehouse(self, uri: str, what: str, read: Callable[[Warehouse], T]) -> T:
-        """The answer of a warehouse, which may hang. Raises: WarehouseSilent; BadRequest: there is none."""
+        """The answer of a warehouse, which may hang. Raises: WarehouseSilent; BadRequest: there is
+        none.
+        """
 
         def ask() -> T:
             place = warehouse_at(uri)
@@ -122,7 +126,9 @@ Spec = Annotated[Written, Depends(_spec)]
 SPEC_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "A job spec, as docs/spec.md describes it; `unstuck validate --schema` has its schema.",
+        "description": (
+            "A job spec, as docs/spec.md describes it; `unstuck validate --schema` has its schema."
+        ),
         "content": {
             kind: {"schema": {"type": "object"}}
             for kind in ("application/yaml", "application/json")
@@ -161,7 +167,9 @@ By = Annotated[Text | None, Field(max_length=100, description="Who asks, for the
 
 
 class Why(BaseModel):
-    """The reason of an action, and who asks for it; a person who is logged in is named whatever stands here."""
+    """The reason of an action, and who asks for it; a person who is logged in is named whatever
+    stands here.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

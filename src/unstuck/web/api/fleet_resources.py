@@ -1,4 +1,6 @@
-"""The routes of the fleet, its pools, notices and dead letters, of its examination, and of what is published."""
+"""The routes of the fleet, its pools, notices and dead letters, of its examination, and of what is
+published.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def show_fleet(ask: Ask) -> Response:
 
 @fleet.get("/doctor", response_model=ExaminationDocument)
 def examine(ask: Ask) -> Response:
-    """The findings about the installation: as `unstuck doctor --json`, seen from the host of the page."""
+    """The findings about the installation: as `unstuck doctor --json`, seen from the host of the
+    page.
+    """
     doctor: Doctor = ask.request.app.state.doctor
     place = without_password(ask.client.settings.redis_url)
     return ask.answer(ExaminationDocument.of_findings(place, doctor.examine(EXAMINED_FOR)))
@@ -112,7 +116,9 @@ class DeadLetterCommand(StrEnum):
 
 @fleet.post("/dead/{letter}/{command}", response_model=DeadLetterAnswerDocument)
 def resolve(ask: Ask, letter: str, command: DeadLetterCommand) -> Response:
-    """Put a dead letter back, or remove it for good: as `unstuck dead replay` and `unstuck dead drop`."""
+    """Put a dead letter back, or remove it for good: as `unstuck dead replay` and `unstuck dead
+    drop`.
+    """
     letters = ask.client.dead_letters
     act = letters.replay if command is DeadLetterCommand.REPLAY else letters.drop
     done = act(letter, by=ask.by(None))
@@ -169,7 +175,9 @@ class RestoreBody(Why):
 
 @datasets.post("/datasets/{name}/restore", response_model=RestoredDocument)
 def restore(ask: Ask, name: str, body: RestoreBody) -> Response:
-    """Publish an older version of a dataset again: as `unstuck restore NAME --version VERSION --json`."""
+    """Publish an older version of a dataset again: as `unstuck restore NAME --version VERSION
+    --json`.
+    """
     uri, by = ask.client.settings.warehouse, ask.by(body.by)
 
     def act(place: Warehouse) -> Restored:
@@ -181,7 +189,9 @@ def restore(ask: Ask, name: str, body: RestoreBody) -> Response:
 
 @datasets.get("/datasets/{name}/sources", response_model=list[SourceDocument])
 def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> Response:
-    """The files of its stream from which versions were loaded: as `unstuck datasets NAME --sources --json`."""
+    """The files of its stream from which versions were loaded: as `unstuck datasets NAME --sources
+    --json`.
+    """
 
     def read(place: Warehouse) -> list[SourceDocument]:
         changed = place.dataset(name, version).changed

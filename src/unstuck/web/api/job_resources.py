@@ -1,4 +1,6 @@
-"""The routes of jobs: what ``list``, ``show``, ``why``, ``events`` and ``logs`` answer, submit, and the commands."""
+"""The routes of jobs: what ``list``, ``show``, ``why``, ``events`` and ``logs`` answer, submit, and
+the commands.
+"""
 
 from __future__ import annotations
 
@@ -91,13 +93,17 @@ def list_jobs(
 
 @jobs.get("/late-jobs", response_model=list[LateJobDocument])
 def late_jobs(ask: Ask) -> Response:
-    """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list --late --json`."""
+    """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list
+    --late --json`.
+    """
     return ask.answer([LateJobDocument.model_validate(one) for one in ask.client.late_jobs()])
 
 
 @jobs.get("/now", response_model=NowDocument)
 def now(ask: Ask) -> Response:
-    """The things that are not well, what goes on, and what ended in the last day: as `unstuck now --json`."""
+    """The things that are not well, what goes on, and what ended in the last day: as `unstuck now
+    --json`.
+    """
     seen = Seen.of(ask.client)
     found = troubles(seen)
     return ask.answer(
@@ -141,7 +147,10 @@ async def validate(
         Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")
     ] = (),
 ) -> Response:
-    """Check a spec and its SQL, and store nothing: as `unstuck validate --json`. It imports no code of steps."""
+    """Check a spec and its SQL, and store nothing: as `unstuck validate --json`.
+
+    It imports no code of steps.
+    """
     values = params_of(param) if param else None
 
     def act() -> ValidationDocument:
@@ -161,7 +170,9 @@ def show(ask: Ask, job: Job) -> Response:
 
 @jobs.get("/jobs/{job}/diff", response_model=DiffDocument)
 def diff(ask: Ask, job: Job) -> Response:
-    """The alterations of a job, and the groups that ran with each: as `unstuck show JOB --diff --json`."""
+    """The alterations of a job, and the groups that ran with each: as `unstuck show JOB --diff
+    --json`.
+    """
     return ask.answer(DiffDocument.of_view(ask.client.show(job)))
 
 
@@ -173,7 +184,9 @@ def spec_of(ask: Ask, job: Job) -> Response:
 
 @jobs.get("/jobs/{job}/why", response_model=list[ExplanationDocument])
 def why(ask: Ask, job: Job) -> Response:
-    """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB --json`."""
+    """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB
+    --json`.
+    """
     return ask.answer([ExplanationDocument.of_explanation(one) for one in ask.client.explain(job)])
 
 
@@ -181,7 +194,10 @@ def why(ask: Ask, job: Job) -> Response:
 def events(
     ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
 ) -> Response:
-    """The events of a job, the oldest first: as `unstuck events JOB --json`. The last `entry` is the next `after`."""
+    """The events of a job, the oldest first: as `unstuck events JOB --json`.
+
+    The last `entry` is the next `after`.
+    """
     ask.client.job(job)  # a job without events is not the same as no job
     found = islice(ask.client.events(job, after), limit)
     return ask.answer([EventDocument.of_event(entry, event) for entry, event in found])
@@ -198,7 +214,9 @@ def logs(
         bool, Query(alias="all", description="Every attempt, not the newest of each group.")
     ] = False,
 ) -> Response:
-    """The last lines that the attempts of a job logged and printed, of 200 attempts: as `unstuck logs JOB --json`."""
+    """The last lines that the attempts of a job logged and printed, of 200 attempts: as `unstuck
+    logs JOB --json`.
+    """
     return _logs(ask, job, None, tail, every)
 
 
@@ -297,7 +315,9 @@ def skip(ask: Ask, job: Job, body: GroupBody) -> Response:
 
 @jobs.post("/jobs/{job}/rerun", response_model=JobAnswerDocument)
 def rerun(ask: Ask, job: Job, body: GroupBody) -> Response:
-    """Run a group of a PAUSED, HALTED or RETRYING job again: as `unstuck rerun JOB GROUP --json`."""
+    """Run a group of a PAUSED, HALTED or RETRYING job again: as `unstuck rerun JOB GROUP
+    --json`.
+    """
     return _answer(ask, ask.client.rerun(job, body.group, reason=body.reason, by=ask.by(body.by)))
 
 

@@ -1,4 +1,6 @@
-"""The routes of schedules: what ``schedule list``, ``show`` and ``why`` answer, and the commands."""
+"""The routes of schedules: what ``schedule list``, ``show`` and ``why`` answer, and the
+commands.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def set_schedule(
     reason: Annotated[Reason, Query()] = "",
     by: Annotated[By, Query()] = None,
 ) -> Response:
-    """Make a schedule of a job spec, or change the one that there is: as `unstuck schedule set --json`."""
+    """Make a schedule of a job spec, or change the one that there is: as `unstuck schedule set
+    --json`.
+    """
 
     def act() -> ScheduleResult:
         job = JobSpec.from_written(spec, None, scheduled=True)
@@ -71,7 +75,9 @@ def show(
         int, Query(alias="events", ge=1, le=2000, description="So many of its last events.")
     ] = 10,
 ) -> Response:
-    """One schedule, its next ticks, its last runs and events: as `unstuck schedule show NAME --json`."""
+    """One schedule, its next ticks, its last runs and events: as `unstuck schedule show NAME
+    --json`.
+    """
     known = ask.client.schedules
     view = known.show(name)
     return ask.answer(
@@ -81,7 +87,9 @@ def show(
 
 @schedules.get("/schedules/{name}/why", response_model=ScheduleExplanationDocument)
 def why(ask: Ask, name: str) -> Response:
-    """The explanation of where a schedule stands, and of what would help: as `unstuck schedule why NAME --json`."""
+    """The explanation of where a schedule stands, and of what would help: as `unstuck schedule why
+    NAME --json`.
+    """
     return ask.answer(ScheduleExplanationDocument.of_explanation(ask.client.schedules.why(name)))
 
 
@@ -99,7 +107,10 @@ def ticks(
     last: Annotated[Text | None, Query(alias="to", max_length=50)] = None,
     backwards: bool = False,
 ) -> Response:
-    """The ticks that a backfill would run: as `unstuck schedule backfill NAME --dry-run --json`. Changes nothing."""
+    """The ticks that a backfill would run: as `unstuck schedule backfill NAME --dry-run --json`.
+
+    Changes nothing.
+    """
     found = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
     return ask.answer([TickDocument.of_tick(tick) for tick in found])
 
@@ -140,7 +151,9 @@ def skip(ask: Ask, name: str, body: SkipBody) -> Response:
 
 @schedules.post("/schedules/{name}/backfill", response_model=ScheduleAnswerDocument)
 def backfill(ask: Ask, name: str, body: BackfillBody) -> Response:
-    """Run the ticks of a time that is past, at low priority: as `unstuck schedule backfill NAME --json`."""
+    """Run the ticks of a time that is past, at low priority: as `unstuck schedule backfill NAME
+    --json`.
+    """
     how: dict[str, Any] = {
         "parallel": body.parallel,
         "redo": body.redo,

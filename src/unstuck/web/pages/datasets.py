@@ -1,4 +1,6 @@
-"""The screens of datasets: the list of them, one dataset with its versions, and one version with its sources."""
+"""The screens of datasets: the list of them, one dataset with its versions, and one version with
+its sources.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def datasets(request: Request) -> Response:
 
 
 def rows_of(datasets: Mapping[str, DatasetState]) -> list[DatasetRow]:
-    """The lines of the list, by name; rejected rows stand in the line of their dataset, if that is published."""
+    """The lines of the list, by name; rejected rows stand in the line of their dataset, if that is
+    published.
+    """
     return [
         DatasetRow(name, state, datasets.get(name + REJECTED))
         for name, state in sorted(datasets.items())

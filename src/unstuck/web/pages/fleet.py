@@ -1,4 +1,6 @@
-"""The screen of the fleet: runners, coordinators, offers, pools, findings of the doctor, dead letters, notices."""
+"""The screen of the fleet: runners, coordinators, offers, pools, findings of the doctor, dead
+letters, notices.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def fleet(request: Request) -> Response:
 
 
 def runners_of(view: FleetView) -> list[RunnerRow]:
-    """The lines of the runners: those first that are silent or unfit, then those that work for longest."""
+    """The lines of the runners: those first that are silent or unfit, then those that work for
+    longest.
+    """
 
     def rank(one: RunnerStatus) -> tuple[int, float, str, int]:
         kind = 0 if one.silent else 1 if one.unfit else 2 if one.job else 3

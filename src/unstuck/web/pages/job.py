@@ -1,4 +1,6 @@
-"""The screens of jobs: the list, one job, one group of it with its log, attempts and events, and the spec."""
+"""The screens of jobs: the list, one job, one group of it with its log, attempts and events, and
+the spec.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +190,9 @@ def group(request: Request) -> Response:
 
 
 def log(request: Request) -> Response:
-    """The end of the log of one attempt, which the screen of its group asks for every few seconds."""
+    """The end of the log of one attempt, which the screen of its group asks for every few
+    seconds.
+    """
     job, name = client_of(request).facts(request.path_params["job"]), request.path_params["group"]
     if GROUP_ID.fullmatch(name) is None:
         raise NoSuchGroup(f"job {job.id} has no group {name!r}")
@@ -207,7 +211,9 @@ def log(request: Request) -> Response:
 
 
 def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
-    """The last lines of a log of a group: of the attempt that is asked for, else of the newest one."""
+    """The last lines of a log of a group: of the attempt that is asked for, else of the newest
+    one.
+    """
     asked = request.query_params.get("attempt", "")
 
     def read() -> tuple[list[LogFile], LogFile | None, Tail]:
@@ -317,7 +323,9 @@ def _alteration(number: int, one: Alteration) -> Mapping[str, Any]:
 
 
 def _ran(view: JobView, one: GroupView) -> tuple[str, str, int, int]:
-    """A group, its state, the revision that it ran with, and that of the timeout which it was given later."""
+    """A group, its state, the revision that it ran with, and that of the timeout which it was given
+    later.
+    """
     return one.id, one.state, one.revision, (altered_while_running(view.job, one) or [0])[-1]
 
 
@@ -328,7 +336,10 @@ def _view(request: Request) -> JobView:
 
 
 def _of_job(path: str, screen: Callable[[Request], Response]) -> Route:
-    """A screen of one job. Another word for the job than its id leads to the same screen under the id."""
+    """A screen of one job.
+
+    Another word for the job than its id leads to the same screen under the id.
+    """
 
     def found(request: Request) -> Response:
         word = request.path_params["job"]

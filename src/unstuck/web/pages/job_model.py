@@ -57,7 +57,9 @@ def anchor(group: str) -> str:
 
 
 def page_of_groups(view: JobView, query: Mapping[str, str]) -> Part[Line]:
-    """The groups of a job as `unstuck show` has them; where there are many, those that need a look come first."""
+    """The groups of a job as `unstuck show` has them; where there are many, those that need a look
+    come first.
+    """
     blocks: list[list[Line]] = []
     for line in lines_of(view, view.at):
         if line.member and blocks:
@@ -81,7 +83,8 @@ def _rank(state: str) -> int:
 
 
 def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:
-    """Why the groups of a job wait, as `unstuck why` says it, and how many explanations are not among these.
+    """Why the groups of a job wait, as `unstuck why` says it, and how many explanations are not
+    among these.
 
     Neighbours whose explanation is the same are told together.
 
@@ -109,7 +112,9 @@ def _fork_of(subject: str) -> str:
 
 
 def errors_of(view: JobView, only: str = "") -> tuple[list[GroupView], int]:
-    """Groups that failed or are recovering, and how many are not among these. ``only``: as `told_of`."""
+    """Groups that failed or are recovering, and how many are not among these. ``only``: as
+    `told_of`.
+    """
     failed = [one for one in view.failed if only in ("", one.id, _fork_of(one.id))]
     return failed[:ERRORS], len(failed[ERRORS:])
 

@@ -1,4 +1,6 @@
-"""The screen Now: what is not well, each with its sentence; what goes on; what ended in the last day."""
+"""The screen Now: what is not well, each with its sentence; what goes on; what ended in the last
+day.
+"""
 
 from __future__ import annotations
 

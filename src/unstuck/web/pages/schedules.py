@@ -1,4 +1,6 @@
-"""The screens of schedules: the list of them, those first that are not well, and one schedule with its runs."""
+"""The screens of schedules: the list of them, those first that are not well, and one schedule with
+its runs.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
 
 
 def row_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool = True) -> ScheduleRow:
-    """The line of a schedule with its ``runs``, the newest first; ``linked``: each bar leads to its job."""
+    """The line of a schedule with its ``runs``, the newest first; ``linked``: each bar leads to its
+    job.
+    """
     ticks = view.next_ticks(1)
     strip = strip_of(view, runs, linked=linked)
     return ScheduleRow(
@@ -96,7 +100,9 @@ def row_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool = True
 
 
 def backlog_text(backlog: Backlog | None) -> str:
-    """The unread part of its streams, in a few words; empty if it has none, or nobody has looked."""
+    """The unread part of its streams, in a few words; empty if it has none, or nobody has
+    looked.
+    """
     if backlog is None:
         return ""
     told = [stream.told(backlog.at) for stream in backlog.streams.values() if stream.arrived]
@@ -126,7 +132,10 @@ def _told(job: ListedJob, view: ScheduleView) -> str:
     since = format_duration(max(0.0, view.at - job.submitted_at))
     lasted = "" if job.took is None else f", took {format_duration(job.took)}"
     why = f": {job.trouble}" if job.trouble else ""
-    return f"{job.status} {job.id}, of {view.on_its_clock(job.tick)}, submitted {since} ago{lasted}{why}"
+    return (
+        f"{job.status} {job.id}, of {view.on_its_clock(job.tick)}, submitted {since} "
+        f"ago{lasted}{why}"
+    )
 
 
 def schedule(request: Request) -> Response:

@@ -1,9 +1,12 @@
-"""Loss: a busy consumer is killed with SIGKILL again and again; how many messages does nobody ever see?"""
+"""Loss: a busy consumer is killed with SIGKILL again and again; how many messages does nobody ever
+see?
+"""
 
-# Once on our report path: the real consumer of the report stream, which acks a report in the script that applies it.
-# Once on a queue of kombu's Redis transport, acknowledged late, as Celery consumes with ``acks_late``. Both on one
-# Valkey that is never touched, and with the same kills. A message is lost if it was sent, was not worked on, and can
-# be delivered to nobody any more, however long one waits.
+# Once on our report path: the real consumer of the report stream, which acks a report in the script
+# that applies it. Once on a queue of kombu's Redis transport, acknowledged late, as Celery consumes
+# with ``acks_late``. Both on one Valkey that is never touched, and with the same kills. A message
+# is lost if it was sent, was not worked on, and can be delivered to nobody any more, however long
+# one waits.
 
 from __future__ import annotations
 
@@ -117,7 +120,9 @@ class Route(Protocol):
 
 
 def _kill_again_and_again(path: Route, kills: int, rng: random.Random) -> Account:
-    """Kill a consumer that is at work, ``kills`` times; then let one work off what is left, undisturbed."""
+    """Kill a consumer that is at work, ``kills`` times; then let one work off what is left,
+    undisturbed.
+    """
     context = multiprocessing.get_context(
         "forkserver"
     )  # a consumer is there in milliseconds, with all it imports
@@ -176,7 +181,9 @@ class ReportPath:
             pass
 
     def _work(self) -> bool:
-        """Take what stands ready and finish it, as a worker does: two reports. False: nothing stands ready."""
+        """Take what stands ready and finish it, as a worker does: two reports. False: nothing
+        stands ready.
+        """
         claim = self._lease.take(["light"], mint(), "host:1", mint())
         if claim is None:
             return False
@@ -224,7 +231,9 @@ class KombuQueue:
         return int(self._redis.llen(QUEUE))
 
     def account(self) -> Account:
-        """What is unacked may be delivered again when its visibility timeout is over, so it is not lost."""
+        """What is unacked may be delivered again when its visibility timeout is over, so it is not
+        lost.
+        """
         times = {int(n): int(times) for n, times in self._redis.hgetall(SEEN).items()}
         unacked = {json.loads(text)[0]["headers"]["n"] for text in self._redis.hvals("unacked")}
         self._connection.release()

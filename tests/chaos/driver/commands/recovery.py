@@ -1,8 +1,9 @@
-"""Recovery: how fast what a killed worker ran runs again, and what a killed coordinator had read is applied.
+"""Recovery: how fast what a killed worker ran runs again, and what a killed coordinator had read is
+applied.
 
-A worker is killed with everything below it, as when its host is lost, so that nobody is left to say so: only its lease
-tells. A coordinator is killed that has read reports and not applied them: its link is held just before, so that it can
-do nothing more.
+A worker is killed with everything below it, as when its host is lost, so that nobody is left to say
+so: only its lease tells. A coordinator is killed that has read reports and not applied them: its
+link is held just before, so that it can do nothing more.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ SHORT = Bounds("UNSTUCK_LEASE_TTL=3s", {"UNSTUCK_LEASE_TTL": "3s"}, worker=5.0, 
 
 
 def recovery(folder: Path, seed: int, times: int, *, as_json: bool = False) -> int:
-    """Measure both, ``times`` times each, under both settings. Returns 0 if the slowest of each is within its bound."""
+    """Measure both, ``times`` times each, under both settings.
+
+    Returns 0 if the slowest of each is within its bound.
+    """
     told: list[dict[str, object]] = []
     for number, bounds in enumerate((DEFAULT, SHORT)):
         below = folder / str(number)
@@ -78,7 +82,8 @@ def recovery(folder: Path, seed: int, times: int, *, as_json: bool = False) -> i
         for line in told:
             word = "within" if line["kept"] else "NOT WITHIN"
             plain(
-                f"  {line['what']}: {line['slowest']} s, {word} {line['bound']:g} s ({line['settings']}; {line['all']})"
+                f"  {line['what']}: {line['slowest']} s, {word} {line['bound']:g} s "
+                f"({line['settings']}; {line['all']})"
             )
     return 0 if all(line["kept"] for line in told) else 1
 
@@ -106,7 +111,9 @@ def _measure(
 
 
 def _kill_worker(fleet: ChaosFleet, watch: Watch, later: float) -> None:
-    """Kill the worker that runs a group, ``later`` seconds after it began, at any point of its lease's renewal."""
+    """Kill the worker that runs a group, ``later`` seconds after it began, at any point of its
+    lease's renewal.
+    """
     gate = fleet.folder / f"gate-{len(watch.done)}"
     step = {"python": "tests.chaos.driver.steps:until", "params": {"path": str(gate)}}
     group = {"name": "hold", "spark": False, "steps": [step], "worker_losses": 10}
@@ -165,9 +172,11 @@ def _kill_coordinator(fleet: ChaosFleet, watch: Watch, name: str) -> None:
 
 
 def _caught_with_reports(fleet: ChaosFleet, watch: Watch, link: Link, pid: int) -> bool:
-    """Hold what this coordinator asks. True if it was waiting for reports, has got some, and can do nothing with them.
+    """Hold what this coordinator asks. True if it was waiting for reports, has got some, and can do
+    nothing with them.
 
-    What it has asked for arrives, and what it would do with it does not. If it was at something else, it is let go.
+    What it has asked for arrives, and what it would do with it does not. If it was at something
+    else, it is let go.
     """
     fleet.proxy.do(lambda: link.hold_requests(True))
     end = time.monotonic() + 0.5

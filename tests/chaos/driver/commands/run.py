@@ -1,4 +1,6 @@
-"""The run: a fleet, a load and faults for some minutes; then every fault is undone, and the ledger is drawn up."""
+"""The run: a fleet, a load and faults for some minutes; then every fault is undone, and the ledger
+is drawn up.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ def _settle(
     schedules: Schedules,
     watch: Watch,
 ) -> None:
-    """Wait until every job has ended, all slots are free and everything that was hit goes on, or until the deadline."""
+    """Wait until every job has ended, all slots are free and everything that was hit goes on, or
+    until the deadline.
+    """
     over = False
     while (left := deadline - time.monotonic()) > 0:
         try:

@@ -1,4 +1,6 @@
-"""What a person asked of schedules: whether each pause held until its resume, and each tick of a backfill ran once."""
+"""What a person asked of schedules: whether each pause held until its resume, and each tick of a
+backfill ran once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from unstuck.coordinator.model.tick import tick_text
 
 
 def judge_pauses(account: Repeated, one: FoundSchedule, acts: Sequence[Act]) -> None:
-    """Each pause and resume is on record once; between them no tick got a run, and none was submitted. Pure.
+    """Each pause and resume is on record once; between them no tick got a run, and none was
+    submitted. Pure.
 
     It has ended by a stop, which tells in which status it was: as the person left it.
     """
@@ -33,7 +36,10 @@ def judge_pauses(account: Repeated, one: FoundSchedule, acts: Sequence[Act]) -> 
     ]
     account.pauses += sum(act.what == "pause" for act in acts)
     for begin, end in pauses(acts):
-        span = f"from {tick_text(round(begin, 3))} to {'the end' if end is None else tick_text(round(end, 3))}"
+        span = (
+            f"from {tick_text(round(begin, 3))} to "
+            f"{'the end' if end is None else tick_text(round(end, 3))}"
+        )
         until = float("inf") if end is None else end
         for run in one.runs:
             tick = datetime.datetime.fromisoformat(run.tick).timestamp()
@@ -65,7 +71,9 @@ def pauses(acts: Sequence[Act]) -> Iterator[tuple[float, float | None]]:
 def judge_backfill(
     account: Repeated, one: FoundSchedule, wanted: Sequence[float], parallel: int
 ) -> None:
-    """It has ended; each of its ticks has one run, which ended well; and no more went on at once than were wanted."""
+    """It has ended; each of its ticks has one run, which ended well; and no more went on at once
+    than were wanted.
+    """
     backfill = None if one.record is None else one.record.backfill
     if backfill is None:
         account.lost.append(f"{one.name}: its backfill was answered, and is not on its record")

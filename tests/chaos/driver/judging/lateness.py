@@ -1,9 +1,12 @@
-"""Lateness: how long after its tick each run was submitted, and whether anything that was broken explains it."""
+"""Lateness: how long after its tick each run was submitted, and whether anything that was broken
+explains it.
+"""
 
-# A schedule that is due is left to the coordinator that took it for half the term of a lock, and so is a run to the
-# coordinator that submits it. So if that coordinator dies, another one that is up submits the run after that time, and
-# two sweep periods: the sweep that runs at that moment may have passed the schedule already. The machine adds what it
-# kept plain timers and reads waiting in that time, and what a submit takes by itself in the same minutes: its median.
+# A schedule that is due is left to the coordinator that took it for half the term of a lock, and so
+# is a run to the coordinator that submits it. So if that coordinator dies, another one that is up
+# submits the run after that time, and two sweep periods: the sweep that runs at that moment may
+# have passed the schedule already. The machine adds what it kept plain timers and reads waiting in
+# that time, and what a submit takes by itself in the same minutes: its median.
 
 from __future__ import annotations
 
@@ -26,8 +29,10 @@ class Lateness:
 
     Attributes:
         term: seconds within which the run of a tick is submitted, without what the machine adds.
-        judged: ticks around which Redis and a coordinator were up; ``worst`` of their runs, ``allowed`` to it.
-        others: ticks around which they were not, or not for long enough; ``worst_other`` of their runs.
+        judged: ticks around which Redis and a coordinator were up; ``worst`` of their runs,
+            ``allowed`` to it.
+        others: ticks around which they were not, or not for long enough; ``worst_other`` of their
+            runs.
         held: ticks whose run a pause has held up.
     """
 
@@ -41,7 +46,10 @@ class Lateness:
     late: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        judged = f"{self.judged} ticks were judged: the latest run came after {self.worst:.2f} of {self.allowed:.2f} s"
+        judged = (
+            f"{self.judged} ticks were judged: the latest run came after {self.worst:.2f} of "
+            f"{self.allowed:.2f} s"
+        )
         others = f"{self.others} ticks were near an outage (the latest {self.worst_other:.2f} s)"
         return f"{judged}; {others}; {self.held} were held by a pause"
 
@@ -85,13 +93,16 @@ def judge_lateness(
         if not in_time:
             came = "never" if took is None else f"{took:.2f} s after its tick"
             account.late.append(
-                f"{one.name}: the run of {tick_text(tick)} was submitted {came}, and {bound:.2f} s were allowed"
+                f"{one.name}: the run of {tick_text(tick)} was submitted {came}, and {bound:.2f} s "
+                "were allowed"
             )
     return account
 
 
 def _held(acts: list[Act], tick: float, bound: float) -> bool:
-    """Whether a pause may have kept the run of this tick, which may have been asked for before the run was due."""
+    """Whether a pause may have kept the run of this tick, which may have been asked for before the
+    run was due.
+    """
     pause: Act | None = None
     for act in acts:
         if act.what == "pause":

@@ -1,10 +1,13 @@
-"""The ledger: what was submitted, and what became of it. Judging is pure; ``gather`` reads what there is to judge."""
+"""The ledger: what was submitted, and what became of it. Judging is pure; ``gather`` reads what
+there is to judge.
+"""
 
-# Lost: a job whose submit was acknowledged is not in the store, did not end FINISHED, or published too little.
-# Doubled: two jobs for one key, two entries in the warehouse log for one job, a group that succeeded twice, an
-# attempt that began twice, or rows that appear twice. Stuck: a job that has not ended within the stated time after
-# the faults. Overfull: more attempts of a pool held at once than it has slots (``pools``). Disobeyed: a schedule is not
-# as a person asked last (``asked``). Late: a run that nothing explains came too long after its tick (``lateness``).
+# Lost: a job whose submit was acknowledged is not in the store, did not end FINISHED, or published
+# too little. Doubled: two jobs for one key, two entries in the warehouse log for one job, a group
+# that succeeded twice, an attempt that began twice, or rows that appear twice. Stuck: a job that
+# has not ended within the stated time after the faults. Overfull: more attempts of a pool held at
+# once than it has slots (``pools``). Disobeyed: a schedule is not as a person asked last
+# (``asked``). Late: a run that nothing explains came too long after its tick (``lateness``).
 
 from __future__ import annotations
 
@@ -101,7 +104,10 @@ class Ledger:
         numbers = [
             (
                 "submitted",
-                f"{self.submitted} jobs were acknowledged ({self.submits_repeated} submits had to be repeated)",
+                (
+                    f"{self.submitted} jobs were acknowledged ({self.submits_repeated} submits had "
+                    "to be repeated)"
+                ),
             ),
             ("finished", f"{self.finished}"),
             ("published", f"{self.published} packages, read back row by row"),
@@ -121,7 +127,10 @@ class Ledger:
             ("lateness", self.lateness),
             (
                 "attempts",
-                f"{self.attempts} began; {self.relaunched} ended without an outcome that counts and ran again",
+                (
+                    f"{self.attempts} began; {self.relaunched} ended without an outcome that "
+                    "counts and ran again"
+                ),
             ),
             ("takeovers", f"{self.takeovers} leases lapsed"),
             ("stale", f"{self.stale} reports of attempts that no longer counted, refused"),
@@ -135,7 +144,8 @@ class Ledger:
         told = [f"  {name:<11} {text}" for name, text in numbers]
         if self.slowest is not None:
             told.append(
-                f"  {'slowest':<11} recovery {self.slowest.took:.1f} s: {self.slowest.fault}, {self.slowest.victim}"
+                f"  {'slowest':<11} recovery {self.slowest.took:.1f} s: {self.slowest.fault}, "
+                f"{self.slowest.victim}"
             )
             rest = ", ".join(
                 f"{name} {one.took:.1f}" for name, one in stated(self.recoveries).items()
@@ -172,7 +182,8 @@ def judge(accepted: Mapping[str, Asked], found: Found) -> Ledger:
         if published[job] != 1:
             words = ledger.doubled if published[job] else ledger.lost
             words.append(
-                f"{asked.name} ({job}) is FINISHED with {published[job]} entries in the warehouse log"
+                f"{asked.name} ({job}) is FINISHED with {published[job]} entries in the warehouse "
+                "log"
             )
         _judge_rows(ledger, asked, job, found.rows.get(asked.dataset, ()))
         _judge_groups(ledger, asked, job, found)
@@ -204,7 +215,8 @@ def _judge_rows(ledger: Ledger, asked: Asked, job: str, rows: Sequence[int]) -> 
     missing, extra = wanted - set(counted), sum(counted.values()) - len(wanted & set(counted))
     if missing:
         ledger.lost.append(
-            f"{asked.name} ({job}) published {asked.dataset} without {len(missing)} of {asked.rows} rows"
+            f"{asked.name} ({job}) published {asked.dataset} without {len(missing)} of "
+            f"{asked.rows} rows"
         )
     if extra:
         ledger.doubled.append(
@@ -233,12 +245,15 @@ def _judge_groups(ledger: Ledger, asked: Asked, job: str, found: Found) -> None:
 
 
 def _attempt(line: str) -> str:
-    """``job/group/epoch/nonce`` of a line that a step wrote; the claimant is left out, since an offer has one."""
+    """``job/group/epoch/nonce`` of a line that a step wrote; the claimant is left out, since an
+    offer has one.
+    """
     return line.split(" ", 1)[1].rsplit("/", 1)[0]
 
 
 def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
-    """Read all that ``judge`` wants; not of runs of schedules, which have an account of their own (``repeated``).
+    """Read all that ``judge`` wants; not of runs of schedules, which have an account of their own
+    (``repeated``).
 
     Raises: redis.RedisError.
     """

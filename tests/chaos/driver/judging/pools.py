@@ -1,7 +1,11 @@
-"""Pools: how many attempts held a slot at once, at every moment. It is read from the server's append-only file."""
+"""Pools: how many attempts held a slot at once, at every moment.
 
-# An attempt counts from its claim to its end on the record, whatever the store's own index of slots says. A process
-# whose attempt was ended without it may run on for a moment and does not count: no more than that is promised.
+It is read from the server's append-only file.
+"""
+
+# An attempt counts from its claim to its end on the record, whatever the store's own index of slots
+# says. A process whose attempt was ended without it may run on for a moment and does not count: no
+# more than that is promised.
 
 from __future__ import annotations
 
@@ -68,7 +72,8 @@ def use_of(written: Iterable[Transaction], keys: Keys, jobs: Iterable[str]) -> U
             use.most[pool] = max(use.most[pool], len(holders))
             if len(holders) > use.slots.get(pool, 1):
                 use.over.append(
-                    f"pool {pool} has {use.slots.get(pool, 1)} slots, and {', '.join(holders)} held one"
+                    f"pool {pool} has {use.slots.get(pool, 1)} slots, and {', '.join(holders)} "
+                    "held one"
                 )
     return use
 

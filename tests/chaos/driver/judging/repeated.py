@@ -1,8 +1,11 @@
-"""Schedules: what became of each tick and of each file that was fed. Judging is pure; ``gather_schedules`` reads."""
+"""Schedules: what became of each tick and of each file that was fed. Judging is pure;
+``gather_schedules`` reads.
+"""
 
-# Lost: a schedule, a run or its package is not there; a tick has neither a run nor an event that says why; a version
-# was not followed; a file was neither read nor put aside. Doubled: two runs of one tick, two runs at once, a tick or a
-# row that is published twice, a file that was read and put aside. Stuck: a schedule or a run that has not ended.
+# Lost: a schedule, a run or its package is not there; a tick has neither a run nor an event that
+# says why; a version was not followed; a file was neither read nor put aside. Doubled: two runs of
+# one tick, two runs at once, a tick or a row that is published twice, a file that was read and put
+# aside. Stuck: a schedule or a run that has not ended.
 
 from __future__ import annotations
 
@@ -65,7 +68,9 @@ class FoundSchedule:
 
 @dataclass(slots=True)
 class Repeated:
-    """The account of the schedules: a sentence for each that was lost, doubled or is stuck, or was not as asked for."""
+    """The account of the schedules: a sentence for each that was lost, doubled or is stuck, or was
+    not as asked for.
+    """
 
     runs: int = 0
     skipped: int = 0
@@ -120,7 +125,9 @@ def judge_schedules(
 
 
 def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
-    """Each run has ended, is in the event log once, has its package, and none began before another was over."""
+    """Each run has ended, is in the event log once, has its package, and none began before another
+    was over.
+    """
     account.runs += len(one.runs)
     submitted = Counter(
         str(event["job"]) for event in one.events if event["kind"] == "RUN_SUBMITTED"
@@ -164,7 +171,9 @@ def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
 
 
 def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) -> None:
-    """Each tick up to the cursor has a run that ended well, or an event that says why not; never both."""
+    """Each tick up to the cursor has a run that ended well, or an event that says why not; never
+    both.
+    """
     runs: dict[str, list[ListedJob]] = {}
     for run in one.runs:
         runs.setdefault(run.tick, []).append(run)
@@ -253,7 +262,9 @@ def _at(seconds: float) -> datetime.datetime:
 def gather_schedules(
     fleet: ChaosFleet, schedules: Schedules
 ) -> tuple[list[FoundSchedule], list[str]]:
-    """Read what there is to judge; also the path of each file that was put aside. Raises: redis.RedisError."""
+    """Read what there is to judge; also the path of each file that was put aside. Raises:
+    redis.RedisError.
+    """
     warehouse, jobs = Warehouse(str(fleet.warehouse)), fleet.patient_queries.jobs(limit=None)
     entries = [
         entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None

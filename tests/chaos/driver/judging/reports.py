@@ -1,8 +1,11 @@
-"""Reports: what became of each one that was sent, by its identity. Judging is pure; ``transactions`` reads."""
+"""Reports: what became of each one that was sent, by its identity. Judging is pure;
+``transactions`` reads.
+"""
 
-# It is read from the server's append-only file, which holds every effect of every script in its order: the report as
-# it came, its ack, and the word it was counted under, together with whatever else was committed with it. Sums would
-# not do: a report that was lost and one that was applied twice cancel each other out.
+# It is read from the server's append-only file, which holds every effect of every script in its
+# order: the report as it came, its ack, and the word it was counted under, together with whatever
+# else was committed with it. Sums would not do: a report that was lost and one that was applied
+# twice cancel each other out.
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ class Sent:
 
 @dataclass(slots=True)
 class Account:
-    """What became of the messages of one route. A sentence for each that was lost, worked on twice or set aside."""
+    """What became of the messages of one route.
+
+    A sentence for each that was lost, worked on twice or set aside.
+    """
 
     sent: int = 0
     lost: list[str] = field(default_factory=list)
@@ -65,8 +71,8 @@ class Account:
 def judge(sent: Set[Sent], written: Iterable[Transaction], keys: Keys) -> Account:
     """The account of these reports. Pure.
 
-    A report is worked on by a transaction that acks it and counts it under a word of ``Applied``. What it says stands
-    as one event in the log of its job.
+    A report is worked on by a transaction that acks it and counts it under a word of ``Applied``.
+    What it says stands as one event in the log of its job.
     """
     account = Account(len(sent))
     stream, counters = keys.reports.encode(), keys.counters.encode()
@@ -126,7 +132,8 @@ def _arrived(rest: Command) -> dict[bytes, Sent]:
 
 
 def transactions(folder: Path) -> Iterator[Transaction]:
-    """What a server wrote into its append-only file below ``folder``; a command outside a transaction is one.
+    """What a server wrote into its append-only file below ``folder``; a command outside a
+    transaction is one.
 
     It must not have been rewritten since, which ``auto-aof-rewrite-percentage 0`` makes sure of.
     """

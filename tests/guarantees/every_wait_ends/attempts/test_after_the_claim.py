@@ -1,4 +1,6 @@
-"""What goes wrong between the claim and the first step is told as what it is, and never as a lost worker."""
+"""What goes wrong between the claim and the first step is told as what it is, and never as a lost
+worker.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,8 @@ def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
     assert (failure.code, failure.recoverable) == ("WORK_ORDER_UNREADABLE", True)
 
 
-# The memory that it shares with its watchdog is gone on this side, so the watchdog cannot be told what is held.
+# The memory that it shares with its watchdog is gone on this side, so the watchdog cannot be told
+# what is held.
 CANNOT_BEGIN = """
 take = runner.lease.take
 def take_and_break(*arguments, **more):

@@ -1,4 +1,6 @@
-"""A child of the pool that hangs where it holds no attempt, and where nobody looks, is ended and replaced."""
+"""A child of the pool that hangs where it holds no attempt, and where nobody looks, is ended and
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_a_child_that_hangs_where_it_holds_nothing_is_ended_and_another_takes_it
 
 
 def _done(client: redis.Redis, offers: list[Offer]) -> bool:
-    """Whether all have succeeded; the wake-up for one that has not is sent again, as a coordinator does."""
+    """Whether all have succeeded; the wake-up for one that has not is sent again, as a coordinator
+    does.
+    """
     left = [offer for offer in offers if "outcome" not in fleet.attempt(client, offer)]
     for offer in left:
         fleet.send_wake_up(client, offer, "light")

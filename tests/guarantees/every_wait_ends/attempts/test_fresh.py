@@ -87,7 +87,9 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
 def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_dies_first(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """The watchdog of the runner above ends what that one leaves, but for the one that has something to report."""
+    """The watchdog of the runner above ends what that one leaves, but for the one that has
+    something to report.
+    """
     started = tmp_path / "started"
     environ = {"UNSTUCK_LEASE_TTL": "60s", "UNSTUCK_LEASE_RENEW": "200ms"}
     with fleet.worker(redis_server.url, tmp_path, environ=environ) as worker:

@@ -1,4 +1,5 @@
-"""What hangs before the first step or after the last one, where no `timeout:` of the user's counts: it ends too.
+"""What hangs before the first step or after the last one, where no `timeout:` of the user's counts:
+it ends too.
 
 A FIFO in the place of a file stands for a mount whose server is gone: whoever opens it waits.
 """
@@ -69,7 +70,9 @@ def make_offer(store: redis.Redis, folder: Path, step: str = "my_pid", **more: A
 
 
 def hung(store: redis.Redis, server: RedisServer, folder: Path, offer: Offer) -> Failure:
-    """What is on the record of an attempt that hung: its watchdog has said it, and has killed its runner."""
+    """What is on the record of an attempt that hung: its watchdog has said it, and has killed its
+    runner.
+    """
     with single_runner(server.url, folder, offer, environ=SOON) as runner:
         outcome = fleet.outcome(store, offer, 60)
         assert outcome.kind is OutcomeKind.FAILED, outcome
@@ -144,7 +147,8 @@ def test_a_warehouse_that_is_slow_and_answers_is_no_hang(
 ) -> None:
     """Many answers take longer together than one may: a join of a wide fork on an object store.
 
-    A machine may be too busy to answer in time. Then the runner is killed rightly, and the next one has twice the time.
+    A machine may be too busy to answer in time. Then the runner is killed rightly, and the next one
+    has twice the time.
     """
     folders = [f"_staging/job/a/{n}-n-c" for n in range(1, 21)]
     files = Files(str(tmp_path / "warehouse"))

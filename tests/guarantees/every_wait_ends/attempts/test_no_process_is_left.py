@@ -1,4 +1,6 @@
-"""No process that a step started outlives its attempt, however it was started, and none of them becomes a runner."""
+"""No process that a step started outlives its attempt, however it was started, and none of them
+becomes a runner.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def make_offer(store: redis.Redis, home: Path, *steps: dict[str, object]) -> Off
 
 
 def ended(store: redis.Redis, offer: Offer, timeout: float = 20) -> Outcome:
-    """The outcome. A runner that is to be replaced takes nothing; the wake-up that came to it is sent again."""
+    """The outcome. A runner that is to be replaced takes nothing; the wake-up that came to it is
+    sent again.
+    """
 
     def done() -> bool:
         record = fleet.attempt(store, offer)
@@ -72,7 +76,8 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     folders = {way: tmp_path / str(number) for number, way in enumerate(child_steps.WAYS)}
     for folder in folders.values():
         folder.mkdir()
-    # When: all of them run, four in one attempt, and the late one alone, in a runner that stays and is idle then.
+    # When: all of them run, four in one attempt, and the late one alone, in a runner that stays and
+    # is idle then.
     ways = [way for way in child_steps.WAYS if way != child_steps.LATER]
     offers = {}
     for together in (*batched(ways, 4), (child_steps.LATER,)):

@@ -1,4 +1,6 @@
-"""What a runner leaves in the folder for temporary files is removed after its end, so that no disk fills."""
+"""What a runner leaves in the folder for temporary files is removed after its end, so that no disk
+fills.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def temporary(tmp_path: Path) -> Path:
 def filling(
     client: redis.Redis, tmp_path: Path, name: str, **rest: object
 ) -> tuple[Offer, list[Path]]:
-    """An attempt that has filled its temporary folders and waits for the file ``gate``; and what it made."""
+    """An attempt that has filled its temporary folders and waits for the file ``gate``; and what it
+    made.
+    """
     started = tmp_path / f"{name}-started"
     params = {"started": str(started), "gate": str(tmp_path / "gate")}
     step = {"python": "fleet_steps:fills_temporary_folders", "params": params}

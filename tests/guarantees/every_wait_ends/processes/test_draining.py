@@ -1,4 +1,6 @@
-"""A worker that is told to stop hands back what it runs: real workers, real signals, and a coordinator that goes on."""
+"""A worker that is told to stop hands back what it runs: real workers, real signals, and a
+coordinator that goes on.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def make_offer(store: redis.Redis, tmp_path: Path) -> Any:
-    """Offers one attempt of a step on a queue of this test's own, and waits until a runner holds it."""
+    """Offers one attempt of a step on a queue of this test's own, and waits until a runner holds
+    it.
+    """
 
     def make(step: str, **params: Any) -> Offer:
         job = f"drain-{os.urandom(4).hex()}"
@@ -120,7 +124,9 @@ def charged(record: GroupView) -> tuple[int, int]:
 
 
 def left(stopped: fleet.FleetWorker) -> None:
-    """The worker has left by itself; by its alarm where Celery hung in its own shutdown, as it does now and then."""
+    """The worker has left by itself; by its alarm where Celery hung in its own shutdown, as it does
+    now and then.
+    """
     assert stopped.process.wait() in (0, -signal.SIGALRM), stopped.text()
 
 
@@ -317,10 +323,12 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
 def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
     coordinator: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
-    """Two members outlast every restart, so each restart hands something back, or leaves it to the other.
+    """Two members outlast every restart, so each restart hands something back, or leaves it to the
+    other.
 
-    The members of the load are well within the grace: one that is handed back in its last line has done what it does,
-    and does it again. There are more of them than two restarts see. What is left of them ends with the gate.
+    The members of the load are well within the grace: one that is handed back in its last line has
+    done what it does, and does it again. There are more of them than two restarts see. What is left
+    of them ends with the gate.
     """
     long = counted(
         tmp_path, queue="long", for_each={"n": [0, 1]}, params={"seconds": 0.5, "gated": 2}
@@ -368,7 +376,8 @@ def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     assert {charged(record) for record in records} == {(0, 0)}
     assert sum(record.releases for _, record in members(client, job, "g")) == handed_back
     assert handed_back >= 2  # a worker that held none left both to the next
-    # A run that was not done was handed back, and the other way round: nothing ran that nobody knows of.
+    # A run that was not done was handed back, and the other way round: nothing ran that nobody
+    # knows of.
     assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(
         r.releases for r in records
     )

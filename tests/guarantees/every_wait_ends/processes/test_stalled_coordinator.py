@@ -1,4 +1,6 @@
-"""A coordinator whose Celery hears nothing any more ends itself, as a worker does: submits and commands wait for it."""
+"""A coordinator whose Celery hears nothing any more ends itself, as a worker does: submits and
+commands wait for it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ SPEC = {
 }
 
 
-# As after some of the faults that kombu has had: connected, and asking for nothing, from when the file is there.
+# As after some of the faults that kombu has had: connected, and asking for nothing, from when the
+# file is there.
 MAIN = """
 import os, sys
 import kombu.transport.redis as transport
@@ -66,7 +69,9 @@ def coordinator(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes
 def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Its reports are still read and its sweeps done; only what comes through Celery is not heard."""
+    """Its reports are still read and its sweeps done; only what comes through Celery is not
+    heard.
+    """
     app = app_of_strangers(redis_server.url)
     app.conf.task_default_exchange = ""
 

@@ -1,4 +1,6 @@
-"""A worker that is connected and takes nothing any more ends itself; one that is merely busy never does."""
+"""A worker that is connected and takes nothing any more ends itself; one that is merely busy never
+does.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
 def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     client: redis.Redis, redis_server: RedisServer, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Celery's connection stays open and carries nothing any more, as behind a firewall that forgot it."""
+    """Celery's connection stays open and carries nothing any more, as behind a firewall that forgot
+    it.
+    """
 
     def make_offer(name: str, step: str, **params: Any) -> Offer:
         steps = [{"python": f"fleet_steps:{step}", "params": params}]
@@ -83,9 +87,11 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
             client, lost, QUEUE
         )  # as a sweep does: the dead connection may have popped the first one
 
-        # Then: the worker ends, so that its supervisor sees that it has to start another, and nothing is lost.
+        # Then: the worker ends, so that its supervisor sees that it has to start another, and
+        # nothing is lost.
         code = worker.process.wait()
-        # Celery may wait in its own shutdown for the reply that never comes; then the alarm ends it.
+        # Celery may wait in its own shutdown for the reply that never comes; then the alarm ends
+        # it.
         assert code in (os.EX_SOFTWARE, -signal.SIGALRM), worker.text()[-2000:]
         text = worker.text()
         assert re.search(rf"has stalled: for \ds it has received nothing from {QUEUE}", text)
@@ -145,7 +151,10 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
 def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_that_worker(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Its watchdog goes on saying that an idle runner listens. Here it was told over the broker to listen no more."""
+    """Its watchdog goes on saying that an idle runner listens.
+
+    Here it was told over the broker to listen no more.
+    """
 
     def queues(stalled_after: str) -> dict[str, Any]:
         coordinator.heartbeat.note(None, 0.0)

@@ -1,4 +1,6 @@
-"""A bad file in the very first load of a stream can be skipped, though no dataset holds a position yet."""
+"""A bad file in the very first load of a stream can be skipped, though no dataset holds a position
+yet.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Jobs load a Kafka topic without Spark: each message is published once, whoever dies in between."""
+"""Jobs load a Kafka topic without Spark: each message is published once, whoever dies in
+between.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Files of a stream through whole jobs: the rows of the files are published, and what is bad is told with its place.
+"""Files of a stream through whole jobs: the rows of the files are published, and what is bad is
+told with its place.
 
-One worker takes groups with Spark and without it; each test has a landing folder and a warehouse of its own.
+One worker takes groups with Spark and without it; each test has a landing folder and a warehouse of
+its own.
 """
 
 from __future__ import annotations
@@ -187,9 +189,10 @@ def test_a_bad_file_is_refused_with_its_place_by_one_attempt_and_nothing_is_publ
     code, text = load.refused()
     assert code == "BAD_FILE"
     assert (
-        "bad.csv: the file has the columns id, nom, and the schema has id, name: it lacks name and has nom"
-        in text
-    )
+        "bad.csv: the file has the columns id, nom, and the schema has id, name: it lacks name "
+        "and "
+        "has nom"
+    ) in text
     assert load.load(on_other_columns="allow")["files"] == 2
     assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": None}]
 
@@ -279,9 +282,9 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
     assert error is not None
     assert error.code == "TOO_MANY_REJECTED_ROWS"
     assert (
-        "2 of 6 rows of loads were rejected in 3 runs, this one included (33.33%; max_rejected_ratio"
-        in error.text
-    )
+        "2 of 6 rows of loads were rejected in 3 runs, this one included (33.33%; "
+        "max_rejected_ratio"
+    ) in error.text
     assert (load.warehouse.head(), len(load.rows())) == (2, 3)
 
     load.arrive(bad__csv="id,name\n6,fay\n")
@@ -295,7 +298,10 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
 def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again_and_each_row_is_published_once(
     load: Load,
 ) -> None:
-    """A person skips a file while a run of the schedule goes on. A job of the same load moves the position as well."""
+    """A person skips a file while a run of the schedule goes on.
+
+    A job of the same load moves the position as well.
+    """
     if load.spark:
         pytest.skip("the same rule")
     load.arrive(a__csv="id,name\n1,ann\n")

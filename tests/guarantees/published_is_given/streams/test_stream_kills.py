@@ -1,4 +1,6 @@
-"""Rows published = rows fed, exactly: files arrive all the time, jobs load them, and whoever is at work is killed."""
+"""Rows published = rows fed, exactly: files arrive all the time, jobs load them, and whoever is at
+work is killed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from unstuck.tasks.warehouse.log import Warehouse
 FILES, ROWS = 200, 5
 EVERY = 0.3  # seconds between two files
 BEGIN, LAST = datetime.datetime(2026, 1, 1), datetime.datetime(2030, 1, 1)
-# With state, a row that was read twice is counted twice, and one that a watermark has passed over is lost.
+# With state, a row that was read twice is counted twice, and one that a watermark has passed over
+# is lost.
 STEPS = """
 def load(spark, ctx):
     return ctx.input("events")

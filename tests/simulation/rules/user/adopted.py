@@ -43,9 +43,14 @@ class Adopted:
         self._handed_out: defaultdict[Token, set[_Work]] = defaultdict(set)
 
     def submitted(self, record: JobRecord) -> str:
-        """A job is stored: its package will be found, and a retry is one new job of one that has ended, and no more."""
+        """A job is stored: its package will be found, and a retry is one new job of one that has
+        ended, and no more.
+        """
         if record.base is None or record.base > self._depot.head():
-            return f"{record.id} has the base {record.base}, and the log has {self._depot.head()} entries"
+            return (
+                f"{record.id} has the base {record.base}, and the log has {self._depot.head()} "
+                "entries"
+            )
         if not record.retry_of:
             return ""
         old = self._core.jobs[record.retry_of].record
@@ -70,7 +75,9 @@ class Adopted:
         )
 
     def handed_out(self, token: Token, work_order: WorkOrder) -> None:
-        """A runner has heard what to do; again, and perhaps something else, if its first reply was lost."""
+        """A runner has heard what to do; again, and perhaps something else, if its first reply was
+        lost.
+        """
         params, inputs = (
             json.dumps(work_order.params, sort_keys=True),
             json.dumps(work_order.frozen.inputs, sort_keys=True),
@@ -88,5 +95,8 @@ class Adopted:
         same = self._handed_out[token] & self._handed_out[maker]
         if marker.fingerprint not in {fingerprint for fingerprint, _, _ in same}:
             work_orders = [sorted(self._handed_out[one]) for one in (token, maker)]
-            return f"{where}, which is not the work that it was to do: {work_orders[0]}; that was {work_orders[1]}"
+            return (
+                f"{where}, which is not the work that it was to do: {work_orders[0]}; that was "
+                f"{work_orders[1]}"
+            )
         return ""

@@ -1,6 +1,8 @@
-"""What was asked of single groups: alter, skip and rerun, and what must hold from the moment they were answered DONE.
+"""What was asked of single groups: alter, skip and rerun, and what must hold from the moment they
+were answered DONE.
 
-Each function answers what is wrong, in words; empty if nothing is. The rules are written down a second time, as plainly
+Each function answers what is wrong, in words; empty if nothing is. The rules are written down a
+second time, as plainly
 as can be, over what really happened: who claimed what when, and what was asked before that.
 """
 
@@ -56,7 +58,8 @@ class Asked:
             Key, tuple[int, str]
         ] = {}  # attempts that run with what was altered since
 
-    # ---- the user's writes ---------------------------------------------------------------------------
+    # ---- the user's writes
+    # ---------------------------------------------------------------------------
 
     def commanded(self, before: JobRecord, event: Mapping[str, Any]) -> str:
         kind, job = event["kind"], self._core.jobs[before.id]
@@ -78,7 +81,9 @@ class Asked:
         return self._handed_out(job)
 
     def _altered(self, before: JobRecord, job: StoredJob, values: dict[str, Any]) -> str:
-        """All of what was asked for, in one revision more; never the shape; code only where it is legal."""
+        """All of what was asked for, in one revision more; never the shape; code only where it is
+        legal.
+        """
         after, where = job.record, f"{before.id} was altered by {values}"
         if after.revision != before.revision + 1 or len(after.alterations) != after.revision:
             return f"{where}: revision {before.revision} became {after.revision}"
@@ -114,15 +119,20 @@ class Asked:
         plans = record.group_plans(plan)
         if job.plans != plans or job.params != plan.params:
             wrong = [name for name in plans if plans[name] != job.plans.get(name)]
-            return f"{record.id}: runners get plans of {wrong} and parameters {job.params}, which are not those on record"
+            return (
+                f"{record.id}: runners get plans of {wrong} and parameters {job.params}, which "
+                "are not those on record"
+            )
         return ""
 
-    # ---- the worker's writes -------------------------------------------------------------------------
+    # ---- the worker's writes
+    # -------------------------------------------------------------------------
 
     def claimed(self, token: Token) -> None:
         self._claimed_at[token] = self._core.steady
 
-    # ---- commits -------------------------------------------------------------------------------------
+    # ---- commits
+    # -------------------------------------------------------------------------------------
 
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision) -> str:
         job = before.record.id
@@ -145,7 +155,10 @@ class Asked:
             return ""
         left = sorted(group for one, group in self._to_skip if one == job)
         if left and not after.record.terminal:
-            return f"{job}: {left} were to be skipped, and are {[str(_record(after, group).state) for group in left]}"
+            return (
+                f"{job}: {left} were to be skipped, and are "
+                f"{[str(_record(after, group).state) for group in left]}"
+            )
         self._to_skip = {key for key in self._to_skip if key[0] != job}
         for key in [key for key in self._stale if key[0] == job]:
             attempt = after.attempts.get(key[1])
@@ -154,7 +167,10 @@ class Asked:
                 and (attempt.epoch, attempt.nonce) == self._stale.pop(key)
                 and not attempt.outcome
             ):
-                return f"{job}/{key[1]} recovers, and its attempt {attempt.epoch} goes on without what was altered"
+                return (
+                    f"{job}/{key[1]} recovers, and its attempt {attempt.epoch} goes on without "
+                    "what was altered"
+                )
         return ""
 
     def _in_order(self, before: StoredJob, after: StoredJob, decision: Decision) -> str:
@@ -201,11 +217,16 @@ class Asked:
         return ""
 
     def made_to_wait(self, after: StoredJob, name: str) -> str:
-        """A whole group runs again: nothing of before is left, and it is told once for every time it was asked."""
+        """A whole group runs again: nothing of before is left, and it is told once for every time
+        it was asked.
+        """
         key = (after.record.id, name)
         self._told[key] += 1
         if self._told[key] > self._reruns[key]:
-            return f"{key} was made to run again {self._told[key]} times, and asked {self._reruns[key]} times"
+            return (
+                f"{key} was made to run again {self._told[key]} times, and asked "
+                f"{self._reruns[key]} times"
+            )
         left = [
             g
             for kept in (after.groups, after.attempts, after.frozen)
@@ -215,7 +236,8 @@ class Asked:
         return f"{key} is to run again, and there is still something of {left}" if left else ""
 
     def counts(self, job: str, staging: str) -> str:
-        """What an attempt made may count: nobody has asked for its group to run again since it was claimed.
+        """What an attempt made may count: nobody has asked for its group to run again since it was
+        claimed.
 
         Neither of ``job``, nor of a job that it retries.
         """
@@ -243,7 +265,10 @@ class Asked:
         late = now - max(self._asked_at.get(job.record.id, 0.0), fault_free_since)
         if not job.record.requests or job.record.terminal or late <= DONE_WITHIN:
             return ""
-        return f"{job.record.id} was asked for {job.record.requests} {late:.1f}s ago, and nobody has brought it about"
+        return (
+            f"{job.record.id} was asked for {job.record.requests} {late:.1f}s ago, and nobody "
+            "has brought it about"
+        )
 
     def _was_rerun(self, job: str, group: str) -> bool:
         return bool(self._reruns[job, group] or self._reruns[job, split_member(group)[0]])
@@ -255,7 +280,9 @@ class Asked:
 
 
 def asked_for(event: Mapping[str, Any]) -> str:
-    """The code of a move that was asked for; empty for any other, also one that merely comes after it."""
+    """The code of a move that was asked for; empty for any other, also one that merely comes after
+    it.
+    """
     code = str(event.get("code"))
     return code if (event["kind"], code) in _MOVES else ""
 
@@ -275,7 +302,9 @@ def _open(state: JobState, group: str) -> Iterator[str]:
 
 
 def _after(plan: Plan, group: str) -> list[str]:
-    """What a rerun of ``group`` is about: itself, and every group that needs it, or that needs one of those."""
+    """What a rerun of ``group`` is about: itself, and every group that needs it, or that needs one
+    of those.
+    """
     found = {split_member(group)[0]}
     while (
         more := {n for n, planned in plan.groups.items() if found & set(planned.spec.needs)} - found

@@ -1,4 +1,5 @@
-"""The user's word: what a command may write, how it may be obeyed, and when it must have been. Plain rules.
+"""The user's word: what a command may write, how it may be obeyed, and when it must have been.
+Plain rules.
 
 Each function answers what is wrong, in words; empty if nothing is.
 """
@@ -33,7 +34,8 @@ ASKED_OF_GROUPS = {
     "USER_SKIP": frozenset({"commit", "requests"}),
     "USER_RERUN": frozenset({"commit", "requests", "reruns"}),
 }
-# How a job may end, by what the user wants of it. FINISHED in spite of a stop or a cancel: the package stood first.
+# How a job may end, by what the user wants of it. FINISHED in spite of a stop or a cancel: the
+# package stood first.
 ENDS = {
     Intent.RUN: (Status.FINISHED, Status.FAILED),
     Intent.PAUSE: (Status.FINISHED, Status.FAILED),  # it was publishing already
@@ -50,7 +52,9 @@ PUBLISHED_WITHIN = (
 
 
 def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
-    """A command writes what the user asked for and nothing else; only a resume makes the intent weaker."""
+    """A command writes what the user asked for and nothing else; only a resume makes the intent
+    weaker.
+    """
     wrote = {
         item.name
         for item in fields(JobRecord)
@@ -76,11 +80,12 @@ def wrongly_canceled(
     *,
     lease_ttl: float,
 ) -> str:
-    """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force.
+    """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline,
+    or by force.
 
     Args:
-        fails_fast: a group of the job failed for good, or its time is over, which cancels the others unless the user
-            wants something else.
+        fails_fast: a group of the job failed for good, or its time is over, which cancels the
+            others unless the user wants something else.
     """
     if target is S.CANCELING:
         return "" if job.intent is Intent.CANCEL else f"was told to end under {job.intent}"
@@ -113,10 +118,11 @@ def overdue(
     *,
     set_back: bool,
 ) -> str:
-    """Without trouble, a job that was canceled has ended soon after its deadline; one that was forced, at once.
+    """Without trouble, a job that was canceled has ended soon after its deadline; one that was
+    forced, at once.
 
-    By a clock that nobody sets: ``asked_at`` is when it was asked for by that clock, as are the others. A clock of the
-    store that was ``set_back`` meanwhile costs one deadline more at most.
+    By a clock that nobody sets: ``asked_at`` is when it was asked for by that clock, as are the
+    others. A clock of the store that was ``set_back`` meanwhile costs one deadline more at most.
     """
     record = job.record
     if record.terminal or record.intent not in (Intent.CANCEL, Intent.FORCE_STOP):
@@ -127,4 +133,7 @@ def overdue(
     if late <= (PUBLISHED_WITHIN if record.phase else ENDED_WITHIN):
         return ""
     states = {group: str(r.state) for group, r in job.groups.items() if not r.state.terminal}
-    return f"{record.id} is {record.status} {now - due:.1f}s after it was to have ended by its {record.intent}: {states}"
+    return (
+        f"{record.id} is {record.status} {now - due:.1f}s after it was to have ended by its "
+        f"{record.intent}: {states}"
+    )

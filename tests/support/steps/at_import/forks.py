@@ -1,4 +1,6 @@
-"""A step whose module forks while it is imported: one child goes on with the import, the other one leaves it."""
+"""A step whose module forks while it is imported: one child goes on with the import, the other one
+leaves it.
+"""
 
 from __future__ import annotations
 

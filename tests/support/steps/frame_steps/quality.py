@@ -14,7 +14,9 @@ from unstuck import Unrecoverable
 def flights(
     spark: None, ctx: Any, rows: int = 100, bad: int = 0, name: str = "", columns: str = ""
 ) -> Any:
-    """``rows`` flights of today, the last ``bad`` of which have no distance, and every second of these no carrier."""
+    """``rows`` flights of today, the last ``bad`` of which have no distance, and every second of
+    these no carrier.
+    """
     bad_ones = range(rows - bad, rows)
     table = {
         "id": pa.array(range(rows), pa.int64()),
@@ -31,7 +33,9 @@ def flights(
 
 
 def three(spark: None, ctx: Any, bad: int, caught: bool) -> None:
-    """Three outputs; the one in the middle has ``bad`` rows. ``caught``: the step goes on whatever is said of it."""
+    """Three outputs; the one in the middle has ``bad`` rows. ``caught``: the step goes on whatever
+    is said of it.
+    """
     for name, its in (("first", 0), ("middle", bad), ("last", 0)):
         with suppress(Unrecoverable) if caught else nullcontext():
             flights(spark, ctx, bad=its, name=name)

@@ -11,7 +11,9 @@ NOON = datetime(2024, 7, 1, 12)
 
 
 def in_spark(spark: Any, ctx: Any) -> Any:
-    """One frame: how it was made, and the instant that it came to, with a filter by the naive datetime over all."""
+    """One frame: how it was made, and the instant that it came to, with a filter by the naive
+    datetime over all.
+    """
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql import functions as f
@@ -77,7 +79,9 @@ def clocks(spark: Any, ctx: Any) -> None:
 
 
 def without_spark(spark: Any, ctx: Any) -> Any:
-    """A time without a zone, one with a zone, and one that the clock of the process made of the first."""
+    """A time without a zone, one with a zone, and one that the clock of the process made of the
+    first.
+    """
     import pandas as pd
 
     ctx.result("process", f"{os.environ.get('TZ')} {time.strftime('%H:%M', time.localtime(0))}")

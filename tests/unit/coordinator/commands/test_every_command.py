@@ -33,7 +33,8 @@ COLUMNS = (
     "alter of policy",
     "alter of code",
 )
-# D: done, A: already so or asked for before, -: refused. In the order of COLUMNS; and the intent that the status has.
+# D: done, A: already so or asked for before, -: refused. In the order of COLUMNS; and the intent
+# that the status has.
 TABLE = """
     PENDING    run         D A D D D - - D -
     RUNNING    run         D A D D D - - D -
@@ -61,7 +62,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def failed_once() -> SmallWorld:
-    """A job whose group ``a`` has failed once, so that there is something to skip and to run again."""
+    """A job whose group ``a`` has failed once, so that there is something to skip and to run
+    again.
+    """
     return SmallWorld("chain").play(LOOK, Step("claim", "a"), Step("finish", "a", "failed"), LOOK)
 
 

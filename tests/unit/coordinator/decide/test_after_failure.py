@@ -1,4 +1,7 @@
-"""Groups that run after a failure: clean up, tell, undo. A job that fails fast lets them run, and is FAILED then."""
+"""Groups that run after a failure: clean up, tell, undo.
+
+A job that fails fast lets them run, and is FAILED then.
+"""
 
 from __future__ import annotations
 

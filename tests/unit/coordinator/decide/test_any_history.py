@@ -1,6 +1,8 @@
-"""Any history at all: whatever users, runners, the warehouse and the clock do, in any order, the promise is kept.
+"""Any history at all: whatever users, runners, the warehouse and the clock do, in any order, the
+promise is kept.
 
-``UNSTUCK_TEST_HISTORIES=20000 python -m pytest tests/unit/coordinator/decide/test_any_history.py`` runs more of them.
+``UNSTUCK_TEST_HISTORIES=20000 python -m pytest tests/unit/coordinator/decide/test_any_history.py``
+runs more of them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.status import Status
 
 HISTORIES = int(os.environ.get("UNSTUCK_TEST_HISTORIES", "150"))
-# What happens more often than its share of all possible steps, so that jobs get somewhere between commands.
+# What happens more often than its share of all possible steps, so that jobs get somewhere between
+# commands.
 WORK = ["look", "claim", "finish", "warehouse"]
 RARER = [
     "look",
@@ -105,7 +108,9 @@ def test_whatever_happens_the_promise_is_kept_and_the_job_can_end(
 def test_whatever_happens_between_the_commits_of_a_job_that_needs_many(
     spec: str, history: list[tuple[str, int]], limit: int
 ) -> None:
-    """With room for a few moves in one commit, small jobs meet what otherwise only those of thousands of groups do."""
+    """With room for a few moves in one commit, small jobs meet what otherwise only those of
+    thousands of groups do.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unstuck.coordinator.model.decision.MAX_TRANSITIONS", limit)
         patch.setattr("unstuck.coordinator.decide.live_attempts.MAX_TRANSITIONS", limit)

@@ -1,4 +1,6 @@
-"""Conditions in deciding: when they are asked, what follows for the group, for those after it, and for the job."""
+"""Conditions in deciding: when they are asked, what follows for the group, for those after it, and
+for the job.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def why(job: Job) -> dict[str, str]:
     }
 
 
-# ---- one group -------------------------------------------------------------------------------------------------------
+# ---- one group
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_condition_that_holds_lets_the_group_go() -> None:
@@ -63,7 +66,8 @@ def test_a_condition_that_is_false_skips_the_group_and_says_what_it_saw() -> Non
     assert job.record("b").state is S.SKIPPED
     assert job.reason("b").code == "CONDITION_FALSE"
     assert job.reason("b").text == (
-        "its condition is false: `results.a.n > 1 and params.full`, with results.a.n = 1, params.full = true"
+        "its condition is false: `results.a.n > 1 and params.full`, with results.a.n = 1, "
+        "params.full = true"
     )
     assert job.state.job.phase == "publishing", "a group that was skipped is no failure of the job"
 
@@ -88,9 +92,9 @@ def test_a_condition_is_not_asked_before_the_join_says_go() -> None:
     job.decide()
     job.run("a", results={"n": 1})
     assert set(job.states()) == {"a", "b"}
-    assert (
-        why(job)["c"]
-        == f"all_succeeded: 1 of 2 not done; waits for b (QUEUED); then its condition decides: `{FALSE}`"
+    assert why(job)["c"] == (
+        "all_succeeded: 1 of 2 not done; waits for b (QUEUED); then its condition decides: "
+        f"`{FALSE}`"
     )
     job.run("b")
     assert [job.reason(name).code for name in "cd"] == ["CONDITION_FALSE", "WHEN_FAILED"]
@@ -120,9 +124,11 @@ def test_a_condition_is_no_part_of_the_work() -> None:
     assert len(prints) == 1
 
 
-# ---- what comes after ------------------------------------------------------------------------------------------------
+# ---- what comes after
+# ------------------------------------------------------------------------------------------------
 
-# What becomes of a group after one that was skipped, or that failed, by its own join, where a sibling succeeded.
+# What becomes of a group after one that was skipped, or that failed, by its own join, where a
+# sibling succeeded.
 AFTER = {
     "all_succeeded": ("UPSTREAM_SKIPPED", "UPSTREAM_FAILED"),
     "none_failed": ("", "UPSTREAM_FAILED"),
@@ -227,7 +233,8 @@ def test_a_group_that_did_not_succeed_has_recorded_nothing() -> None:
     assert job.reason("c").text.endswith("results.a.n = none (group a did not succeed)")
 
 
-# ---- forks -----------------------------------------------------------------------------------------------------------
+# ---- forks
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("values", [[1, 2, 3], {"from": "a.n"}])
@@ -282,13 +289,17 @@ def test_a_false_condition_comes_before_an_empty_fork_and_one_without_a_maker() 
     assert {job.reason(name).code for name in ("empty", "lost")} == {"CONDITION_FALSE"}
 
 
-# ---- once ------------------------------------------------------------------------------------------------------------
+# ---- once
+# ------------------------------------------------------------------------------------------------------------
 
 FIRST = "results.b.n is none"  # true as long as only a has ended
 
 
 def test_a_condition_that_held_is_not_asked_again() -> None:
-    """While c waits for room, b records what would make its condition false. c goes, and reads what it was asked by."""
+    """While c waits for room, b records what would make its condition false.
+
+    c goes, and reads what it was asked by.
+    """
     job = Job(
         group("a"),
         group("b"),

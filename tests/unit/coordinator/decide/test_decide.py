@@ -1,4 +1,6 @@
-"""How groups go: queueing and its limits, forks and joins, frozen inputs, offers, and what a failure takes with it."""
+"""How groups go: queueing and its limits, forks and joins, frozen inputs, offers, and what a
+failure takes with it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def inputs(decision: Decision, name: str) -> dict[str, tuple[str, ...]]:
     return FrozenInputs.model_validate_json(decision.frozen[name]).inputs
 
 
-# ---- limits --------------------------------------------------------------------------------------------------
+# ---- limits
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_commit_holds_at_most_500_transitions_and_the_rest_follow_at_once() -> None:
@@ -117,7 +120,8 @@ def test_a_retry_goes_before_what_never_ran() -> None:
     assert offered(job.run("g[1]")) == ["g[0]"]
 
 
-# ---- offers ---------------------------------------------------------------------------------------------------
+# ---- offers
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_an_offer_that_nobody_took_in_time_is_made_again_and_is_the_same_offer() -> None:
@@ -180,7 +184,9 @@ def test_what_is_taken_back_unclaimed_is_withdrawn_from_its_queue(given: Command
 
 
 def test_an_attempt_record_that_is_gone_is_mended() -> None:
-    """A store restored in part: an unclaimed attempt is offered again, a running one counts as lost."""
+    """A store restored in part: an unclaimed attempt is offered again, a running one counts as
+    lost.
+    """
     job = Job(group("a"), group("b"))
     job.decide()
     job.claim("b")
@@ -194,7 +200,8 @@ def test_an_attempt_record_that_is_gone_is_mended() -> None:
     assert job.record("b").last_error.code == "ATTEMPT_GONE"  # type: ignore[union-attr]
 
 
-# ---- forks ---------------------------------------------------------------------------------------------------
+# ---- forks
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_fork_is_skipped_with_its_reason_and_its_join_decides() -> None:
@@ -236,7 +243,9 @@ def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_al
 
 
 def test_who_feeds_more_forks_than_a_commit_has_room_for_holds_up_nobody_behind_it() -> None:
-    """A look that ends where there is no room for it would starve the others while each look finds a fresh claim."""
+    """A look that ends where there is no room for it would starve the others while each look finds
+    a fresh claim.
+    """
     forks = [group(f"d{n}", "a", for_each={"n": {"from": f"a.c{n}"}}) for n in range(498)]
     job = Job(group("a"), group("w", for_each={"n": list(range(10))}), *forks)
     job.decide()
@@ -258,7 +267,10 @@ def test_a_fork_whose_column_nobody_made_fails_with_its_reason() -> None:
 
 
 def test_a_fork_waits_for_the_maker_of_its_values_though_its_rule_holds_already() -> None:
-    """any_succeeded holds with the other need; the values are still being made. Found by the simulator."""
+    """any_succeeded holds with the other need; the values are still being made.
+
+    Found by the simulator.
+    """
     job = Job(
         group("a"),
         group("b"),
@@ -292,7 +304,8 @@ def test_what_a_runner_reads_at_every_claim_does_not_grow_with_the_fork() -> Non
     assert sizes[0] == sizes[1]
 
 
-# ---- inputs --------------------------------------------------------------------------------------------------
+# ---- inputs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_inputs_are_fixed_once_and_every_later_attempt_reads_them() -> None:
@@ -335,7 +348,8 @@ def test_members_of_a_fork_share_one_entry_of_inputs() -> None:
     assert not inputs(decision, "b[0]")
 
 
-# ---- joins and failures ---------------------------------------------------------------------------------------
+# ---- joins and failures
+# ---------------------------------------------------------------------------------------
 
 
 def test_a_failure_cancels_the_others_and_makes_their_attempts_stale() -> None:
@@ -431,7 +445,8 @@ def test_nothing_is_decided_of_a_job_that_has_ended() -> None:
     assert after.due is None
 
 
-# ---- due -----------------------------------------------------------------------------------------------------
+# ---- due
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_every_wait_is_due_when_it_ends() -> None:
@@ -450,7 +465,9 @@ def test_every_wait_is_due_when_it_ends() -> None:
 
 
 def test_a_lease_that_lapses_in_a_moment_is_looked_at_when_it_lapses() -> None:
-    """Found by the simulator (seed 21846): a look just before put the next one off by half a second, past a sweep."""
+    """Found by the simulator (seed 21846): a look just before put the next one off by half a
+    second, past a sweep.
+    """
     job = Job(group("a"))
     job.decide()
     job.claim("a")

@@ -225,7 +225,8 @@ def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -
     job.now += 60
     found = job.why()
     assert found["a"].ends.what == (
-        "step 2 (clean): timeout of 10m00s; timeout: 30m00s from its first step; the job's timeout of 2h00m"
+        "step 2 (clean): timeout of 10m00s; timeout: 30m00s from its first step; the job's timeout "
+        "of 2h00m"
     )
     assert found["a"].ends.at == found["j"].ends.at == began + 7200
     assert found["j"].ends.what == "when its groups do; or FAILED by its timeout of 2h00m"

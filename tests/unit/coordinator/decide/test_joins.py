@@ -1,4 +1,6 @@
-"""Join rules: derived from the states as they stand, equal to their definitions, and never taken back."""
+"""Join rules: derived from the states as they stand, equal to their definitions, and never taken
+back.
+"""
 
 from __future__ import annotations
 

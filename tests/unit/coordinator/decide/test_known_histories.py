@@ -1,4 +1,7 @@
-"""Histories that once led where no history may lead, step by step. Found by exploring (``support.state_space``)."""
+"""Histories that once led where no history may lead, step by step.
+
+Found by exploring (``support.state_space``).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ CANCEL, PAUSE, RESUME = (
 
 
 def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
-    """It is HALTED; a skip that was taken made every decision fail, and the cancel never came about."""
+    """It is HALTED; a skip that was taken made every decision fail, and the cancel never came
+    about.
+    """
     world = SmallWorld("chain").play(LOOK, CLAIM, LOOK, CANCEL, LOOK, HALT)
     assert world.job.status is Status.HALTED
     for ask in (skip, partial(rerun, word="w")):
@@ -36,7 +41,9 @@ def test_a_resume_repeated_before_anybody_has_looked_is_the_same_answer() -> Non
 
 
 def test_a_member_of_a_fork_that_is_to_run_again_cannot_be_skipped_ahead_of_its_turn() -> None:
-    """It was the only one with a record, so the next to be queued was taken to be itself, and every decision failed."""
+    """It was the only one with a record, so the next to be queued was taken to be itself, and every
+    decision failed.
+    """
     done = (Step("claim", "w[0]"), Step("finish", "w[0]", "succeeded"))
     world = SmallWorld("fork").play(LOOK, *done, LOOK, PAUSE, LOOK, Step("rerun", "w"))
     refused = skip(world.state(), "w[1]")

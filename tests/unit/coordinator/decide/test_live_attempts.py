@@ -1,4 +1,6 @@
-"""What the end of an attempt means: two budgets, leases, publishing, and reports in any order and number."""
+"""What the end of an attempt means: two budgets, leases, publishing, and reports in any order and
+number.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def retried(job: Job) -> None:
     assert job.record("a").state is S.QUEUED
 
 
-# ---- two budgets -----------------------------------------------------------------------------------------------
+# ---- two budgets
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_failure_waits_its_backoff_and_the_next_attempt_is_a_new_one() -> None:
@@ -78,7 +81,8 @@ def raised(*names: str, code: str = "STEP_FAILED") -> Failure:
         ({}, raised("ValueError"), ""),
         ({}, SLIP, "not tried again: it is a mistake in the code"),
         ({}, FINAL, "not worth a retry"),
-        # A name is that of a class, of a base, or of a condition, alone or with the package it is imported from.
+        # A name is that of a class, of a base, or of a condition, alone or with the package it is
+        # imported from.
         *(
             ({"retry_on": [entry]}, raised(*TIMED_OUT), "")
             for entry in ("ReadTimeout", "Timeout", "OSError", "Exception")
@@ -204,7 +208,9 @@ def test_a_lost_worker_does_not_hide_the_users_own_error() -> None:
 
 
 def test_a_worker_that_was_lost_before_is_not_the_reason_of_a_failure_of_its_own() -> None:
-    """A runner was killed, and the next attempt failed: the job said that it had failed since the runner was killed."""
+    """A runner was killed, and the next attempt failed: the job said that it had failed since the
+    runner was killed.
+    """
     job = Job(group("a", retry={"max": 0}))
     job.decide()
     job.run("a", LOST)
@@ -258,7 +264,8 @@ def test_work_that_was_done_before_it_could_be_canceled_counts() -> None:
     assert job.record("a").state is S.SUCCEEDED
 
 
-# ---- leases ----------------------------------------------------------------------------------------------------
+# ---- leases
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_lapsed_lease_is_taken_over_under_a_guard() -> None:
@@ -284,9 +291,11 @@ def test_no_lease_is_believed_lapsed_while_the_sweep_was_away_or_a_grace_runs() 
 
 
 def test_a_running_attempt_whose_claim_the_store_has_forgotten_is_taken_over_after_a_term() -> None:
-    """Found by the simulator: the store was rolled back to before the claim, and then took the commit that noted it.
+    """Found by the simulator: the store was rolled back to before the claim, and then took the
+    commit that noted it.
 
-    A runner that lives claims it again by its next renewal; of one that has died nobody would ever hear.
+    A runner that lives claims it again by its next renewal; of one that has died nobody would ever
+    hear.
     """
     job = Job(group("a"))
     job.decide()
@@ -318,7 +327,8 @@ def test_an_outcome_is_believed_though_the_lease_has_lapsed() -> None:
     assert job.record("a").state is S.SUCCEEDED
 
 
-# ---- publishing --------------------------------------------------------------------------------------------------
+# ---- publishing
+# --------------------------------------------------------------------------------------------------
 
 
 def all_done() -> Job:
@@ -377,7 +387,9 @@ def test_a_job_whose_spec_or_groups_know_an_output_asks_the_log(
 
 
 def test_a_job_of_which_more_is_known_than_its_groups_say_asks_the_log() -> None:
-    """After a rollback of Redis its package may stand, though the groups make no output this time."""
+    """After a rollback of Redis its package may stand, though the groups make no output this
+    time.
+    """
     altered = Alteration(1.0, "ada", "", ())
     for more in ({"alterations": (altered,)}, {"reruns": {"a": "w"}}):
         job = Job(group("a"))
@@ -405,7 +417,10 @@ def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_pub
     job.run("a", rows={"monthly": 3, "clean": 0})
     job.decide(published=PublishResult(version=0, rows={}))
     assert job.state.job.reason is not None
-    said = "nothing was published of the outputs clean, monthly: name those to publish under publish: in the spec"
+    said = (
+        "nothing was published of the outputs clean, monthly: name those to publish under "
+        "publish: in the spec"
+    )
     assert job.state.job.reason.text == f"all groups are done; {said}"
 
 
@@ -430,7 +445,9 @@ def test_a_job_for_whose_stream_nothing_arrived_says_so_and_so_does_its_group() 
 
 
 def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
-    """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery when it answers."""
+    """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery
+    when it answers.
+    """
     job = Job(group("a", retry=NO_JITTER))
     job.decide()
     job.claim("a")
@@ -582,7 +599,8 @@ def test_a_package_that_can_never_be_fails_the_job() -> None:
     )
 
 
-# ---- reports -----------------------------------------------------------------------------------------------------
+# ---- reports
+# -----------------------------------------------------------------------------------------------------
 
 ENDS = {"ok": None, "failed": failure(), "fatal": failure("NO", recoverable=False), "lost": LOST}
 WIDTH = 4
@@ -599,7 +617,9 @@ reports = st.lists(st.integers(0, WIDTH - 1), max_size=20)
 def test_reports_in_any_order_and_number_come_to_the_same(
     ends: list[str], order: list[int], after_claims: list[int], between: list[list[int]]
 ) -> None:
-    """A report is a wake-up; lost, doubled, late or early, what is decided follows from the record alone."""
+    """A report is a wake-up; lost, doubled, late or early, what is decided follows from the record
+    alone.
+    """
     plain, messy = _forked(), _forked()
     for index in range(WIDTH):
         plain.claim(f"g[{index}]")

@@ -1,4 +1,6 @@
-"""What a decision makes of a command, where histories of the simulator and readers of the code found it going wrong."""
+"""What a decision makes of a command, where histories of the simulator and readers of the code
+found it going wrong.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def ask(job: Job, given: Command) -> None:
 def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resume(
     outcome: Outcome,
 ) -> None:
-    """Found by the simulator: the attempt ended after the resume, and the coordinator saw both at once."""
+    """Found by the simulator: the attempt ended after the resume, and the coordinator saw both at
+    once.
+    """
     job = Job(group("a", retry=RETRY, worker_losses=2))
     job.decide()
     job.run("a", outcome)
@@ -60,7 +64,9 @@ def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resum
 
 
 def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() -> None:
-    """Found by the simulator: there was no room for it yet, and it was said to wait for a resume."""
+    """Found by the simulator: there was no room for it yet, and it was said to wait for a
+    resume.
+    """
     job = Job(group("a", for_each={"n": [1, 2]}), max_parallel=2)
     job.decide()
     ask(job, Command.PAUSE)
@@ -83,7 +89,9 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
 
 
 def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_budget() -> None:
-    """Found by the simulator: handed back before the clock was set back, its time lay ahead by as much."""
+    """Found by the simulator: handed back before the clock was set back, its time lay ahead by as
+    much.
+    """
     job = Job(group("a", retry=RETRY))
     job.decide()
     ask(job, Command.PAUSE)
@@ -98,7 +106,9 @@ def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_bu
 def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
     given: Command,
 ) -> None:
-    """Nothing of it stands in the log, or an ABORT does: FINISHED would be a lie about the one or the other."""
+    """Nothing of it stands in the log, or an ABORT does: FINISHED would be a lie about the one or
+    the other.
+    """
     job = Job(group("a"), publish=[])
     job.decide()
     assert job.run("a").publish
@@ -112,7 +122,9 @@ def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
 def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeyed(
     given: Command,
 ) -> None:
-    """It is offered again in this decision: the store holds none yet, and would refuse any guard on it, for ever."""
+    """It is offered again in this decision: the store holds none yet, and would refuse any guard on
+    it, for ever.
+    """
     job = Job(group("a"))
     job.decide()
     job.state.attempts.clear()
@@ -124,9 +136,11 @@ def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeye
 
 
 def test_a_cancel_that_came_after_the_pass_began_still_has_its_deadline_before_it() -> None:
-    """Found by the simulator in a mend: a time ahead of a pass need not come from a clock that was set back.
+    """Found by the simulator in a mend: a time ahead of a pass need not come from a clock that was
+    set back.
 
-    The coordinator was frozen between the beginning of its pass and the load, and the command came in between.
+    The coordinator was frozen between the beginning of its pass and the load, and the command came
+    in between.
     """
     job = Job(group("a"))
     job.decide()
@@ -148,7 +162,9 @@ def _rerun(job: Job, group_id: str) -> Commanded:
 
 
 def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
-    """Found by the simulator: it read nothing of the group that ran again, and took over its own marker of before."""
+    """Found by the simulator: it read nothing of the group that ran again, and took over its own
+    marker of before.
+    """
     job = Job(group("a", retry={"max": 0}), group("b"), group("c", "a", "b", join="any_succeeded"))
     job.decide()
     job.run("b")
@@ -165,7 +181,9 @@ def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
 
 @pytest.mark.parametrize("rows", [{}, {"x": 1}], ids=["without outputs", "with an output"])
 def test_a_job_does_not_end_while_a_request_is_on_its_record(rows: dict[str, int]) -> None:
-    """Found by a reader: the skips filled the commit, all groups were done, and the job ended or was published."""
+    """Found by a reader: the skips filled the commit, all groups were done, and the job ended or
+    was published.
+    """
     job = Job(group("x"), group("f", for_each={"n": list(range(MAX_TRANSITIONS))}, retry=RETRY))
     for _ in range(2):
         job.decide(dispatch_window=5_000)
@@ -188,7 +206,9 @@ def test_a_job_does_not_end_while_a_request_is_on_its_record(rows: dict[str, int
 
 
 def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
-    """Found by the simulator: the records had gone, and for a moment it was shown with what they had said."""
+    """Found by the simulator: the records had gone, and for a moment it was shown with what they
+    had said.
+    """
     job = Job(group("a"), group("b", "a", retry=RETRY))
     job.decide()
     job.run("a")
@@ -202,7 +222,9 @@ def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
 
 
 def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
-    """It had a record and its siblings before it had none; a coordinator that queued them in order was halted."""
+    """It had a record and its siblings before it had none; a coordinator that queued them in order
+    was halted.
+    """
     job = Job(group("a"), group("b", "a", for_each={"n": [1, 2, 3]}), group("x", retry=RETRY))
     job.decide()
     job.run("a")

@@ -1,4 +1,6 @@
-"""Records read back as they were stored; a damaged field is an error where all is needed, and is left out elsewhere."""
+"""Records read back as they were stored; a damaged field is an error where all is needed, and is
+left out elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Each channel against a real receiver: what arrives there, what is refused, and that no receiver holds it for ever."""
+"""Each channel against a real receiver: what arrives there, what is refused, and that no receiver
+holds it for ever.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def ops() -> Iterator[Receiver]:
         yield made
 
 
-# -- webhook ---------------------------------------------------------------------------------------------------
+# -- webhook ---------------------------------------------------------------------------------------
 
 
 def webhook(ops: Receiver, **more: Any) -> Webhook:
@@ -224,7 +226,7 @@ def test_a_header_that_would_be_two_is_refused(headers: dict[str, str]) -> None:
         Webhook.model_validate({"webhook": "http://host/", "headers": headers})
 
 
-# -- the shapes of Slack and PagerDuty ----------------------------------------------------------------------------
+# -- the shapes of Slack and PagerDuty -------------------------------------------------------------
 
 
 def test_slack_gets_a_text_and_an_attachment_in_which_nothing_is_taken_for_its_own_signs(
@@ -268,7 +270,7 @@ def test_a_summary_of_pagerduty_is_never_longer_than_it_takes() -> None:
     assert "links" not in event
 
 
-# -- mail ----------------------------------------------------------------------------------------------------------
+# -- mail ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -392,7 +394,7 @@ def test_a_mail_that_could_not_be_sent_as_it_is_meant_is_refused(wrong: dict[str
         Mail.model_validate(given)
 
 
-# -- command -------------------------------------------------------------------------------------------------------
+# -- command ---------------------------------------------------------------------------------------
 
 
 def command(code: str, **more: Any) -> Command:
@@ -407,8 +409,8 @@ def test_a_command_gets_the_notice_on_its_input_and_no_setting_with_secrets(
     )
     into = tmp_path / "told.json"
     code = (
-        f"import json, os, sys; told = json.load(sys.stdin); told['env'] = 'UNSTUCK_NOTIFY' in os.environ; "
-        f"open({str(into)!r}, 'w').write(json.dumps(told)); print('done')"
+        "import json, os, sys; told = json.load(sys.stdin); told['env'] = 'UNSTUCK_NOTIFY' in "
+        f"os.environ; open({str(into)!r}, 'w').write(json.dumps(told)); print('done')"
     )
     assert send(command(code)) == "ended with 0: done"
     told = json.loads(into.read_text())
@@ -449,7 +451,7 @@ def test_a_command_is_given_no_shell(tmp_path: Path) -> None:
         Command.model_validate({"command": "echo one text"})
 
 
-# -- a task of the user's ------------------------------------------------------------------------------------------
+# -- a task of the user's --------------------------------------------------------------------------
 
 
 def test_a_celery_task_of_the_users_runs_with_the_notice_under_its_id(
@@ -487,7 +489,7 @@ def test_a_broker_that_is_away_refuses_and_does_not_hang() -> None:
     assert "the broker did not take it" in refused(target)
 
 
-# -- Apprise -------------------------------------------------------------------------------------------------------
+# -- Apprise ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.variant

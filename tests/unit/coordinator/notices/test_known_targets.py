@@ -51,8 +51,8 @@ def test_a_submit_and_a_schedule_warn_of_a_target_that_no_coordinator_has_and_ar
     assert app.submit(SPEC).warnings == (), "no coordinator is heard of, so nobody can say"
     heard_of("ops", "team")
     says = (
-        "notify[0].to[1]: no coordinator has a target 'opps' in UNSTUCK_NOTIFY; did you mean 'ops'?. Until one has, "
-        "its notices are dead letters"
+        "notify[0].to[1]: no coordinator has a target 'opps' in UNSTUCK_NOTIFY; did you mean "
+        "'ops'?. Until one has, its notices are dead letters"
     )
     submitted = app.submit(SPEC)
     assert (submitted.new, submitted.warnings) == (True, (says,))
@@ -89,7 +89,11 @@ def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that
     unknown, failing = found(facts, view)
     assert unknown == (
         "problem",
-        f"job {job}, schedule nightly tell 'opps', which no coordinator has in UNSTUCK_NOTIFY; did you mean 'ops'?",
+        (
+            f"job {job}, schedule nightly tell 'opps', which no coordinator has in UNSTUCK_NOTIFY; "
+            "did "
+            "you mean 'ops'?"
+        ),
     )
     assert failing[0] == "warning"
     assert failing[1].endswith("NOT_SENT: it answered 500; 1 notice for it")

@@ -1,4 +1,6 @@
-"""From the outbox to a receiver: on a real store, with real receivers, and a clock that the test sets."""
+"""From the outbox to a receiver: on a real store, with real receivers, and a clock that the test
+sets.
+"""
 
 from __future__ import annotations
 
@@ -306,8 +308,8 @@ def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_d
     sender.look()
     first, _second = fleet.letters()
     assert first["reason"] == (
-        "UNKNOWN_TARGET: no target 'opps' is in UNSTUCK_NOTIFY of this coordinator; it knows ops; did you mean 'ops'?. "
-        "Add it there and restart the coordinators, or correct to: in the spec"
+        "UNKNOWN_TARGET: no target 'opps' is in UNSTUCK_NOTIFY of this coordinator; it knows ops; "
+        "did you mean 'ops'?. Add it there and restart the coordinators, or correct to: in the spec"
     )
 
 

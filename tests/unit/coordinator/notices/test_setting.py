@@ -1,4 +1,6 @@
-"""``UNSTUCK_NOTIFY``: what is read, and that an error names its place, and never what is written there."""
+"""``UNSTUCK_NOTIFY``: what is read, and that an error names its place, and never what is written
+there.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,10 @@ def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
 
 
 def test_a_command_that_sends_nothing_does_not_load_what_some_channel_needs() -> None:
-    code = "import sys, unstuck.cli.app; print(*({'celery', 'apprise', 'smtplib'} & sys.modules.keys()))"
+    code = (
+        "import sys, unstuck.cli.app; print(*({'celery', 'apprise', 'smtplib'} & "
+        "sys.modules.keys()))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,4 +1,6 @@
-"""Background: a few at a time in each place; what hangs leaves its room, and may be tried again beside itself."""
+"""Background: a few at a time in each place; what hangs leaves its room, and may be tried again
+beside itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The circuit breaker: answers and errors pass, a call that hangs is left behind, and later calls are refused."""
+"""The circuit breaker: answers and errors pass, a call that hangs is left behind, and later calls
+are refused.
+"""
 
 from __future__ import annotations
 

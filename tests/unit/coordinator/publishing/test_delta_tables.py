@@ -1,4 +1,6 @@
-"""Delta tables: what each mode does to a table, once, in the order of the log; what is refused before the slot."""
+"""Delta tables: what each mode does to a table, once, in the order of the log; what is refused
+before the slot.
+"""
 
 from __future__ import annotations
 
@@ -507,7 +509,8 @@ def test_a_writer_from_outside_that_comes_between_is_seen(lake: Lake, mode: str)
     def outside(point: Point, job: str) -> None:
         if point is Point.BEFORE_TABLE and not came:
             came.append(point)
-            # Between the look at the table and the commit: the publisher has the version before in its hands.
+            # Between the look at the table and the commit: the publisher has the version before in
+            # its hands.
             write_deltalake(
                 lake.path, pa.Table.from_pylist([row(2), row(3)], schema), mode="append"
             )

@@ -1,4 +1,6 @@
-"""What the publisher checks before a package appears: columns, rows, freshness; and where rejected rows go."""
+"""What the publisher checks before a package appears: columns, rows, freshness; and where rejected
+rows go.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def loads(tmp_path: Path) -> Loads:
 EVOLVE = {"mode": "append", "on_schema_change": "evolve"}
 
 
-# -- columns that change -----------------------------------------------------------------------------------------
+# -- columns that change ---------------------------------------------------------------------------
 
 
 def test_evolve_takes_new_columns_and_keeps_those_that_are_missing(loads: Loads) -> None:
@@ -147,7 +149,7 @@ def test_a_replace_takes_any_columns_unless_it_says_fail(loads: Loads) -> None:
     assert loads.columns() == {"id": "string"}
 
 
-# -- expectations ------------------------------------------------------------------------------------------------
+# -- expectations ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
     assert (loads.publish(spec, made, judged_at=judged_at).failed is None) is is_fresh
 
 
-# -- rejected rows ------------------------------------------------------------------------------------------------
+# -- rejected rows ---------------------------------------------------------------------------------
 
 
 RULES = {"quality": {"rules": {"ok": "true"}, "max_rejected_ratio": 1.0}}

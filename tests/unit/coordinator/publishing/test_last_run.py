@@ -1,4 +1,6 @@
-"""The last run of a schedule, found in the warehouse log alone: Redis may have lost the schedule."""
+"""The last run of a schedule, found in the warehouse log alone: Redis may have lost the
+schedule.
+"""
 
 from __future__ import annotations
 

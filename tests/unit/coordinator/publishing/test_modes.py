@@ -56,11 +56,13 @@ class Nightly:
         load: NamedPartitions | None = None,
         **more: Any,
     ) -> PublishResult:
-        """Stage one file for each of ``days`` (one without a partition where there is none), and publish them.
+        """Stage one file for each of ``days`` (one without a partition where there is none), and
+        publish them.
 
         Args:
             read: the version of the dataset that they were made from.
-            load: the partitions that the job replaces; None: the ``days``, unless ``replaces`` names others.
+            load: the partitions that the job replaces; None: the ``days``, unless ``replaces``
+                names others.
         """
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
         made = []
@@ -268,7 +270,8 @@ def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(
 ) -> None:
     days = [f"2013-01-{n:02}" for n in range(1, 31)]
     nightly.publish("one", BY_DAY, *days, "2013-02-01", None, rows=9)
-    # The second file of a day counts with the first; the day that grows by more rows than the others lose comes after.
+    # The second file of a day counts with the first; the day that grows by more rows than the
+    # others lose comes after.
     result = nightly.publish(
         "two", BY_DAY, *days[:1] * 9, *days[1:], None, rows=4, replaces=[{"day": [*days, None]}]
     )
@@ -289,7 +292,9 @@ def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(
 
 
 def test_what_members_name_is_found_in_one_look_however_many_they_are() -> None:
-    """Of two columns, in any order; with several values; a column that is left out may have any value."""
+    """Of two columns, in any order; with several values; a column that is left out may have any
+    value.
+    """
     one_each: list[NamedPartitions] = [{"day": [str(n)], "air": ["UA"]} for n in range(10_000)]
     is_named = are_named([*one_each, {"air": ["AA", None], "day": ["1"]}, {"air": ["DL"]}])
 
@@ -349,7 +354,9 @@ def test_an_output_that_is_not_parted_overwrites_no_partition(nightly: Nightly) 
 def test_one_published_file_that_is_not_parted_is_enough_to_refuse_an_overwrite(
     nightly: Nightly,
 ) -> None:
-    """Its rows may be of the partitions that are replaced, wherever it stands among files that are parted."""
+    """Its rows may be of the partitions that are replaced, wherever it stands among files that are
+    parted.
+    """
     nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02")
     nightly.publish("plain", APPEND)
     nightly.publish("three", OutputSpec(mode="append", partition_by=("day",)), "2013-01-03")
@@ -462,7 +469,10 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
                 "params": {"day": 1},
                 "outputs": {"flights": {**PARTED, "partitions": {"a": ["x", ":dya"]}}},
             },
-            "outputs.flights.partitions.a: no parameter 'dya' of the step that makes 'flights'; did you mean 'day'?",
+            (
+                "outputs.flights.partitions.a: no parameter 'dya' of the step that makes "
+                "'flights'; did you mean 'day'?"
+            ),
         ),
         (
             {
@@ -537,7 +547,8 @@ SIZES = (300, 3000)
 
 @pytest.fixture(scope="module")
 def staged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each size: a warehouse in which two forks of as many members have staged one file each.
+    """A folder for each size: a warehouse in which two forks of as many members have staged one
+    file each.
 
     Each file has a partition of its own, at which ``partition_overwrite`` alone looks.
     """
@@ -597,7 +608,9 @@ def calls_of(request: PublishRequest) -> int:
 def test_publishing_costs_what_is_linear_in_the_number_of_files(
     staged_files: Path, output: OutputSpec
 ) -> None:
-    """Up to three thousand groups with one file each, beside as many that are published: by calls of functions."""
+    """Up to three thousand groups with one file each, beside as many that are published: by calls
+    of functions.
+    """
     calls: dict[int, float] = {}  # for one file
     with patch.object(files_module.os, "fsync"):  # the price of the disk is another matter
         for size in SIZES:

@@ -1,4 +1,6 @@
-"""Publishing: all outputs of a job together, once or not at all, whoever races, repeats, freezes or dies."""
+"""Publishing: all outputs of a job together, once or not at all, whoever races, repeats, freezes or
+dies.
+"""
 
 from __future__ import annotations
 
@@ -539,7 +541,9 @@ def test_an_abort_that_comes_too_late_says_what_was_published(
 def test_a_publish_that_failed_cannot_be_completed_by_a_frozen_publisher(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One coordinator has read the markers and freezes; they vanish; another one calls the job FAILED."""
+    """One coordinator has read the markers and freezes; they vanish; another one calls the job
+    FAILED.
+    """
     job, failed = two_outputs(root, "job-1"), []
 
     def vanish_and_fail() -> None:

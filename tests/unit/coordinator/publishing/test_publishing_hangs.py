@@ -1,4 +1,6 @@
-"""Publishing that hangs: what is said on the record, and what a coordinator does in its threads, are one."""
+"""Publishing that hangs: what is said on the record, and what a coordinator does in its threads,
+are one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ HOUR = 3600.0
 
 
 class Office:
-    """A coordinator that publishes a job into a warehouse that never answers; its clock is the job's."""
+    """A coordinator that publishes a job into a warehouse that never answers; its clock is the
+    job's.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job, self.thaw, self.begun = job, threading.Event(), 0

@@ -1,4 +1,6 @@
-"""Restore: an older version stands again, once; jobs and vacuums that come between are seen, and nothing is undone."""
+"""Restore: an older version stands again, once; jobs and vacuums that come between are seen, and
+nothing is undone.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from unstuck.tasks.warehouse.marker import Checkpoint
 
 
 class Restorer(Nightly):
-    """A dataset that two jobs have published, by days; the second one has replaced the second day by fewer rows."""
+    """A dataset that two jobs have published, by days; the second one has replaced the second day
+    by fewer rows.
+    """
 
     index: StagingIndex
 

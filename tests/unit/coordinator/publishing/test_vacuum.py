@@ -217,7 +217,9 @@ def test_what_a_job_may_need_stays_until_it_does_not(nightly: Nightly) -> None:
 def test_a_file_that_was_published_again_stays(
     nightly: Nightly, keep: int, stay: list[str]
 ) -> None:
-    """Two retries of one job publish what it had made, one after the other, with another job in between."""
+    """Two retries of one job publish what it had made, one after the other, with another job in
+    between.
+    """
     nightly.publish("one", OutputSpec())
     nightly.publish("two", OutputSpec())
     log = Warehouse(nightly.root)

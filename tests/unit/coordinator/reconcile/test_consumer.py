@@ -1,4 +1,6 @@
-"""What spares the consumer passes: outcomes that come fast are read together, and a claim waits for its outcome."""
+"""What spares the consumer passes: outcomes that come fast are read together, and a claim waits for
+its outcome.
+"""
 
 from __future__ import annotations
 

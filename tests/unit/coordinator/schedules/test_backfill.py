@@ -1,4 +1,6 @@
-"""Ticks of the past that a person asked for: which are run, in what order, and what a pause or a failure leads to."""
+"""Ticks of the past that a person asked for: which are run, in what order, and what a pause or a
+failure leads to.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def key(hours: float, number: int = 1) -> str:
 
 
 class Play:
-    """A schedule of every hour, whose ticks before T0 are backfilled; the clock stands at T0 plus ``seconds``."""
+    """A schedule of every hour, whose ticks before T0 are backfilled; the clock stands at T0 plus
+    ``seconds``.
+    """
 
     def __init__(self, record: ScheduleRecord | None = None) -> None:
         self.record, self.seconds = record or made(), 1.0
@@ -393,7 +397,10 @@ def test_ticks_that_build_on_each_other_run_in_order_and_none_is_passed_over() -
     [
         (
             {"parallel": 4},
-            "builds on the one before (balance), so its ticks run one at a time: leave --parallel out",
+            (
+                "builds on the one before (balance), so its ticks run one at a time: leave "
+                "--parallel out"
+            ),
         ),
         ({"backwards": True}, "leave --backwards out"),
         ({"redo": "all"}, "--from-here` runs that tick and all later ones again, in order"),

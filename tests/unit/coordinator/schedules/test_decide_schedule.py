@@ -1,4 +1,6 @@
-"""What is decided about a schedule: which tick gets a run, which is skipped and why, and what a failure leads to."""
+"""What is decided about a schedule: which tick gets a run, which is skipped and why, and what a
+failure leads to.
+"""
 
 from __future__ import annotations
 
@@ -236,8 +238,8 @@ def test_ticks_that_nobody_decided_are_one_event_and_one_run() -> None:
     assert play.skipped() == [
         (
             "MISSED",
-            f"11 ticks skipped, {tick_text(T0 + 60)} to {tick_text(T0 + 660)}: nobody could run them in time, and "
-            "`missed` is `latest`",
+            f"11 ticks skipped, {tick_text(T0 + 60)} to {tick_text(T0 + 660)}: nobody could run "
+            "them in time, and `missed` is `latest`",
         )
     ]
 
@@ -270,7 +272,10 @@ def test_ticks_during_a_run_are_skipped_as_overlap() -> None:
     assert play.skipped() == [
         (
             "OVERLAP",
-            f"2 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 180)}: the run before was not over",
+            (
+                f"2 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 180)}: the run before "
+                "was not over"
+            ),
         )
     ]
     assert play.due == T0 + 240
@@ -740,7 +745,10 @@ def test_a_run_whose_submit_takes_its_time_is_not_looked_at_again_at_once() -> N
 
 
 def test_versions_whose_time_goes_back_are_ticks_of_their_own() -> None:
-    """Two publishers have clocks that differ. Two runs under one key would be one job, and a version be lost."""
+    """Two publishers have clocks that differ.
+
+    Two runs under one key would be one job, and a version be lost.
+    """
     for number in range(1000):
         start = replace(record(after=["a"]), cursor=T0 + number / 1000)
         (run,) = after({"a": (5, T0)}, 10, start).submits(T0 + 10)

@@ -1,4 +1,6 @@
-"""The ticks of a schedule: over daylight saving, leap days and changed rules, and the same on every host."""
+"""The ticks of a schedule: over daylight saving, leap days and changed rules, and the same on every
+host.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
 @pytest.mark.parametrize(
     ("text", "zone", "after", "to", "expected"),
     [
-        # Forward in Berlin: 02:00 +01:00 is 03:00 +02:00. A gap: once, at the first instant after it.
+        # Forward in Berlin: 02:00 +01:00 is 03:00 +02:00. A gap: once, at the first instant after
+        # it.
         (
             "30 2 * * *",
             BERLIN,
@@ -108,7 +111,8 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
             "2026-11-02T12:00Z",
             ["11-01T01:30-0400", "11-02T01:30-0500"],
         ),
-        # Lord Howe moves by half an hour: 02:00 +10:30 is 02:30 +11:00, and 02:00 +11:00 is 01:30 +10:30.
+        # Lord Howe moves by half an hour: 02:00 +10:30 is 02:30 +11:00, and 02:00 +11:00 is 01:30
+        # +10:30.
         (
             "15 2 * * *",
             LORD_HOWE,
@@ -166,8 +170,8 @@ def cron(text: str, zone: str, **more: Any) -> ScheduleSpec:
                 "10-27T01:30+0300",
             ],
         ),
-        # A zone that was merged into another one keeps its name; Sao Paulo, without daylight saving since 2019, had it
-        # at midnight.
+        # A zone that was merged into another one keeps its name; Sao Paulo, without daylight saving
+        # since 2019, had it at midnight.
         (
             "0 6 1 1 *",
             "Europe/Kiev",
@@ -275,7 +279,8 @@ def test_ticks_are_the_same_whatever_the_zone_and_the_zone_data_of_the_host() ->
         "from datetime import datetime\n"
         "from unstuck.coordinator.schedules.trigger import ticks\n"
         "from unstuck.coordinator.spec.schedule_spec import ScheduleSpec\n"
-        "for schedule in (ScheduleSpec(cron='30 2 * * *', zone='Europe/Berlin'), ScheduleSpec(every='8h')):\n"
+        "for schedule in (ScheduleSpec(cron='30 2 * * *', zone='Europe/Berlin'), "
+        "ScheduleSpec(every='8h')):\n"
         "    begin, end = map(datetime.fromisoformat, ('2026-10-24T00:00Z', '2026-10-27T00:00Z'))\n"
         "    print(*ticks(schedule, begin, end))\n"
     )

@@ -1,4 +1,6 @@
-"""Any text at all is read or refused with a SpecError, and nothing else ever comes out of the reader."""
+"""Any text at all is read or refused with a SpecError, and nothing else ever comes out of the
+reader.
+"""
 
 from __future__ import annotations
 

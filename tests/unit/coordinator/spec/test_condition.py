@@ -1,4 +1,6 @@
-"""Conditions: what they come to, what is refused, and that no text gets further than the values it names."""
+"""Conditions: what they come to, what is refused, and that no text gets further than the values it
+names.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def judged(text: str) -> ConditionResult:
     return evaluate(text, PARAMS, RESULTS.get)
 
 
-# ---- what they come to -----------------------------------------------------------------------------------------------
+# ---- what they come to
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,10 @@ def judged(text: str) -> ConditionResult:
         ("params.n not in (1, 2)", True),
         ("0 < params.n <= 3 != params.share", True),
         (
-            "params.n * 2 - 1 == 5 and params.n // 2 == 1 and params.n % 2 == 1 and params.n / 2 == 1.5",
+            (
+                "params.n * 2 - 1 == 5 and params.n // 2 == 1 and params.n % 2 == 1 and params.n / "
+                "2 == 1.5"
+            ),
             True,
         ),
         ("2 ** params.n + 1 == 9 and -params.n < +1", True),
@@ -123,7 +129,8 @@ def test_a_condition_that_is_false_shows_what_it_saw_shortened() -> None:
     text += "or results.failed.x != results.clean.other"
     assert judged(text) == ConditionResult(
         False,
-        f'its condition is false: `{text}`, with results.clean.rows = 0, results.clean.text = "{"x" * 59}…, '
+        f"its condition is false: `{text}`, with results.clean.rows = 0, results.clean.text = "
+        f'"{"x" * 59}…, '
         'params.text = "a%s", results.failed.x = none (group failed did not succeed), '
         "results.clean.other = none (group clean did not record it)",
     )
@@ -134,7 +141,8 @@ def test_a_condition_that_is_false_shows_what_it_saw_shortened() -> None:
     assert "${env:KEY}" in judged("params.secret == 'x'").text
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- what is refused
+# -------------------------------------------------------------------------------------------------
 
 ESCAPES = [
     "().__class__.__bases__[0].__subclasses__()",
@@ -321,12 +329,16 @@ def test_no_two_values_make_an_operator_raise(a: Any, b: Any, op: str) -> None:
     assert result.holds or result.text
 
 
-# ---- checked at submit -----------------------------------------------------------------------------------------------
+# ---- checked at submit
+# -----------------------------------------------------------------------------------------------
 
 
 def spec(when: str, more: str = "", name: str = "b") -> str:
     quoted = when.replace("'", "''")
-    return f"params: {{full: true}}\n{HEAD}{A}{more}  - name: {name}\n    needs: [a]\n    when: '{quoted}'\n"
+    return (
+        f"params: {{full: true}}\n{HEAD}{A}{more}  - name: {name}\n    needs: [a]\n    when: "
+        f"'{quoted}'\n"
+    )
 
 
 B = "  - {name: b, needs: [a], steps: [{python: 'm:f'}]}\n"
@@ -417,7 +429,10 @@ def test_the_counts_of_a_stream_are_results_also_without_python() -> None:
         "  - name: load\n    inputs: {e: {stream: /in, format: json, schema: id INT}}\n"
         "    steps: [{sql: x, output: o}]\n"
     )
-    last = "  - {name: g, needs: [load], when: results.load.e.files > 0, steps: [{sql: ':results.load.e', output: p}]}\n"
+    last = (
+        "  - {name: g, needs: [load], when: results.load.e.files > 0, steps: [{sql: "
+        "':results.load.e', output: p}]}\n"
+    )
     text = (
         HEAD.replace("groups:", "outputs: {o: {mode: append}}\npublish: [o]\ngroups:") + load + last
     )
@@ -428,7 +443,8 @@ def test_a_fork_is_judged_before_it_has_members() -> None:
     fork = "  - {name: f, for_each: {m: [1]}, when: 'params.m == 1', steps: [{python: 'm:f'}]}\n"
     (line,) = told(HEAD + fork)
     assert line.endswith(
-        "when: at character 1: 'm' is the fork's parameter; a condition is on the group, before it has members"
+        "when: at character 1: 'm' is the fork's parameter; a condition is on the group, before it "
+        "has members"
     )
 
 

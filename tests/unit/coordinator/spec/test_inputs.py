@@ -1,4 +1,6 @@
-"""What a spec says of data: published inputs, results in SQL, and forks over parameters and combinations."""
+"""What a spec says of data: published inputs, results in SQL, and forks over parameters and
+combinations.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def plan_of(text: str) -> Plan:
 def reads(needs: str, **more: str) -> str:
     fields = "".join(f", {key}: {value}" for key, value in more.items() if key != "sql")
     sql = json.dumps(more.get("sql", "SELECT 1 AS n"))
-    return f"{HEAD}{A}{Z}{J}{F}  - {{name: r, needs: [{needs}]{fields}, steps: [{{sql: {sql}, output: q}}]}}\n"
+    return (
+        f"{HEAD}{A}{Z}{J}{F}  - {{name: r, needs: [{needs}]{fields}, steps: [{{sql: {sql}, "
+        "output: q}]}\n"
+    )
 
 
 def test_an_input_is_written_in_short_or_in_full() -> None:
@@ -48,11 +53,17 @@ def test_an_input_is_written_in_short_or_in_full() -> None:
     [
         (
             "{u: flights@}",
-            "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7",
+            (
+                "u: expected a dataset and perhaps its version, as flights, flights@latest or "
+                "flights@7"
+            ),
         ),
         (
             "{u: flights@0}",
-            "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7",
+            (
+                "u: expected a dataset and perhaps its version, as flights, flights@latest or "
+                "flights@7"
+            ),
         ),
         ("{u: a b}", "u: expected a name"),
         (
@@ -137,7 +148,7 @@ def test_a_parameter_of_the_name_results_is_read_as_before() -> None:
     assert plan_of(text).groups["r"].spec.params["results"]
 
 
-# -- forks -----------------------------------------------------------------------------------------------------
+# -- forks -----------------------------------------------------------------------------------------
 
 
 def forked(values: str) -> str:
@@ -236,7 +247,10 @@ def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_t
     sales = (
         "  - {name: sales, inputs: {sales: sales}, steps: [{python: 'm:f', output: sales_new}]}\n"
     )
-    fork = "  - {name: f, needs: [sales], for_each: {day: {from: sales.day}}, steps: [{python: 'm:f'}]}\n"
+    fork = (
+        "  - {name: f, needs: [sales], for_each: {day: {from: sales.day}}, steps: [{python: "
+        "'m:f'}]}\n"
+    )
     plan = plan_of(HEAD + sales + fork)
     assert list(plan.groups) == ["sales", "f"]
     assert plan.groups["sales"].feeds == (("f", "sales.day"),)
@@ -298,6 +312,6 @@ def test_a_fork_over_an_input_that_cannot_be_is_refused(
 def test_the_name_of_the_group_that_reads_the_values_is_taken() -> None:
     (line,) = told(over_an_input() + "  - {name: f-values, steps: [{python: 'm:f'}]}\n")
     assert (
-        "there is a group 'f-values', the name of the one that will read these values; give it another name"
-        in line
-    )
+        "there is a group 'f-values', the name of the one that will read these values; give it "
+        "another name"
+    ) in line

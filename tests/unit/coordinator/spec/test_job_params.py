@@ -1,4 +1,6 @@
-"""The types of parameters: declared or taken from defaults, and held at submit with place and expectation."""
+"""The types of parameters: declared or taken from defaults, and held at submit with place and
+expectation.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,10 @@ def test_a_value_of_another_type_than_the_declared_one_is_refused(
             1,
             "2",
             "0.5",
-            "expected a whole number, as in the spec, not the number 0.5; for any number, declare it with",
+            (
+                "expected a whole number, as in the spec, not the number 0.5; for any number, "
+                "declare it with"
+            ),
         ),
         (0.5, "1", "true", "expected a number, as in the spec, not true"),
         (False, "true", "0", "expected true or false, as in the spec, not the number 0"),
@@ -200,8 +205,8 @@ groups:
         return [line.removeprefix(f"{here}:") for line in str(caught.value).splitlines()]
 
     of_params = [
-        "4:3: params.yaer: no such parameter; did you mean 'year'?; the spec has: day, limit, mode, late, none, odd,"
-        " frame, source, year",
+        "4:3: params.yaer: no such parameter; did you mean 'year'?; the spec has: day, limit, "
+        "mode, late, none, odd, frame, source, year",
         "4:8: params.day: a value is required, and none is given; give one as --param day=VALUE,"
         " expected a date such as 2013-12-31",
         "5:35: params.limit.default: expected a whole number, not the number 3.5",
@@ -209,15 +214,23 @@ groups:
         "7:47: params.late.choices[1]: expected text, not the number 1",
         "8:31: params.none.choices: expected at least one, not none",
         "9:30: params.odd.default: expected one of 'a', 'b', not 'c'",
-        "10:17: params.frame.type: expected text, integer, number, boolean, date, datetime, list or map, not 'csv'; a"
-        " default that is a mapping with the key type is written as {type: map, default: {type: …}}",
+        "10:17: params.frame.type: expected text, integer, number, boolean, date, datetime, list "
+        "or map, not 'csv'; a default that is a mapping with the key type is written as {type: "
+        "map, default: {type: …}}",
         "12:9: params.year: expected a whole number, as in the spec, not 'soon'",
     ]
-    wrong = "2:13: on_failure: expected cancel_others or finish_others, not 'cancel'; did you mean 'cancel_others'?"
+    wrong = (
+        "2:13: on_failure: expected cancel_others or finish_others, not 'cancel'; did you "
+        "mean "
+        "'cancel_others'?"
+    )
     assert problems(text) == [wrong, *of_params]
     assert problems(text.replace("on_failure: cancel", "max_parallel: 1")) == [
         *of_params,
-        "14:29: groups[0].params.day: expected a date such as 2013-12-31, as the job declares it, not the number 3",
+        (
+            "14:29: groups[0].params.day: expected a date such as 2013-12-31, as the job declares "
+            "it, not the number 3"
+        ),
         "14:71: groups[0].steps[0].params.odd: expected one of 'a', 'b', not 'x'",
     ]
 

@@ -1,4 +1,6 @@
-"""What a spec says of Kafka topics: their address, their columns, and which options of the client may be set."""
+"""What a spec says of Kafka topics: their address, their columns, and which options of the client
+may be set.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is wrong with a spec is told all at once, by place, and in words that a person can act on."""
+"""What is wrong with a spec is told all at once, by place, and in words that a person can act
+on.
+"""
 
 from __future__ import annotations
 
@@ -43,35 +45,65 @@ groups:
   - 17
 """
     assert told(text) == [
-        "s.yaml:1:7: name: expected a name (letters, digits, _ . and -, beginning with a letter, digit or _, at most"
-        " 63 characters), not 'a/b'",
+        "s.yaml:1:7: name: expected a name (letters, digits, _ . and -, beginning with a letter, "
+        "digit or _, at most 63 characters), not 'a/b'",
         "s.yaml:2:15: max_parallel: expected a whole number, not true",
-        "s.yaml:3:13: on_failure: expected cancel_others or finish_others, not 'cancel'; did you mean 'cancel_others'?",
+        (
+            "s.yaml:3:13: on_failure: expected cancel_others or finish_others, not 'cancel'; did "
+            "you mean 'cancel_others'?"
+        ),
         "s.yaml:4:10: publish: expected a list, not 'x'",
-        "s.yaml:5:1: extra: unknown field 'extra'; known: name, description, schedule, zone, params, defaults,"
-        " max_parallel, priority, mixed, timeout, on_failure, publish, outputs, notify, groups",
-        "s.yaml:7:11: groups[0].name: expected a group name (letters, digits, _ and -, beginning with a letter or _, at"
-        " most 63 characters), not '../x'",
+        "s.yaml:5:1: extra: unknown field 'extra'; known: name, description, schedule, zone, "
+        "params, defaults, max_parallel, priority, mixed, timeout, on_failure, publish, outputs, "
+        "notify, groups",
+        "s.yaml:7:11: groups[0].name: expected a group name (letters, digits, _ and -, beginning "
+        "with a letter or _, at most 63 characters), not '../x'",
         "s.yaml:8:12: groups[0].needs: expected a list, not 'x'",
-        "s.yaml:9:14: groups[0].timeout: expected a duration such as 15s, 10m, 1h30m or 7d, not 'soon'",
-        's.yaml:10:25: groups[0].conf["spark.sql.x"]: expected text, not the number 8; put it in quotes',
-        "s.yaml:11:23: groups[0].for_each.m[1]: expected text, a number or true or false, not a list",
-        "s.yaml:11:29: groups[0].for_each.m[2]: expected text, a number or true or false, not nothing (null)",
+        (
+            "s.yaml:9:14: groups[0].timeout: expected a duration such as 15s, 10m, 1h30m or 7d, "
+            "not 'soon'"
+        ),
+        (
+            's.yaml:10:25: groups[0].conf["spark.sql.x"]: expected text, not the number 8; put it '
+            "in "
+            "quotes"
+        ),
+        (
+            "s.yaml:11:23: groups[0].for_each.m[1]: expected text, a number or true or false, not "
+            "a list"
+        ),
+        (
+            "s.yaml:11:29: groups[0].for_each.m[2]: expected text, a number or true or false, not "
+            "nothing (null)"
+        ),
         "s.yaml:12:18: groups[0].retry.max: expected a whole number, not 'a'",
         "s.yaml:12:29: groups[0].retry.jitter: expected 1 or less, not the number 2",
         "s.yaml:12:32: groups[0].retry.maxx: unknown field 'maxx'; did you mean 'max'?",
-        "s.yaml:13:11: groups[0].join: expected all_succeeded, all_done, any_succeeded, at_least, none_failed,"
-        " any_failed or all_failed, not 'all_good'; did you mean 'all_done'?",
+        "s.yaml:13:11: groups[0].join: expected all_succeeded, all_done, any_succeeded, at_least, "
+        "none_failed, any_failed or all_failed, not 'all_good'; did you mean 'all_done'?",
         "s.yaml:15:14: groups[0].steps[0].sql: expected text, not the number 1; put it in quotes",
-        "s.yaml:16:9: groups[0].steps[1]: a step is exactly one of python:, sql:, sql_file: or compact:",
-        "s.yaml:17:18: groups[0].steps[2].python: expected module:function, such as examples.flights:clean, not 'foo'",
-        "s.yaml:17:31: groups[0].steps[2].output: expected a name (letters, digits and _, not beginning with a digit,"
-        " at most 63 characters), not 'a b'",
+        (
+            "s.yaml:16:9: groups[0].steps[1]: a step is exactly one of python:, sql:, sql_file: or "
+            "compact:"
+        ),
+        (
+            "s.yaml:17:18: groups[0].steps[2].python: expected module:function, such as "
+            "examples.flights:clean, not 'foo'"
+        ),
+        "s.yaml:17:31: groups[0].steps[2].output: expected a name (letters, digits and _, not "
+        "beginning with a digit, at most 63 characters), not 'a b'",
         "s.yaml:18:5: groups[1]: 'name' is missing",
-        "s.yaml:20:26: groups[2].for_each.m.from: expected output.column, such as clean.months, not 'x'",
+        (
+            "s.yaml:20:26: groups[2].for_each.m.from: expected output.column, such as "
+            "clean.months, not 'x'"
+        ),
         "s.yaml:21:11: groups[2].join: at_least wants a whole number from 1 to 1,000,000,000",
-        "s.yaml:23:19: groups[3].for_each.m: expected a list of values, or from: output.column, not the number 3",
-        's.yaml:24:14: groups[3].params["a b"]: expected a name (letters, digits and _, not beginning with a digit, at'
+        (
+            "s.yaml:23:19: groups[3].for_each.m: expected a list of values, or from: "
+            "output.column, not the number 3"
+        ),
+        's.yaml:24:14: groups[3].params["a b"]: expected a name (letters, digits and _, not '
+        "beginning with a digit, at"
         " most 63 characters), not 'a b'",
         "s.yaml:25:5: groups[4]: expected a mapping, not the number 17",
     ]
@@ -85,8 +117,8 @@ groups:
         ("[1]", "retry_on[0]: expected text, not the number 1; put it in quotes"),
         (
             "[requests.*]",
-            "retry_on[0]: expected a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO, not"
-            " 'requests.*'",
+            "retry_on[0]: expected a name such as TimeoutError, requests.exceptions.Timeout or "
+            "DIVIDE_BY_ZERO, not 'requests.*'",
         ),
     ],
 )
@@ -107,9 +139,9 @@ def test_hooks_are_refused_with_what_to_write_instead(at: str) -> None:
         text = f"{HEAD}  - {{name: a, {hooks}, steps: [{{python: 'm:f'}}]}}\n"
     (line,) = told(text)
     assert line.partition(": ")[2] == (
-        f"{at}.hooks: there are no hooks: to be told of a failure, write notify: [{{on: [failed], to: NAME}}]; to run "
-        "code after a failure, add a group with join: any_failed; what hooks called on success is a last step of the"
-        " group"
+        f"{at}.hooks: there are no hooks: to be told of a failure, write notify: [{{on: [failed], "
+        "to: NAME}]; to run code after a failure, add a group with join: any_failed; what hooks "
+        "called on success is a last step of the group"
     )
 
 

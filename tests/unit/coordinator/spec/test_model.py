@@ -1,4 +1,6 @@
-"""The job spec: read from a file, a text or values, stored as canonical JSON, its parameters overridden."""
+"""The job spec: read from a file, a text or values, stored as canonical JSON, its parameters
+overridden.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def test_json_and_python_values_say_the_same_as_yaml() -> None:
 
 
 def test_what_is_stored_reads_back_as_it_was_and_keeps_what_was_written() -> None:
-    # A group that asks for the default by name must still win over the job's defaults after a round trip.
+    # A group that asks for the default by name must still win over the job's defaults after a round
+    # trip.
     spec = JobSpec.model_validate(
         minimal(
             defaults={"worker_losses": 9},
@@ -80,7 +83,8 @@ def test_all_forms_of_a_join_and_of_a_fork_survive_storing() -> None:
         HEAD
         + A
         + (
-            "  - {name: f, needs: [a], for_each: {m: {from: a.months, distinct: true}}, steps: [{python: 'm:f'}]}\n"
+            "  - {name: f, needs: [a], for_each: {m: {from: a.months, distinct: true}}, steps: "
+            "[{python: 'm:f'}]}\n"
             "  - {name: b, needs: [f, a], join: {at_least: 2}}\n"
             "  - {name: c, needs: [f, a], join: {rule: at_least, count: 1}}\n"
             "  - {name: d, needs: [f, a], join: none_failed}\n"
@@ -217,7 +221,10 @@ def test_text_of_python_is_never_parsed(text: str) -> None:
 @pytest.mark.parametrize("form", ["{}", "{}\n", "\ufeff{}\n\n"])
 def test_line_ends_and_a_mark_make_no_other_spec(tmp_path: Path, form: str, end: str) -> None:
     """Submitting it once more under its key was a KEY_CONFLICT."""
-    group = "  - name: a\n    steps: [{sql_file: q.sql, output: o}]\n    description: |\n      two\n      lines"
+    group = (
+        "  - name: a\n    steps: [{sql_file: q.sql, output: o}]\n    description: |\n      "
+        "two\n      lines"
+    )
 
     def fingerprint(form: str, end: str) -> str:
         (tmp_path / "s.yaml").write_bytes(form.format(HEAD + group).replace("\n", end).encode())
@@ -297,7 +304,9 @@ def test_the_schema_leaves_no_object_open_that_the_reader_closes() -> None:
 
 
 def test_what_is_stored_is_not_checked_again() -> None:
-    """Each load of a job would else take as long as its submit, on a coordinator that others wait for."""
+    """Each load of a job would else take as long as its submit, on a coordinator that others wait
+    for.
+    """
     stored = json.dumps(
         {"name": "x", "groups": [{"name": "g", "steps": [{"sql": "SELECT 1; SELECT 2"}]}]}
     )

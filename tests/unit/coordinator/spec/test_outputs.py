@@ -1,4 +1,6 @@
-"""What a spec says of its outputs: each mistake has its place, and what is not said is not stored."""
+"""What a spec says of its outputs: each mistake has its place, and what is not said is not
+stored.
+"""
 
 from __future__ import annotations
 
@@ -111,14 +113,23 @@ def test_evolve_wants_rows_that_stay() -> None:
 def test_the_name_of_rejected_rows_is_taken() -> None:
     rules = "{quality: {rules: {a: 'x > 0'}}}"
     assert problems(f"{{parts: {rules}, parts__Rejected: {{mode: append}}}}") == [
-        "outputs.parts__Rejected: 'parts__rejected' is the name of the rejected rows of 'parts'; take another one"
+        (
+            "outputs.parts__Rejected: 'parts__rejected' is the name of the rejected rows of "
+            "'parts'; take another one"
+        )
     ]
     assert problems(f"{{flights: {rules}}}", "publish: [flights, flights__rejected]\n") == [
-        "publish[1]: 'flights__rejected' is the name of the rejected rows of 'flights'; take another one"
+        (
+            "publish[1]: 'flights__rejected' is the name of the rejected rows of 'flights'; take "
+            "another one"
+        )
     ]
     long = "f" * 54
     assert problems(f"{{{long}: {rules}}}") == [
-        f"outputs.{long}: an output with rules has a name of at most 53 characters: __rejected comes after it"
+        (
+            f"outputs.{long}: an output with rules has a name of at most 53 characters: __rejected "
+            "comes after it"
+        )
     ]
 
 

@@ -1,4 +1,6 @@
-"""``schedule:`` of a spec: what it takes, and that wrong input is refused with its place and what was expected."""
+"""``schedule:`` of a spec: what it takes, and that wrong input is refused with its place and what
+was expected.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The function that was decorated is the function that a worker imports, or the job is refused with the cause."""
+"""The function that was decorated is the function that a worker imports, or the job is refused with
+the cause.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,19 @@ from tests.support.paths import PYTHONPATH
 from unstuck import Job, SpecError
 from unstuck.testing import Unstuck
 
-HEAD = "import asyncio, functools\nfrom unstuck import Job\njob = Job('j', params={'day': '2026-01-01'})\n"
+HEAD = (
+    "import asyncio, functools\nfrom unstuck import Job\njob = Job('j', params={'day': "
+    "'2026-01-01'})\n"
+)
 _numbers = count()
 
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import a module with these lines, from line 4 on. Returns its job, or the text of the refusal."""
+    """Import a module with these lines, from line 4 on.
+
+    Returns its job, or the text of the refusal.
+    """
 
     def load(body: str) -> Job | str:
         name = f"jobs_of_a_test_{next(_numbers)}"
@@ -45,17 +53,28 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ("body", "refusal"),
     [
         (
-            "@job.group('first')\ndef load(spark, ctx): ...\n@job.group('second')\ndef load(spark, ctx): ...\n",
-            "FILE:4: groups[0].steps[0].python: a worker imports jobs:load, which is the function of FILE:6, and not "
-            "that of FILE:4",
+            (
+                "@job.group('first')\ndef load(spark, ctx): ...\n@job.group('second')\ndef "
+                "load(spark, "
+                "ctx): ...\n"
+            ),
+            "FILE:4: groups[0].steps[0].python: a worker imports jobs:load, which is the function "
+            "of FILE:6, and not that of FILE:4",
         ),
         (
             "for i in (1, 2):\n    @job.group(f'g{i}')\n    def g(spark, ctx, i=i): ...\n",
-            "FILE:5: groups[0].steps[0].python: a worker imports jobs:g, which is another function of the same line",
+            (
+                "FILE:5: groups[0].steps[0].python: a worker imports jobs:g, which is another "
+                "function "
+                "of the same line"
+            ),
         ),
         (
             "@job.group()\ndef g(spark, ctx): ...\ndef g(spark, ctx): ...\n",
-            "FILE:4: groups[0].steps[0].python: a worker imports jobs:g, which is the function of FILE:6",
+            (
+                "FILE:4: groups[0].steps[0].python: a worker imports jobs:g, which is the function "
+                "of FILE:6"
+            ),
         ),
         ("@job.group()\ndef g(spark, ctx): ...\ng = 1\n", "which is a int now"),
         (
@@ -63,18 +82,20 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "jobs has no g, so a worker cannot import jobs:g",
         ),
         (
-            "def timed(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n    return inner\n"
+            "def timed(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n   "
+            " return inner\n"
             "def g(spark, ctx): ...\njob.group()(timed(g))\n",
             "which is the function of FILE:8 without the decorator",
         ),
         (
             "def timed(f):\n    def inner(*a, **k): return f(*a, **k)\n    return inner\n"
             "@job.group()\n@timed\ndef g(spark, ctx): ...\n",
-            "FILE:5: timed() returned a function of its own around g, which a worker cannot import. If timed is a "
-            "decorator, add @functools.wraps(g)",
+            "FILE:5: timed() returned a function of its own around g, which a worker cannot "
+            "import. If timed is a decorator, add @functools.wraps(g)",
         ),
         (
-            "class Timed:\n    def __init__(self, f): self.f = f\n    def __call__(self, *a): self.f(*a)\n"
+            "class Timed:\n    def __init__(self, f): self.f = f\n    def __call__(self, *a): "
+            "self.f(*a)\n"
             "@job.group()\n@Timed\ndef g(spark, ctx): ...\n",
             "an object of Timed has no name that a worker can import",
         ),
@@ -88,7 +109,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         ),
         (
             "def make(n):\n    def g(spark, ctx): return n\n    return g\njob.group()(make(1))\n",
-            "FILE:5: g is defined inside make(), and a worker imports a step as module:function. Move it to the top",
+            (
+                "FILE:5: g is defined inside make(), and a worker imports a step as "
+                "module:function. Move it to the top"
+            ),
         ),
         (
             "class A:\n    def g(self, spark, ctx): ...\njob.group()(A().g)\n",
@@ -104,7 +128,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         ("@job.group()\ndef g(spark, ctx): yield 1\n", "FILE:4: g has a yield"),
         (
             "@job.group()\ndef g(ctx, spark): ...\n",
-            "FILE:4: g must take spark and ctx first, and would get spark as ctx: def g(spark, ctx, …)",
+            (
+                "FILE:4: g must take spark and ctx first, and would get spark as ctx: def g(spark, "
+                "ctx, …)"
+            ),
         ),
         (
             "@job.group()\ndef g(spark, day): ...\n",
@@ -130,17 +157,22 @@ def test_each_cause_is_refused_with_its_own_sentence_and_line(
     ("body", "name"),
     [
         (
-            "class A:\n    @classmethod\n    def g(cls, spark, ctx): ...\nclass B(A): ...\njob.group()(B.g)\n",
+            (
+                "class A:\n    @classmethod\n    def g(cls, spark, ctx): ...\nclass B(A): "
+                "...\njob.group()(B.g)\n"
+            ),
             "B.g",
         ),
         ("class A:\n    @job.group()\n    @staticmethod\n    def g(spark, ctx): ...\n", "A.g"),
         (
-            "def timed(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n    return inner\n"
+            "def timed(f):\n    @functools.wraps(f)\n    def inner(*a, **k): return f(*a, **k)\n   "
+            " return inner\n"
             "@timed\n@job.group()\n@timed\ndef g(spark, ctx, day): ...\n",
             "g",
         ),
         (
-            "def sync(f):\n    @functools.wraps(f)\n    def inner(*a): return asyncio.run(f(*a))\n    return inner\n"
+            "def sync(f):\n    @functools.wraps(f)\n    def inner(*a): return asyncio.run(f(*a))\n "
+            "   return inner\n"
             "@job.group()\n@sync\nasync def g(spark, ctx): ...\n",
             "g",
         ),
@@ -160,7 +192,8 @@ def test_an_inherited_classmethod_is_called_with_the_class_that_the_job_named(
     load: Any, unstuck: Unstuck
 ) -> None:
     job = load(
-        "class A:\n    tag = 'a'\n    @classmethod\n    def g(cls, spark, ctx): ctx.result('tag', cls.tag)\n"
+        "class A:\n    tag = 'a'\n    @classmethod\n    def g(cls, spark, ctx): ctx.result('tag', "
+        "cls.tag)\n"
         "class B(A):\n    tag = 'b'\njob.group(spark=False)(B.g)\n"
     )
     assert unstuck.run(job).results == {"g": {"tag": "b"}}
@@ -189,7 +222,7 @@ def test_work_that_a_step_returns_and_did_not_run_is_refused(
     assert f"returned a {kind}, whose code has not run" in reason.text
 
 
-# -- programs ------------------------------------------------------------------------------------------------------
+# -- programs --------------------------------------------------------------------------------------
 
 SCRIPT = (
     "from unstuck import Job\njob = Job('a')\n\n@job.group()\ndef f(spark, ctx): ...\n\n"

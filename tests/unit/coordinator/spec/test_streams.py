@@ -1,4 +1,6 @@
-"""What a spec says of streams: who may read one, which outputs are written from one, and what is refused."""
+"""What a spec says of streams: who may read one, which outputs are written from one, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -210,9 +212,10 @@ def test_an_output_of_a_stream_is_appended_to_a_dataset_and_nothing_else(
 ) -> None:
     (line,) = told(text_of(outputs={"loads": output}))
     assert (
-        "groups[0].inputs.events: 'events' is a stream, and no output of the group is published by appending"
-        in line
-    )
+        "groups[0].inputs.events: 'events' is a stream, and no output of the group is published "
+        "by "
+        "appending"
+    ) in line
     assert "say outputs: {loads: {mode: append}}" in line
 
 

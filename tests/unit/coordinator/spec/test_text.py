@@ -1,4 +1,6 @@
-"""Reading the text of a spec: every value keeps its place, nothing is guessed, nothing small becomes large."""
+"""Reading the text of a spec: every value keeps its place, nothing is guessed, nothing small
+becomes large.
+"""
 
 from __future__ import annotations
 

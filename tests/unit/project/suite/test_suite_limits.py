@@ -1,4 +1,6 @@
-"""The suite itself: it ends whatever a test does, says which one it was, and leaves no process behind."""
+"""The suite itself: it ends whatever a test does, says which one it was, and leaves no process
+behind.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ class Suite:
         (self.folder / f"test_{name}.py").write_text(HEAD + text)
 
     def run(self, *options: str, **settings: float) -> int:
-        """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
+        """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its
+        exit code.
+        """
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
         pytest += [
             *("-p", "tests.support.suite.suite_limits"),
@@ -172,9 +176,14 @@ def test_after(fleet): ...
 # What pytest-timeout cannot interrupt.
 ENDS = {
     # A mutex that the thread itself holds, waited for with the lock of the interpreter.
-    "stuck in C code": "mutex = ctypes.create_string_buffer(64); [LIBC.pthread_mutex_lock(mutex) for _ in range(2)]",
+    "stuck in C code": (
+        "mutex = ctypes.create_string_buffer(64); [LIBC.pthread_mutex_lock(mutex) "
+        "for _ in range(2)]"
+    ),
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
-    "ignores its timeout": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(1000)",
+    "ignores its timeout": (
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(1000)"
+    ),
 }
 
 
@@ -209,7 +218,10 @@ def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(
 ) -> None:
     suite.file(
         "bad",
-        "@pytest.mark.timeout(10)\ndef test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n",
+        (
+            "@pytest.mark.timeout(10)\ndef test_bad(fleet):\n    os.kill(os.getpid(), "
+            "signal.SIGSTOP)\n"
+        ),
     )
     suite.file("good", "def test_good(): ...\n")
     assert suite.run(*TWO, timeout=1, grace_after_timeout=1, longest_silence=15) == 1

@@ -1,4 +1,6 @@
-"""Avro records become the rows that were written, or are told with their reason; fastavro writes them."""
+"""Avro records become the rows that were written, or are told with their reason; fastavro writes
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""CSV files against Python's own reader: whatever stands in a field, and wherever a block of the file ends."""
+"""CSV files against Python's own reader: whatever stands in a field, and wherever a block of the
+file ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A file that is not of the form the spec says is refused with its cure, also where other columns are allowed."""
+"""A file that is not of the form the spec says is refused with its cure, also where other columns
+are allowed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The value of a column in the name of a folder is the value of its rows, and never a silent null."""
+"""The value of a column in the name of a folder is the value of its rows, and never a silent
+null.
+"""
 
 from __future__ import annotations
 

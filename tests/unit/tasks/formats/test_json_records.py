@@ -1,4 +1,6 @@
-"""JSON records: one object is one row, a value fits its column without loss, and everything else is told."""
+"""JSON records: one object is one row, a value fits its column without loss, and everything else is
+told.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rows of many files: they are written in few parts, in one pass, and none of a file that is dropped."""
+"""Rows of many files: they are written in few parts, in one pass, and none of a file that is
+dropped.
+"""
 
 from __future__ import annotations
 

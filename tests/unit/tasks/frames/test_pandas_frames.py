@@ -1,4 +1,6 @@
-"""A pandas frame is stored whole: an index that is more than row numbers, and values of two kinds, are refused."""
+"""A pandas frame is stored whole: an index that is more than row numbers, and values of two kinds,
+are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rows of partitions that ``partitions:`` does not name: the error counts them, and names partitions and a row."""
+"""Rows of partitions that ``partitions:`` does not name: the error counts them, and names
+partitions and a row.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,9 @@ def refusal(folder: Path, *days: str) -> str:
 def test_all_files_of_a_partition_count(tmp_path: Path) -> None:
     said = refusal(tmp_path, "02", "04", "03", "02", "02")
     assert (
-        "8 of 10 rows of flights are of partitions that partitions: does not name: day=02 (6 rows), "
-        in said
-    )
+        "8 of 10 rows of flights are of partitions that partitions: does not name: day=02 (6 "
+        "rows), "
+    ) in said
     assert "day=03 (2 rows). The first one: day=02, n=0." in said
 
 
@@ -46,9 +48,9 @@ def test_of_many_partitions_the_first_ten_are_named_and_the_others_counted(tmp_p
     said = refusal(tmp_path, *days, *days)
     named = [f"day={day} (4 rows)" for day in range(18, 28)]
     assert (
-        f"52 of 52 rows of flights are of partitions that partitions: does not name: {', '.join(named)}, "
-        in said
-    )
+        "52 of 52 rows of flights are of partitions that partitions: does not name: "
+        f"{', '.join(named)}, "
+    ) in said
     assert "and 3 more. The first one: day=18, n=24." in said
 
 

@@ -1,4 +1,6 @@
-"""Which files of a folder count as staged output: its own data files, and not what a writer left beside them."""
+"""Which files of a folder count as staged output: its own data files, and not what a writer left
+beside them.
+"""
 
 from __future__ import annotations
 

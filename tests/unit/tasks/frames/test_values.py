@@ -1,4 +1,6 @@
-"""Values that a step hands out: what is taken, what is refused with its name, and what people are shown of the rest."""
+"""Values that a step hands out: what is taken, what is refused with its name, and what people are
+shown of the rest.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ class Rude:
     __str__ = __repr__
 
 
-# -- progress --------------------------------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_what_is_no_number_is_no_progress_is_said_once_and_fails_no_step(
     assert f"wants numbers and got {named}, which is not shown" in record.getMessage()
 
 
-# -- results ---------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 def test_numbers_of_numpy_are_results_as_pythons_are(ctx: StepContext, work: Work) -> None:
@@ -204,7 +206,7 @@ def test_an_output_wants_a_name_that_is_text(ctx: StepContext) -> None:
         ctx.output(5).write(None)  # type: ignore[arg-type]
 
 
-# -- errors and lines of the log -------------------------------------------------------------------------------
+# -- errors and lines of the log -------------------------------------------------------------------
 
 
 class Unspeakable(Exception):

@@ -75,7 +75,8 @@ def piped() -> Iterator[Log]:
     log.addHandler(handler)
     yield Log(log, handler, reading)
     os.close(reading)  # whoever is still writing is told so
-    # Its number may be given to another file as soon as it is closed, and must not be written to then.
+    # Its number may be given to another file as soon as it is closed, and must not be written to
+    # then.
     wait_until(lambda: not handler.waiting, 30, "all that was left to be given up")
     os.close(writing)
 

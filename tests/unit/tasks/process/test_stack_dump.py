@@ -25,7 +25,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no re
 
 @contextmanager
 def process(run: Callable[[StackDump], object]) -> Iterator[tuple[psutil.Process, StackDump]]:
-    """A process that does ``run`` and then waits; and the other end of its dump, once it has begun."""
+    """A process that does ``run`` and then waits; and the other end of its dump, once it has
+    begun.
+    """
     dump = StackDump.install()
     assert dump is not None
     begun, begins = os.pipe()

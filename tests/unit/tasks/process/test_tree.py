@@ -8,8 +8,8 @@ import sys
 
 from tests.support.paths import PYTHONPATH
 
-# A process of much memory takes a moment to give it back when it ends. Meanwhile it is no zombie, and has no command
-# line any more. One that is met too late is made again, with twice the memory.
+# A process of much memory takes a moment to give it back when it ends. Meanwhile it is no zombie,
+# and has no command line any more. One that is met too late is made again, with twice the memory.
 _MEETS_ONE_THAT_ENDS = """
 import mmap, os
 from pathlib import Path

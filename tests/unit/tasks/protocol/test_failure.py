@@ -139,7 +139,9 @@ def test_of_an_error_that_we_raised_in_a_call_of_the_user_our_own_causes_are_lef
     "said", ["no such column", "no such column\n'Project ['a]\n+- Relation [b]"]
 )
 def test_an_error_that_repeats_its_cause_is_in_the_log_once(said: str) -> None:
-    """The plan of a wrong query stood in the log twice: from Spark, and from the error of ours that it caused."""
+    """The plan of a wrong query stood in the log twice: from Spark, and from the error of ours that
+    it caused.
+    """
     ours = SqlInvalid(f"the query is wrong: {said}")
     ours.__cause__ = raised("/lib/pyspark/session.py", error=ValueError(f"{said}\n"))
     whole = describe_in_time(raised(OURS, error=ours)).whole
@@ -189,7 +191,8 @@ def about_sql() -> SqlInvalid:
         ),
         (TypeError(OfSpark()), True, ("TypeError", "Exception", "BaseException")),
         (OfSpark(), True, (*SPARKS, "Exception", "BaseException")),
-        # What fails at once by default is named by its own kind alone: `Exception` does not speak for it.
+        # What fails at once by default is named by its own kind alone: `Exception` does not speak
+        # for it.
         (TypeError("f() missing 1 required positional argument: 'day'"), False, ("TypeError",)),
         (NameError("x"), False, ("NameError",)),
         (UnboundLocalError("x"), False, ("UnboundLocalError", "NameError")),

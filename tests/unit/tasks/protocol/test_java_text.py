@@ -1,4 +1,6 @@
-"""An error of the JVM in one sentence: the place and the cause stand there, not the call through py4j alone."""
+"""An error of the JVM in one sentence: the place and the cause stand there, not the call through
+py4j alone.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,14 @@ Caused by: java.io.EOFException: Unexpected end of input stream
 def test_each_cause_is_told_once_in_one_line_with_its_place() -> None:
     assert told_by_java(WRITE) == (
         "[TASK_WRITE_FAILED] Task failed while writing rows to "
-        "file:/w/out. [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/in/a.csv. "
-        "IllegalArgumentException: CSV header does not conform to the schema. Header: amount, id Schema: id, amount"
+        "file:/w/out. [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
+        "file:/in/a.csv. IllegalArgumentException: CSV header does not conform to the schema. "
+        "Header: amount, id Schema: id, amount"
     )
     assert told_by_java(STAGE) == (
         "Job aborted due to stage failure: Task 0 in stage 7.0 "
-        "failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID 7) (h executor driver): "
-        "EOFException: Unexpected end of input stream"
+        "failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID 7) (h executor "
+        "driver): EOFException: Unexpected end of input stream"
     )
 
 

@@ -1,4 +1,6 @@
-"""The loader of Lua scripts: names in a script are the names in its header, and Python passes each of them."""
+"""The loader of Lua scripts: names in a script are the names in its header, and Python passes each
+of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The registry of processes: each comes back as it described itself, and none can be hurt by what others wrote."""
+"""The registry of processes: each comes back as it described itself, and none can be hurt by what
+others wrote.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""References to secrets, and the same secrets taken out of text in every form in which programs write it."""
+"""References to secrets, and the same secrets taken out of text in every form in which programs
+write it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def secrets_of(*values: str) -> Secrets:
     return secrets
 
 
-# -- references ------------------------------------------------------------------------------------------------
+# -- references ------------------------------------------------------------------------------------
 
 
 def test_references_are_resolved_at_any_depth_and_secrets_are_cleaned_out_again() -> None:
@@ -163,7 +165,7 @@ def test_references_and_plain_text_are_not_wrong(text: str) -> None:
     assert reference_in(text, wrong=True) is None
 
 
-# -- cleaning --------------------------------------------------------------------------------------------------
+# -- cleaning --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -239,7 +241,7 @@ def test_a_long_value_is_taken_out_whole() -> None:
     )
 
 
-# -- streams ---------------------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(30))

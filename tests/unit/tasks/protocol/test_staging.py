@@ -16,7 +16,9 @@ SUCCEEDED = json.dumps({"state": "SUCCEEDED", "staging": FOLDER})
 
 
 def retried(client: redis.Redis, record: str, *, is_open: bool) -> Staging:
-    """``first`` was retried as ``second``, and that as ``third``, whose one group has this record."""
+    """``first`` was retried as ``second``, and that as ``third``, whose one group has this
+    record.
+    """
     client.hset(KEYS.retries, mapping={"second": "first", "third": "second"})
     client.hset(KEYS.of("third").groups, "load", record)
     client.hset(KEYS.of("first").job, "status", "FAILED")

@@ -87,7 +87,7 @@ def test_the_pieces_of_a_runner_import_no_spark_before_a_group_asks() -> None:
     assert not imported_by("unstuck.tasks.runner.take") & {"pyspark", "pyarrow", "pandas"}
 
 
-# -- calls -----------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 def plain(spark: Any, ctx: Any, a: int, b: int = 2) -> None: ...
@@ -149,7 +149,7 @@ def test_allowed_modules_hold_what_is_below_them() -> None:
     assert find("os.path:join", ["os"]) is os.path.join
 
 
-# -- failures --------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def test_failures_say_code_sentence_and_whether_a_retry_may_help() -> None:
@@ -166,7 +166,7 @@ def test_what_is_cut_keeps_its_beginning_and_its_end() -> None:
     assert (cut[:5], cut[-3:], len(cut) <= 100) == ("begin", "end", True)
 
 
-# -- outputs ---------------------------------------------------------------------------------------------------
+# -- outputs ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_a_step_gets_results_of_its_own_that_it_may_change(tmp_path: Path) -> No
         ctx.results("b")
 
 
-# -- Spark's small rules ---------------------------------------------------------------------------------------
+# -- Spark's small rules ---------------------------------------------------------------------------
 
 
 def test_the_cores_of_a_machine_are_shared_by_its_runners() -> None:
@@ -332,7 +332,7 @@ def test_uris_are_spelled_as_hadoop_does() -> None:
     assert (hadoop_uri("s3://b/k"), hadoop_uri("/w/x")) == ("s3a://b/k", "/w/x")
 
 
-# -- processes -------------------------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 _FAMILY = """
 import subprocess, sys, time
@@ -441,7 +441,7 @@ def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-# -- the log ---------------------------------------------------------------------------------------------------
+# -- the log ---------------------------------------------------------------------------------------
 
 
 def test_the_log_is_bounded_and_says_so(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,7 +500,7 @@ def test_a_log_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
         log.logger.info("unheard")
 
 
-# -- results ---------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 def context(tmp_path: Path) -> tuple[Work, StepContext]:
@@ -541,7 +541,9 @@ def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they
 def test_a_lost_connection_is_heard_like_an_instruction(
     client: redis.Redis, redis_server: RedisServer
 ) -> None:
-    """Redis may have been rolled back to before the claim: whoever holds the attempt should be the first to say so."""
+    """Redis may have been rolled back to before the claim: whoever holds the attempt should be the
+    first to say so.
+    """
     with connect(redis_server.url) as mine:
         channel = CancelChannel(mine, Keys())
         channel.follow("job")

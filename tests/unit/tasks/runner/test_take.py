@@ -1,4 +1,6 @@
-"""A runner takes what its own outcome sets free, without another wake-up, and does early only what is needed."""
+"""A runner takes what its own outcome sets free, without another wake-up, and does early only what
+is needed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ runner.lease.take = noted
 def test_a_runner_that_lingers_hears_the_bell_and_takes_what_its_own_outcome_set_free(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """Nobody sends a wake-up here: ``a`` is taken, and ``b`` is offered only when the runner waits already."""
+    """Nobody sends a wake-up here: ``a`` is taken, and ``b`` is offered only when the runner waits
+    already.
+    """
     steps = [{"python": "fleet_steps:my_pid"}]
     job = coordinator.submit(group("a", steps=steps), group("b", "a", steps=steps))
     coordinator.read()

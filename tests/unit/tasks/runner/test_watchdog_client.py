@@ -1,4 +1,6 @@
-"""A watchdog client with a real watchdog: what a step may do to it, and what becomes of the runner."""
+"""A watchdog client with a real watchdog: what a step may do to it, and what becomes of the
+runner.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.support.servers import RedisServer, wait_until
 
 pytestmark = pytest.mark.variant
 
-# Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.
+# Does what it is told, line by line, and says what came of it; as a runner does with the steps of
+# its attempts.
 _RUNNER = """
 import errno, logging, os, resource, signal, subprocess, sys, threading, time
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
@@ -68,7 +71,9 @@ class Runner:
         self.watchdog = psutil.Process(int(self._out.readline()))
 
     def do(self, line: str) -> str:
-        """Tell it to do ``line``; answers what it prints, to ``done``, or less if it ends before."""
+        """Tell it to do ``line``; answers what it prints, to ``done``, or less if it ends
+        before.
+        """
         self._in.write(line + "\n")
         self._in.flush()
         said = []
@@ -163,7 +168,8 @@ def test_a_runner_that_can_have_no_watchdog_ends_with_all_that_it_started_and_sa
     wait_until(lambda: fleet.gone(runner.watchdog.pid), 5, "the watchdog to be gone")
 
 
-HANG_THE_LOG = "logging.getLogger().addHandler(Hung())"  # as that of an attempt, on a mount whose server is gone
+# As that of an attempt, on a mount whose server is gone.
+HANG_THE_LOG = "logging.getLogger().addHandler(Hung())"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -198,7 +204,10 @@ def test_a_runner_that_can_have_no_watchdog_ends_although_the_log_hangs(runner: 
 
 
 def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runner: Runner) -> None:
-    """As that of a new one may have, when the step has a thousand files open. select() refuses it."""
+    """As that of a new one may have, when the step has a thousand files open.
+
+    select() refuses it.
+    """
     runner.do("hoarded = hoard(4096)")
     runner.do("client = WatchdogClient(hello, lambda *_: None, max_stopped=0.5)")
     stopped = int(runner.do("print(client.watchdog_pid)"))

@@ -92,7 +92,10 @@ def test_a_marker_that_is_not_whole_is_found_too() -> None:
             {"a", "b"},
         ),
         (
-            "SELECT * FROM parquet.`/x` JOIN global_temp.v JOIN c.d.t JOIN IDENTIFIER(:name) JOIN STREAM s",
+            (
+                "SELECT * FROM parquet.`/x` JOIN global_temp.v JOIN c.d.t JOIN IDENTIFIER(:name) "
+                "JOIN STREAM s"
+            ),
             set(),
         ),
     ],
@@ -204,7 +207,9 @@ def test_a_query_is_told_from_what_writes_its_rows_itself(sql: str, rows: bool) 
     ],
 )
 def test_a_long_text_is_read_once_whatever_it_holds(piece: str) -> None:
-    """To go back in such a text takes minutes for some pieces and hours for others, beyond the limit of the test."""
+    """To go back in such a text takes minutes for some pieces and hours for others, beyond the
+    limit of the test.
+    """
     sql = f"SELECT 1 {piece * (100_000 // len(piece))}"
     assert several_statements(sql) is False
     assert not_closed(sql) is None or piece in ("/* ", "''\\'", "r'", "$a$", '"', "`", "'")

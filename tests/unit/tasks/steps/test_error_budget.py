@@ -1,4 +1,6 @@
-"""The error budget: whose rejected rows count together with those of a run, and when they are too many."""
+"""The error budget: whose rejected rows count together with those of a run, and when they are too
+many.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +81,9 @@ def test_the_failure_tells_both_shares_and_the_rules() -> None:
     with pytest.raises(TooManyRejectedRows) as failed:
         check_budget("loads", made(88, ok=12), made(12), quality, [run(899, 1)], NOW)
     assert str(failed.value) == (
-        "13 of 1,000 rows of loads were rejected in 2 runs, this one included (1.30%; max_rejected_ratio: 0.01, over: "
-        "20 runs). This run has 12 of 100, by rule: ok 12. Mend what makes the rows, or the rules"
+        "13 of 1,000 rows of loads were rejected in 2 runs, this one included (1.30%; "
+        "max_rejected_ratio: 0.01, over: 20 runs). This run has 12 of 100, by rule: ok 12. Mend "
+        "what makes the rows, or the rules"
     )
 
 

@@ -1,4 +1,6 @@
-"""What a step reads of its parameters is noted, and what cannot be followed counts as a look at all of them."""
+"""What a step reads of its parameters is noted, and what cannot be followed counts as a look at all
+of them.
+"""
 
 from __future__ import annotations
 

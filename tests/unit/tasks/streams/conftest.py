@@ -12,7 +12,9 @@ import pytest
 
 @pytest.fixture
 def guest() -> Iterator[Path]:
-    """A folder in which this process has the rights of an ordinary account, also if root runs the tests."""
+    """A folder in which this process has the rights of an ordinary account, also if root runs the
+    tests.
+    """
     root = os.geteuid() == 0
     with TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)

@@ -1,4 +1,6 @@
-"""A step may read and write in threads of its own: the stream is looked up once, and one output holds its position."""
+"""A step may read and write in threads of its own: the stream is looked up once, and one output
+holds its position.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def test_a_heartbeat_for_monitors_that_cannot_be_sent_does_not_hold_up_its_proce
 def test_what_kombu_reads_without_an_end_is_read_only_where_there_is_something_and_not_for_ever(
     app: Any, client: redis.Redis, redis_server: RedisServer
 ) -> None:
-    """It reads its pub/sub connection when the event loop has news of its number, which may be another's by then."""
+    """It reads its pub/sub connection when the event loop has news of its number, which may be
+    another's by then.
+    """
     proxy = Proxy(redis_server.port)
     with _connection(app, proxy.url) as connection:
         channel = connection.default_channel

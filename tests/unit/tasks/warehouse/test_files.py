@@ -158,7 +158,8 @@ def test_what_removes_follows_no_link_out_of_the_warehouse(tmp_path: Path) -> No
             OSError, match=r"s/away/file is not removed: .*/precious, where it really is"
         ):
             remove("s/away/file")
-    # And the link itself goes alone, as does a folder with a link in it; what is the warehouse's own goes as ever
+    # And the link itself goes alone, as does a folder with a link in it; what is the warehouse's
+    # own goes as ever
     (tmp_path / "real/s/job/away").symlink_to(tmp_path / "precious")
     files.remove_tree("s/away")
     files.remove_tree("s/job")

@@ -1,4 +1,6 @@
-"""A warehouse on S3, against a server of the tests: one winner, and errors that say what is wrong and no secret."""
+"""A warehouse on S3, against a server of the tests: one winner, and errors that say what is wrong
+and no secret.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_the_server_refuses_a_second_conditional_write(bucket: str) -> None:
 def test_an_id_and_an_entry_of_which_the_reply_was_lost_are_found_to_be_ones_own(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library sends a request again whose reply was lost, and then hears that the object stands."""
+    """The library sends a request again whose reply was lost, and then hears that the object
+    stands.
+    """
     create = Files.create
 
     def reply_lost(files: Files, path: str, data: bytes) -> bool:

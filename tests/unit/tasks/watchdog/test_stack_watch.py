@@ -29,7 +29,9 @@ def own(line: int) -> RawFrame:
 
 
 def shown(*frames: RawFrame, packages: tuple[str, ...] = ()) -> list[tuple[RawFrame, int]]:
-    """The frames that are shown of a stack, which is given outermost first, and how many are left out before each."""
+    """The frames that are shown of a stack, which is given outermost first, and how many are left
+    out before each.
+    """
     return [(frame, len(skipped)) for frame, skipped in chosen(frames[::-1], packages)]
 
 

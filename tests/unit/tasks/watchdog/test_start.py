@@ -1,4 +1,6 @@
-"""How the process of a watchdog is started: what a fork keeps of its runner, and when it is none."""
+"""How the process of a watchdog is started: what a fork keeps of its runner, and when it is
+none.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,9 @@ def test_a_forked_watchdog_is_found_and_shown_as_a_watchdog(runner: Runner) -> N
 
 
 def test_a_forked_watchdog_keeps_no_descriptor_of_its_runner(runner: Runner) -> None:
-    """billiard knows the death of a child by the end of a pipe, which the child's own children must not hold open."""
+    """billiard knows the death of a child by the end of a pipe, which the child's own children must
+    not hold open.
+    """
     runner.do("os.close(write); print(os.read(read, 1), flush=True)")
     assert runner.said() == "b''"
     wait_until(lambda: watches(runner.watchdog), 10, "it to watch")

@@ -1,4 +1,6 @@
-"""Idle slots: a worker has a runner to spare if one of its children says so, whatever Celery believes."""
+"""Idle slots: a worker has a runner to spare if one of its children says so, whatever Celery
+believes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_a_child_that_starts_up_or_works_is_not_free_and_one_that_waits_is(
 def test_a_child_that_waits_and_is_stopped_is_not_free(
     slots: IdleSlots, child: psutil.Process
 ) -> None:
-    """Celery has given it a job that it does not read; the others may be in the middle of theirs."""
+    """Celery has given it a job that it does not read; the others may be in the middle of
+    theirs.
+    """
     slots.idle(0, child.pid)
     child.suspend()
     wait_until(lambda: child.status() == psutil.STATUS_STOPPED)
@@ -55,7 +59,9 @@ def test_a_slot_counts_only_while_its_child_lives(slots: IdleSlots, child: psuti
 def test_a_worker_without_a_child_that_lives_is_free(
     slots: IdleSlots, child: psutil.Process
 ) -> None:
-    """It may be one whose main process hangs, and whose runner has died since: no work can be lost with it."""
+    """It may be one whose main process hangs, and whose runner has died since: no work can be lost
+    with it.
+    """
     slots.busy(0)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # nobody takes leave of it: a zombie

@@ -50,7 +50,8 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
             wait_until(listens, 20, "Redis to know of somebody who listens to events")
             with fleet.worker(redis_server.url, tmp_path) as worker:
                 run("first")
-                # Else its runner, which lingers, takes the second one as well, for the same wake-up.
+                # Else its runner, which lingers, takes the second one as well, for the same
+                # wake-up.
                 wait_until(
                     lambda: "] succeeded in " in worker.text(), 60, "the first wake-up to be over"
                 )

@@ -1,4 +1,6 @@
-"""The screens of one job: the sentences of `unstuck why`, forks folded, logs by their end, and odd cases as text."""
+"""The screens of one job: the sentences of `unstuck why`, forks folded, logs by their end, and odd
+cases as text.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,12 @@ def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(
     write_log(
         hand,
         token,
-        b"\x1b[31mred\x1b[0m <i>\n\xff\xfe broken\n2026-11-27T21:30:00.250Z INFO step: one\nhalf a l",
+        (
+            b"\x1b[31mred\x1b[0m <i>\n\xff\xfe broken\n2026-11-27T21:30:00.250Z INFO step: "
+            b"one\nhalf "
+            b"a "
+            b"l"
+        ),
     )
     answer = browser.get(f"/jobs/{job}/groups/a")
     assert (

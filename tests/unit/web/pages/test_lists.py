@@ -1,4 +1,6 @@
-"""The screens of schedules, datasets and the fleet: bounded, in order, and standing whatever is away or damaged."""
+"""The screens of schedules, datasets and the fleet: bounded, in order, and standing whatever is
+away or damaged.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def links(text: str, inside: str) -> list[str]:
     ]
 
 
-# -- schedules ------------------------------------------------------------------------------------------------
+# -- schedules -------------------------------------------------------------------------------------
 
 
 def test_schedules_that_are_not_well_come_first_and_those_that_have_ended_last(
@@ -141,7 +143,7 @@ def test_a_schedule_that_is_damaged_or_was_removed_meanwhile_says_so_and_hides_n
     assert "ann removed schedule gone at" in gone.text
 
 
-# -- datasets -------------------------------------------------------------------------------------------------
+# -- datasets --------------------------------------------------------------------------------------
 
 
 def publish(hand: ByHand, *names: str, inputs: dict[str, list[int]] | None = None) -> int:
@@ -253,7 +255,7 @@ def test_a_warehouse_that_is_not_there_yet_is_told_from_an_empty_one(
     assert "Nothing is published in" in browser.get("/datasets").text
 
 
-# -- the fleet ------------------------------------------------------------------------------------------------
+# -- the fleet -------------------------------------------------------------------------------------
 
 
 def test_an_empty_fleet_says_what_to_start(browser: TestClient) -> None:

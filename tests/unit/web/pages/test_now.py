@@ -1,4 +1,6 @@
-"""The screen Now: what is not well comes first, each with its sentence, however many jobs there are."""
+"""The screen Now: what is not well comes first, each with its sentence, however many jobs there
+are.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,9 @@ def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_f
 def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_has_ended_well(
     browser: TestClient, hand: ByHand, client: redis.Redis
 ) -> None:
-    """Given a deadline that has passed since it is expected, and a schedule that took over a late name."""
+    """Given a deadline that has passed since it is expected, and a schedule that took over a late
+    name.
+    """
     store, long_ago = ExpectedJobsStore(client, Keys()), hand.client.fleet().at - 3 * 86400
     for name in ("export", "taken_over"):
         store.note(name, "", Expected(since=long_ago).to_json(), ())

@@ -20,7 +20,8 @@ from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 S = GroupState
 
 
-# ---- the spec ------------------------------------------------------------------------------------------------
+# ---- the spec
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,8 @@ def test_timeouts_change_nothing_of_what_a_standing_marker_is_known_by() -> None
     assert fingerprint(None, None) == fingerprint(60.0, 5.0)
 
 
-# ---- queue_timeout -------------------------------------------------------------------------------------------
+# ---- queue_timeout
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_group_that_nobody_claims_in_time_fails_for_good_and_says_what_to_do() -> None:

@@ -1,4 +1,6 @@
-"""Random histories of the outbox on a real store: senders die and freeze, replies are lost, targets fail, time goes."""
+"""Random histories of the outbox on a real store: senders die and freeze, replies are lost, targets
+fail, time goes.
+"""
 
 from __future__ import annotations
 

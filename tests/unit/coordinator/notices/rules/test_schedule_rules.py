@@ -1,4 +1,6 @@
-"""Of which changes of a schedule somebody is told: each problem once, and its end; ``late`` whatever holds it up."""
+"""Of which changes of a schedule somebody is told: each problem once, and its end; ``late``
+whatever holds it up.
+"""
 
 from __future__ import annotations
 
@@ -408,8 +410,8 @@ def test_late_is_told_once_a_night_when_no_run_has_ended_well_by_its_time() -> N
     play.at(berlin("2026-11-22T06:30") - T0)
     assert play.told == ["late"], "its run hangs"
     assert play.notices[0].text.startswith(
-        "no run has ended well by 06:00 of 2026-11-22 (Europe/Berlin); the last that did was that of "
-        "2026-11-21T01:30:00Z; job s@2026-11-22T01:30:00Z goes on"
+        "no run has ended well by 06:00 of 2026-11-22 (Europe/Berlin); the last that did was that "
+        "of 2026-11-21T01:30:00Z; job s@2026-11-22T01:30:00Z goes on"
     )
     play.ends(Status.FINISHED, berlin("2026-11-22T07:10") - T0)
     assert play.told == ["late", "recovered"]

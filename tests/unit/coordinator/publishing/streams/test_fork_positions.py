@@ -1,4 +1,6 @@
-"""The members of a fork have read a stream together: one position follows from theirs, or nothing is published."""
+"""The members of a fork have read a stream together: one position follows from theirs, or nothing
+is published.
+"""
 
 from __future__ import annotations
 

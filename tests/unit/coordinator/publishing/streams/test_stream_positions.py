@@ -1,4 +1,6 @@
-"""Streams: who may go on with one when it publishes, what each entry keeps of it, and what a vacuum takes."""
+"""Streams: who may go on with one when it publishes, what each entry keeps of it, and what a vacuum
+takes.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,9 @@ class Loads:
         nothing_new: bool = False,
         position: Checkpoint | None = None,
     ) -> PublishResult:
-        """Publish three rows; ``after``: whose checkpoint they go on from, None: they come from no stream."""
+        """Publish three rows; ``after``: whose checkpoint they go on from, None: they come from no
+        stream.
+        """
         staging = f"_staging/{job}/load/1-n-c"
         path = f"{staging}/loads/part-0.parquet"
         made = StagedOutput([DataFile(path, 3, write(path))], 3, FLIGHTS)

@@ -1,4 +1,6 @@
-"""What only the whole spec can show to be wrong: graph, joins, forks, outputs, parameters, bounds."""
+"""What only the whole spec can show to be wrong: graph, joins, forks, outputs, parameters,
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ from unstuck.tasks.spec.sql_tokens import several_statements
         ),
         (
             A + "  - name: b\n",
-            "s.yaml:4:5: groups[1]: group 'b' has neither steps: nor needs:, so there is nothing to do",
+            (
+                "s.yaml:4:5: groups[1]: group 'b' has neither steps: nor needs:, so there is "
+                "nothing to do"
+            ),
         ),
         (
             "  - {name: a, needs: [c]}\n  - {name: b, needs: [a]}\n  - {name: c, needs: [b]}\n",
@@ -59,21 +64,30 @@ from unstuck.tasks.spec.sql_tokens import several_statements
         ),
         (
             A + "  - {name: b, needs: [a], join: {rule: all_done, count: 2}}\n",
-            "s.yaml:4:33: groups[1].join: count: has no meaning for all_done; it belongs to at_least",
+            (
+                "s.yaml:4:33: groups[1].join: count: has no meaning for all_done; it belongs to "
+                "at_least"
+            ),
         ),
         (
             "  - {name: a, join: any_succeeded, steps: [{python: 'm:f'}]}\n",
-            "s.yaml:3:21: groups[0].join: join: any_succeeded on a group without needs: there is nothing to join",
+            (
+                "s.yaml:3:21: groups[0].join: join: any_succeeded on a group without needs: there "
+                "is nothing to join"
+            ),
         ),
         (
-            "  - {name: a, steps: [{sql: x, output: o}]}\n  - {name: b, steps: [{sql: x, output: o}]}\n",
-            "s.yaml:4:40: groups[1].steps[0].output: output 'o' is made by groups[0].steps[0] too; an output has one"
-            " maker, give one another name",
+            (
+                "  - {name: a, steps: [{sql: x, output: o}]}\n  - {name: b, steps: [{sql: x, "
+                "output: o}]}\n"
+            ),
+            "s.yaml:4:40: groups[1].steps[0].output: output 'o' is made by groups[0].steps[0] too; "
+            "an output has one maker, give one another name",
         ),
         (
             "  - {name: a, steps: [{sql: x, output: o}, {sql: x, output: O}]}\n",
-            "s.yaml:3:61: groups[0].steps[1].output: output 'O' (or 'o': case does not count) is made by"
-            " groups[0].steps[0] too; an output has one maker, give one another name",
+            "s.yaml:3:61: groups[0].steps[1].output: output 'O' (or 'o': case does not count) is "
+            "made by groups[0].steps[0] too; an output has one maker, give one another name",
         ),
         (
             "  - {name: a, for_each: {m: [1]}, params: {m: 2}, steps: [{python: 'm:f'}]}\n",
@@ -81,7 +95,11 @@ from unstuck.tasks.spec.sql_tokens import several_statements
         ),
         (
             "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', params: {m: 2}}]}\n",
-            "s.yaml:3:68: groups[0].steps[0].params.m: 'm' is the fork's parameter already; remove it here",
+            (
+                "s.yaml:3:68: groups[0].steps[0].params.m: 'm' is the fork's parameter already; "
+                "remove "
+                "it here"
+            ),
         ),
     ],
 )
@@ -100,7 +118,10 @@ def test_a_slip_in_one_field_hides_neither_cycles_nor_unknown_needs_nor_double_n
         "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → c → b → a",
         "s.yaml:3:27: groups[0].tiemout: unknown field 'tiemout'; did you mean 'timeout'?",
         "s.yaml:4:26: groups[1].needs[1]: unknown group 'zebra'; groups: a, b, c",
-        "s.yaml:5:44: groups[2].steps[0].python: expected module:function, such as examples.flights:clean, not 'm'",
+        (
+            "s.yaml:5:44: groups[2].steps[0].python: expected module:function, such as "
+            "examples.flights:clean, not 'm'"
+        ),
         "s.yaml:6:12: groups[3].name: two groups are named 'b', this one and groups[1]",
     ]
 
@@ -146,7 +167,10 @@ def test_a_long_cycle_and_a_long_chain_are_no_trouble() -> None:
         chain = "".join(f"  - {{name: g{i}, needs: [g{i - 1}]}}\n" for i in range(1, 3000))
         return (
             HEAD
-            + f"  - {{name: g0, steps: [{{python: 'm:f'}}], needs: [{f'g{first}' if first else ''}]}}\n"
+            + (
+                "  - {name: g0, steps: [{python: 'm:f'}], needs: "
+                f"[{f'g{first}' if first else ''}]}}\n"
+            )
             + chain
         )
 
@@ -161,7 +185,10 @@ PYTHON_MAKER = "  - {name: a, steps: [{python: 'm:f', output: o}]}\n"
 
 
 def forked(source: str, needs: str = "a") -> str:
-    return f"  - {{name: b, needs: [{needs}], for_each: {{m: {{from: {source}}}}}, steps: [{{python: 'm:f'}}]}}\n"
+    return (
+        f"  - {{name: b, needs: [{needs}], for_each: {{m: {{from: {source}}}}}, steps: "
+        "[{python: 'm:f'}]}\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +260,10 @@ def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
     [
         (
             date(2013, 1, 1),
-            "params.p: expected text, a number, true, false, null, a list or a mapping, not a Python date",
+            (
+                "params.p: expected text, a number, true, false, null, a list or a mapping, not a "
+                "Python date"
+            ),
         ),
         ({"a": [1, {2}]}, "params.p.a[1]: expected text"),
         (float("nan"), "params.p: nan is no number that JSON can hold"),
@@ -293,37 +323,41 @@ def test_a_job_has_bounds() -> None:
         ),
         (
             "name: j\nparams: {deep: [1, {key: 'x ${env:} y'}]}\ngroups:\n" + A,
-            "s.yaml:2:26: params.deep[1].key: expected a reference such as ${env:NAME} or ${secret:NAME},"
-            " not '${env:}'; where the text itself is meant, write $${ for ${",
+            "s.yaml:2:26: params.deep[1].key: expected a reference such as ${env:NAME} or "
+            "${secret:NAME}, not '${env:}'; where the text itself is meant, write $${ for ${",
         ),
         (
             HEAD + "  - {name: a, steps: [{python: 'm:f', params: {key: '${vault:x}'}}]}\n",
-            "s.yaml:3:53: groups[0].steps[0].params.key: expected a reference such as ${env:NAME} or ${secret:NAME},"
-            " not '${vault:x}'; where the text itself is meant, write $${ for ${",
+            "s.yaml:3:53: groups[0].steps[0].params.key: expected a reference such as ${env:NAME} "
+            "or ${secret:NAME}, not '${vault:x}'; where the text itself is meant, write $${ for ${",
         ),
         (
             HEAD + "  - {name: a, conf: {spark.x: '${env:}'}, steps: [{python: 'm:f'}]}\n",
-            's.yaml:3:31: groups[0].conf["spark.x"]: expected a reference such as ${env:NAME} or ${secret:NAME}, not'
+            's.yaml:3:31: groups[0].conf["spark.x"]: expected a reference such as ${env:NAME} or '
+            "${secret:NAME}, not"
             " '${env:}'; where the text itself is meant, write $${ for ${",
         ),
         (
             "name: j\nparams: {maps: {'${env:A}': 1}}\ngroups:\n" + A,
-            "s.yaml:2:17: params.maps[\"${env:A}\"]: '${env:A}': a reference is resolved in a value, and not in a key",
+            (
+                "s.yaml:2:17: params.maps[\"${env:A}\"]: '${env:A}': a reference is resolved in a "
+                "value, and not in a key"
+            ),
         ),
         (
             HEAD + "  - {name: a, for_each: {m: [x, '${env:A}']}, steps: [{python: 'm:f'}]}\n",
-            "s.yaml:3:33: groups[0].for_each.m[1]: '${env:A}': the values of a fork are stored and shown, so no"
-            " reference is resolved in them; put it under params:",
+            "s.yaml:3:33: groups[0].for_each.m[1]: '${env:A}': the values of a fork are stored and "
+            "shown, so no reference is resolved in them; put it under params:",
         ),
         (
             HEAD + "  - {name: a, steps: [{sql: 'SELECT 1 AS x$${env:A}', output: o}]}\n",
-            "s.yaml:3:29: groups[0].steps[0].sql: '${env:A}': no reference is resolved here; put it under"
-            " params:, and write :name for the parameter",
+            "s.yaml:3:29: groups[0].steps[0].sql: '${env:A}': no reference is resolved here; put "
+            "it under params:, and write :name for the parameter",
         ),
         (
             HEAD + "  - {name: a, steps: [{sql: 'SELECT 1 -- ${secret:A}', output: o}]}\n",
-            "s.yaml:3:29: groups[0].steps[0].sql: '${secret:A}': no reference is resolved here; put it under"
-            " params:, and write :name for the parameter",
+            "s.yaml:3:29: groups[0].steps[0].sql: '${secret:A}': no reference is resolved here; "
+            "put it under params:, and write :name for the parameter",
         ),
         (
             "name: j\noutputs: {o: {format: delta, path: 's3://${env:B}/t'}}\ngroups:\n" + A,
@@ -336,8 +370,9 @@ def test_a_job_has_bounds() -> None:
         (
             "name: j\nparams: {stage: '${env:B}'}\ngroups:\n"
             "  - {name: a, when: 'params.stage == \"prod\"', steps: [{python: 'm:f'}]}\n",
-            "s.yaml:4:21: groups[0].when: at character 1: 'stage' holds '${env:B}', which only a worker can resolve,"
-            " and a condition is judged elsewhere; record the value by ctx.result in a group before, and ask for that",
+            "s.yaml:4:21: groups[0].when: at character 1: 'stage' holds '${env:B}', which only a "
+            "worker can resolve, and a condition is judged elsewhere; record the value by "
+            "ctx.result in a group before, and ask for that",
         ),
     ],
 )
@@ -518,7 +553,10 @@ def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) ->
 def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(
     sql: str, tmp_path: Path
 ) -> None:
-    says = r": CREATE answers with no rows, so output: o would get none; write its query alone \(SELECT …\)"
+    says = (
+        r": CREATE answers with no rows, so output: o would get none; write its query alone "
+        r"\(SELECT …\)"
+    )
     with pytest.raises(SpecError, match=r"steps\[0\]\.sql" + says):
         JobSpec.model_validate(
             minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}])
@@ -596,7 +634,9 @@ def test_what_is_not_closed_in_a_statement_is_refused_with_its_place(
 
 
 def reading(sql: str, **more: Any) -> JobSpec:
-    """A job whose group ``b`` runs ``sql`` as its last step, beside a group that makes ``orders``."""
+    """A job whose group ``b`` runs ``sql`` as its last step, beside a group that makes
+    ``orders``.
+    """
     makes = {"name": "load", "steps": [{"sql": "SELECT 1 AS id", "output": "orders"}]}
     steps = [*more.pop("before", ()), {"sql": sql, "output": "big"}]
     return JobSpec.model_validate(minimal(groups=[makes, {"name": "b", "steps": steps, **more}]))

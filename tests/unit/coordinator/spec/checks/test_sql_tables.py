@@ -1,4 +1,6 @@
-"""Names of tables in SQL that nothing provides: refused before the run, and only where no run could read them."""
+"""Names of tables in SQL that nothing provides: refused before the run, and only where no run could
+read them.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ def refusal(
 
 def test_a_misspelled_table_is_refused_with_the_nearest_name() -> None:
     assert refusal(report("SELECT * FROM orders JOIN Oders USING (id)")) == (
-        "groups[1].steps[0].sql: group report cannot read a table oders: no group that it needs makes one, "
-        "and none of its inputs has this name; did you mean 'orders'?"
+        "groups[1].steps[0].sql: group report cannot read a table oders: no group that it needs "
+        "makes one, and none of its inputs has this name; did you mean 'orders'?"
     )
 
 
@@ -61,7 +63,10 @@ def test_a_name_like_no_other_lists_what_the_group_reads() -> None:
         ("customers", "; it is a published dataset: add inputs: {customers: customers}"),
         (
             "custmers",
-            "; did you mean the published dataset 'customers'? Then add inputs: {customers: customers}",
+            (
+                "; did you mean the published dataset 'customers'? Then add inputs: {customers: "
+                "customers}"
+            ),
         ),
         ("total", "; did you mean 'totals', an output of group report? Then add needs: [report]"),
     ],

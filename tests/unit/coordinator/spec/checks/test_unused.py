@@ -67,7 +67,10 @@ def test_a_runner_is_told_what_has_no_effect_unless_its_own_python_takes_it() ->
 
 
 def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
-    text = "SELECT :dya, :day, v:field, v :path, :results.g0.n, ':text', x::int, :`odd` FROM t WHERE a IN (:of_step)"
+    text = (
+        "SELECT :dya, :day, v:field, v :path, :results.g0.n, ':text', x::int, :`odd` FROM t "
+        "WHERE a IN (:of_step)"
+    )
     step = {"sql": text, "output": "o", "params": {"of_step": 1}}
     spec = job({"steps": [PYTHON]}, {"needs": ["g0"], "steps": [step]}, params={"day": 1})
     assert [(problem.path, problem.message) for problem in unbound_markers(spec)] == [

@@ -66,7 +66,9 @@ def test_the_folder_of_a_jobs_logs_is_made_for_the_first_and_again_if_it_is_gone
 def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(
     log: AttemptLog, tmp_path: Path
 ) -> None:
-    """As Sentry's does: it puts its own function around the one it finds, once in the life of a process."""
+    """As Sentry's does: it puts its own function around the one it finds, once in the life of a
+    process.
+    """
     heard: list[str] = []
     plain = logging.Logger.callHandlers
     try:

@@ -21,7 +21,9 @@ from unstuck.tasks.warehouse.files import Files
 
 
 class Paper:
-    """A tee with its stream, the lines that it put, and a clock that stands still until it is set."""
+    """A tee with its stream, the lines that it put, and a clock that stands still until it is
+    set.
+    """
 
     def __init__(self) -> None:
         self.stream = io.StringIO()

@@ -1,4 +1,6 @@
-"""The files that have arrived for a stream: which count, under which names, and what is told of the others."""
+"""The files that have arrived for a stream: which count, under which names, and what is told of the
+others.
+"""
 
 from __future__ import annotations
 
@@ -340,7 +342,9 @@ TREE = [
 def test_a_bucket_is_listed_like_a_folder(
     tmp_path: Path, pattern: str, expected: list[str] | None, ignore: list[str]
 ) -> None:
-    """The same names count in both, so files below a hidden or ignored folder of a bucket are not read either."""
+    """The same names count in both, so files below a hidden or ignored folder of a bucket are not
+    read either.
+    """
     arrive(tmp_path, *TREE)
     bucket = f"memory://{uuid.uuid4().hex}"
     for name in TREE:
@@ -383,7 +387,11 @@ def test_files_written_at_the_same_time_are_read_in_the_order_of_their_paths(
 
 def test_coordinators_may_list_without_spark_and_without_arrow() -> None:
     heavy = ("pyspark", "pyarrow", "pandas")
-    code = f"import sys, unstuck.tasks.streams.arrived.listing; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        f"import sys, unstuck.tasks.streams.arrived.listing; print([name for name in {heavy} "
+        "if "
+        "name in sys.modules])"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert told.stdout.strip() == "[]"
 

@@ -1,4 +1,6 @@
-"""Files that a person skips before the first load: noted once for each content, and for each dataset."""
+"""Files that a person skips before the first load: noted once for each content, and for each
+dataset.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A look at what has arrived: exact, also after it has been idle, and it tells what a run would fail with."""
+"""A look at what has arrived: exact, also after it has been idle, and it tells what a run would
+fail with.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_co
 
 @pytest.mark.parametrize("files", [10, 11])
 def test_after_many_idle_looks_other_content_is_still_seen(place: Place, files: int) -> None:
-    """The files are compared in turn, and the turns begin again: whatever their number, each file gets one."""
+    """The files are compared in turn, and the turns begin again: whatever their number, each file
+    gets one.
+    """
     arrive(place.folder, *(f"{n}.json" for n in range(files)))
     place.load()
     assert not any(place.look().arrived for _ in range(8))
@@ -160,7 +164,9 @@ def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
 
 
 def test_a_name_that_led_to_nothing_is_found_when_it_leads_to_a_file(tmp_path: Path) -> None:
-    """A link whose file comes later; or a file that was removed while its folder was read, and came again."""
+    """A link whose file comes later; or a file that was removed while its folder was read, and came
+    again.
+    """
     place = Place(tmp_path)
     arrive(place.folder, "a.json")
     (place.folder / "b.json").symlink_to(tmp_path / "later.json")

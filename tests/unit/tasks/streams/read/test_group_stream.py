@@ -1,4 +1,6 @@
-"""The position of a stream in one attempt: which output holds it, from where it goes on, and what is refused."""
+"""The position of a stream in one attempt: which output holds it, from where it goes on, and what
+is refused.
+"""
 
 from __future__ import annotations
 

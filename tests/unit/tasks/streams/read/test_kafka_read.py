@@ -1,4 +1,6 @@
-"""Messages become rows, each once, up to where the topic stood; the broker is a mock cluster of librdkafka."""
+"""Messages become rows, each once, up to where the topic stood; the broker is a mock cluster of
+librdkafka.
+"""
 
 from __future__ import annotations
 

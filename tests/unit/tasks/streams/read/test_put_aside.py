@@ -1,4 +1,6 @@
-"""What was put aside stands among the rejected rows of its output, beside those that break rules."""
+"""What was put aside stands among the rejected rows of its output, beside those that break
+rules.
+"""
 
 from __future__ import annotations
 
