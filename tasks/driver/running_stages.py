@@ -22,10 +22,24 @@ def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage
     """
     store = context._jsc.sc().statusStore()
     active = store.activeStages()
-    stages = [active.apply(n) for n in range(min(active.size(), SHOWN))]
+    of_running_jobs = _stages_of_running_jobs(context, store)
+    stages = [active.apply(n) for n in range(active.size())]
+    stages = [stage for stage in stages if stage.stageId() in of_running_jobs][:SHOWN]
     return [
         _told(context, store, one, clean) for one in sorted(stages, key=lambda one: one.stageId())
     ]
+
+
+def _stages_of_running_jobs(context: Any, store: Any) -> set[int]:
+    """Return the ids of their stages.
+
+    A canceled job has ended, but its stage is active until its tasks have ended, too.
+    """
+    running = context._jvm.java.util.ArrayList()
+    running.add(context._jvm.org.apache.spark.JobExecutionStatus.RUNNING)
+    jobs = store.jobsList(running)
+    ids = [jobs.apply(n).stageIds() for n in range(jobs.size())]
+    return {stages.apply(n) for stages in ids for n in range(stages.size())}
 
 
 def _told(context: Any, store: Any, stage: Any, clean: Callable[[str], str]) -> SparkStage:

@@ -103,7 +103,7 @@ class ModeCase(Case):
             self.ended = self.looks.last
 
 
-def publish_before(uri: str, output: OutputSpec) -> None:
+def publish_before(uri: str, job: str, output: OutputSpec) -> None:
     """Publish the version that stands before."""
     files, staging = Files(uri), "_staging/before/load/1-nonce-claimant"
     rows = pa.table(
@@ -116,7 +116,7 @@ def publish_before(uri: str, output: OutputSpec) -> None:
     made = {name: stage(files, f"{staging}/{name}", rows, output.partition_by) for name in OUTPUTS}
     write_marker(files, staging, Marker("before/load", "same", made, {}, {}, 1.0))
     request = PublishRequest(
-        *(uri, Warehouse(uri).ensure_id(), "before", "before", "flights", 0, 1000.0),
+        *(uri, Warehouse(uri).ensure_id(), "before", "before", job, 0, 1000.0),
         sources={"load": (staging,)},
         published_by={"load"},
         outputs=dict.fromkeys(OUTPUTS, output),
@@ -131,7 +131,7 @@ def case_of(place: Place, base: str, mode: str, point: Point) -> ModeCase:
     parts: dict[str, Any] = {} if mode == "replace" else {"partition_by": ["day"]}
     if mode == "partition_overwrite":
         parts["partitions"] = {"day": ["2013-01-02", "2013-01-03"]}
-    publish_before(made.uri, OutputSpec.model_validate({"mode": mode, **parts}))
+    publish_before(made.uri, mode, OutputSpec.model_validate({"mode": mode, **parts}))
     step = {
         "python": "fleet_steps:flights_of",
         "params": {"names": [*OUTPUTS], "days": ["2013-01-02", "2013-01-03"], "made_by": "new"},

@@ -69,8 +69,11 @@ MakeOffer = Callable[..., Offer]
 
 
 @pytest.fixture
-def make_offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> MakeOffer:
+def make_offer(
+    worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
+) -> Iterator[MakeOffer]:
     job = f"job-{os.urandom(4).hex()}"
+    offers: list[Offer] = []
 
     def make(
         name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any
@@ -82,9 +85,15 @@ def make_offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) ->
             "inputs": rest.pop("inputs_of", {}),
         }
         group["for_each"] = rest.pop("for_each", None)
-        return fleet.make_offer(store, tmp_path / "warehouse", job, group, **rest)
+        offers.append(fleet.make_offer(store, tmp_path / "warehouse", job, group, **rest))
+        return offers[-1]
 
-    return make
+    yield make
+    for offer in offers:
+        record = fleet.attempt(store, offer)
+        if record.get("claimant") and "outcome" not in record:  # the test has failed
+            fleet.instruct(store, offer, "CANCEL")
+            fleet.outcome(store, offer, 60)
 
 
 def python(step: str, output: str | None = None, **params: Any) -> dict[str, Any]:
