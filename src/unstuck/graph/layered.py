@@ -39,7 +39,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Edge:
     """One edge. A line between the points ``2n`` and ``2n + 1`` crosses a gap; the others pass a
     layer, level.
     """
@@ -59,7 +59,7 @@ class Layout:
     height: float
     boxes: Mapping[str, Box]
     junctions: Mapping[str, Box]
-    lines: tuple[Line, ...]
+    lines: tuple[Edge, ...]
 
 
 @dataclass(slots=True)
@@ -85,15 +85,15 @@ def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> La
 
     Raises: CycleError.
     """
-    known = {
+    dependencies = {
         name: tuple(dict.fromkeys(n for n in needs.get(name, ()) if n in sizes)) for name in sizes
     }
     nodes = {name: _Node(name, size) for name, size in sizes.items()}
-    junctions = _join_lines(known, nodes)
-    order = _in_order(known, nodes)
+    junctions = _join_lines(dependencies, nodes)
+    order = _in_order(dependencies, nodes)
     if sum(node.layer - need.layer - 1 for node in order for need in node.before) > PASSED:
-        known = _without_implied(order)
-        order = _in_order(known, nodes)
+        dependencies = _without_implied(order)
+        order = _in_order(dependencies, nodes)
     _spread_unbound(order)
     long_lines = {
         (need.name, node.name): _pass_layers(need, node)
@@ -118,17 +118,17 @@ def _join_lines(needs: dict[str, tuple[str, ...]], nodes: dict[str, _Node]) -> l
     lines.
     """
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, its in needs.items():
-        alike.setdefault(its, []).append(name)
-    made: list[str] = []
-    for its, names in alike.items():
-        if len(its) * len(names) > len(its) + len(names) + 1:
-            junction = f"\0{len(made)}"  # no name of a group has this
-            made.append(junction)
+    for name, dependencies in needs.items():
+        alike.setdefault(dependencies, []).append(name)
+    junctions: list[str] = []
+    for dependencies, names in alike.items():
+        if len(dependencies) * len(names) > len(dependencies) + len(names) + 1:
+            junction = f"\0{len(junctions)}"  # no name of a group has this
+            junctions.append(junction)
             nodes[junction] = _Node(junction, JUNCTION)
-            needs[junction] = its
+            needs[junction] = dependencies
             needs.update(dict.fromkeys(names, (junction,)))
-    return made
+    return junctions
 
 
 def _in_order(needs: Mapping[str, Sequence[str]], nodes: Mapping[str, _Node]) -> list[_Node]:
@@ -207,7 +207,10 @@ def _fewest_crossings(layers: list[list[_Node]]) -> list[list[_Node]]:
             }
             keys = {}
             for place, node in enumerate(now[n]):
-                beside = [places[id(one)] for one in (node.before if rightwards else node.after)]
+                beside = [
+                    places[id(neighbour)]
+                    for neighbour in (node.before if rightwards else node.after)
+                ]
                 unbound = not node.before and not node.after
                 keys[id(node)] = (
                     math.inf if unbound else sum(beside) / len(beside) if beside else place
@@ -225,9 +228,9 @@ def _crossings(layers: Sequence[Sequence[_Node]]) -> int:
         places = {id(node): place for place, node in enumerate(right)}
         ends: list[int] = []  # of the lines seen so far, sorted
         for node in left:
-            its = sorted(places[id(one)] for one in node.after)
-            count += sum(len(ends) - bisect_right(ends, end) for end in its)
-            for end in its:
+            line_ends = sorted(places[id(neighbour)] for neighbour in node.after)
+            count += sum(len(ends) - bisect_right(ends, end) for end in line_ends)
+            for end in line_ends:
                 insort(ends, end)
     return count
 
@@ -238,17 +241,17 @@ def _place(layers: Sequence[Sequence[_Node]]) -> None:
     for sweep in range(PLACINGS):
         rightwards = sweep % 2 == 0
         for layer in layers if rightwards else reversed(layers):
-            wanted = []
+            targets = []
             for node in layer:
                 beside = (node.before or node.after) if rightwards else (node.after or node.before)
-                middle = sorted(one.y for one in beside)[
+                middle = sorted(neighbour.y for neighbour in beside)[
                     (len(beside) - 1) // 2 : len(beside) // 2 + 1
                 ]
-                wanted.append(sum(middle) / len(middle) if middle else node.y)
-            _place_layer(layer, wanted)
+                targets.append(sum(middle) / len(middle) if middle else node.y)
+            _place_layer(layer, targets)
 
 
-def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
+def _place_layer(layer: Sequence[_Node], targets: Sequence[float]) -> None:
     """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of
     least squares.
     """
@@ -258,9 +261,9 @@ def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
             offsets[-1] + (above.size[1] + below.size[1]) / 2 + max(above.gap, below.gap)
         )
     runs: list[tuple[float, float, int]] = []  # weighted sum, weight and count of nodes that touch
-    for node, want, offset in zip(layer, wanted, offsets, strict=False):
+    for node, target, offset in zip(layer, targets, offsets, strict=False):
         weight = STRAIGHT if node.passing else 1.0
-        run = ((want - offset) * weight, weight, 1)
+        run = ((target - offset) * weight, weight, 1)
         while runs and runs[-1][0] / runs[-1][1] > run[0] / run[1]:
             above_run = runs.pop()
             run = (above_run[0] + run[0], above_run[1] + run[1], above_run[2] + run[2])
@@ -298,7 +301,7 @@ def _drawn(
 
     between = set(junctions)
     lines = tuple(
-        Line(source, target, tuple(points(nodes[source], passed, nodes[target])))
+        Edge(source, target, tuple(points(nodes[source], passed, nodes[target])))
         for (source, target), passed in long_lines.items()
     )
     boxes = {name: box(node) for name, node in nodes.items() if name not in between}

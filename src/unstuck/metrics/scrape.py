@@ -68,7 +68,9 @@ def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> boo
     counted.
     """
     try:
-        refused = next((one for one in answers if isinstance(one, redis.ResponseError)), None)
+        refused = next(
+            (answer for answer in answers if isinstance(answer, redis.ResponseError)), None
+        )
         if refused is not None:
             part.throw(refused)
         else:
@@ -122,7 +124,7 @@ class Exporter(Collector):
 
     def _families(self) -> Iterable[Family]:
         try:
-            found = self._read()
+            families = self._read()
         except redis.RedisError as error:
             if not self._away:
                 log.warning("Redis does not answer: unstuck_up is 0 until it does: %s", error)
@@ -131,4 +133,4 @@ class Exporter(Collector):
             sheet.add(catalog.UP, 0)
             return sheet.families()
         self._away = False
-        return found
+        return families

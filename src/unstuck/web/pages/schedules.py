@@ -22,7 +22,7 @@ from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.graph.run_strip import StripRun, run_strip
 from unstuck.graph.svg import Svg
 from unstuck.tasks.duration import format_duration
-from unstuck.views.dataset_views import Datasets, PutAside
+from unstuck.views.dataset_views import Datasets, SourcePutAside
 from unstuck.web.actions import schedule_actions
 from unstuck.web.paging import part_of
 from unstuck.web.rendering import client_of, page
@@ -177,7 +177,7 @@ def put_aside(request: Request) -> Response:
     )
 
 
-def put_aside_of(datasets: Datasets, runs: Sequence[ListedJob]) -> list[PutAside]:
+def put_aside_of(datasets: Datasets, runs: Sequence[ListedJob]) -> list[SourcePutAside]:
     """The files and messages that the newest runs which have published have put aside."""
     versions = [job.version for job in runs if job.version][:LOOKED_AT]
     return [source for version in versions for source in datasets.put_aside(version)]
