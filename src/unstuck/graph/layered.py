@@ -252,7 +252,7 @@ def _place(layers: Sequence[Sequence[_Node]]) -> None:
 
 
 def _place_layer(layer: Sequence[_Node], targets: Sequence[float]) -> None:
-    """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of
+    """Set the middle of each node as near to ``targets`` as the distances allow, in the sense of
     least squares.
     """
     offsets = [0.0]

@@ -77,7 +77,8 @@ def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> boo
             part.send(answers)
     except StopIteration:
         return False
-    except Exception as error:  # noqa: BLE001 - of a damaged key, or one that this user of Redis may not read
+    # A key may be damaged, or this user of Redis may not read it.
+    except Exception as error:  # noqa: BLE001
         log.warning(
             "the metrics of %s cannot be read, and are left out: %s: %s",
             name,

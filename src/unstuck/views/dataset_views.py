@@ -65,7 +65,7 @@ class SourcePutAside:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedDatasets:
+class WarehouseSnapshot:
     """All datasets of a warehouse at its newest version, ``head``."""
 
     id: str
@@ -133,13 +133,13 @@ class Datasets:
     def __init__(self, uri: str, breaker: CircuitBreaker, within: float = ANSWER_WITHIN) -> None:
         """``within``: seconds for one answer."""
         self.uri, self._breaker, self._within = uri, breaker, within
-        self._cached: PublishedDatasets | None = None
+        self._cached: WarehouseSnapshot | None = None
 
-    def published(self) -> PublishedDatasets:
+    def published(self) -> WarehouseSnapshot:
         """All that stands. The log is read again if anything was published since the last call."""
         return self._ask("nothing can be shown of what is published", self._published)
 
-    def _published(self) -> PublishedDatasets:
+    def _published(self) -> WarehouseSnapshot:
         place = warehouse_at(self.uri)
         cached, id_ = self._cached, place.identity() or ""
         if cached is None or not id_ or (cached.id, cached.head) != (id_, place.head()):
@@ -147,7 +147,7 @@ class Datasets:
             head = (
                 place.head()
             )  # before the state: what is published meanwhile is seen by the next call
-            cached = self._cached = PublishedDatasets(id_, head, place.state(head) if head else {})
+            cached = self._cached = WarehouseSnapshot(id_, head, place.state(head) if head else {})
         return cached
 
     def versions(self, name: str, newest: int, most: int = 20) -> VersionPage:

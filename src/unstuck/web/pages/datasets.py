@@ -17,7 +17,7 @@ from unstuck.tasks.protocol.replaced import partition_text
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import DataFile
-from unstuck.views.dataset_views import PublishedDatasets, bytes_of, columns_of
+from unstuck.views.dataset_views import WarehouseSnapshot, bytes_of, columns_of
 from unstuck.web.paging import part_of
 from unstuck.web.rendering import page
 from unstuck.web.warehouse_part import datasets_of, unreadable_as
@@ -52,7 +52,7 @@ class PartitionRow:
 
 def datasets(request: Request) -> Response:
     place = datasets_of(request)
-    published, trouble = unreadable_as(PublishedDatasets("", 0, {}), place.published)
+    published, trouble = unreadable_as(WarehouseSnapshot("", 0, {}), place.published)
     part = part_of(rows_of(published.datasets), request.query_params, MOST, lambda row: row.name)
     return page(
         request,
@@ -79,7 +79,7 @@ def rows_of(datasets: Mapping[str, DatasetState]) -> list[DatasetRow]:
 
 def dataset(request: Request) -> Response:
     name, place = request.path_params["name"], datasets_of(request)
-    published, trouble = unreadable_as(PublishedDatasets("", 0, {}), place.published)
+    published, trouble = unreadable_as(WarehouseSnapshot("", 0, {}), place.published)
     if trouble:
         return page(request, "dataset_away.html", status=trouble.status, name=name, trouble=trouble)
     if name not in published.datasets:
