@@ -154,16 +154,10 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
         )
         for off in ((STACKED,) if group.forked else ())
     ]
-    status_text = (
-        counted(group.census)
-        if group.forked and group.census
-        else group.state.lower() or group.note
-    )
-    needs = f"after {', '.join(group.needs)} ({group.join})" if group.needs else ""
     names_y = box.y + (box.h / 2 + 4.5 if _is_small(group) else 19)
     symbol = f"{shown.symbol} " if group.state else ""
     drawn = [
-        title(": ".join(filter(None, [group.name, "; ".join(filter(None, [status_text, needs]))]))),
+        title(_tooltip(group)),
         *stacked,
         element(
             "rect",
@@ -197,6 +191,17 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
         href,
         element("g", *drawn, class_=f"node {css_class(group.state)}" if group.state else "node"),
     )
+
+
+def _tooltip(group: GraphGroup) -> str:
+    """Return the name of a group, its status, and the groups that it needs."""
+    status_text = (
+        counted(group.census)
+        if group.forked and group.census
+        else group.state.lower() or group.note
+    )
+    needs = f"after {', '.join(group.needs)} ({group.join})" if group.needs else ""
+    return ": ".join(filter(None, [group.name, "; ".join(filter(None, [status_text, needs]))]))
 
 
 def _census(census: Mapping[str, int], box: Box) -> list[str]:

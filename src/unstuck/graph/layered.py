@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -200,26 +200,39 @@ def _fewest_crossings(layers: list[list[_Node]]) -> list[list[_Node]]:
         if not fewest:
             break
         rightwards = sweep % 2 == 0
-        now = list(layers)
-        for n in range(1, len(now)) if rightwards else range(len(now) - 2, -1, -1):
-            places = {
-                id(node): place for place, node in enumerate(now[n - 1 if rightwards else n + 1])
-            }
-            keys = {}
-            for place, node in enumerate(now[n]):
-                beside = [
-                    places[id(neighbour)]
-                    for neighbour in (node.before if rightwards else node.after)
-                ]
-                unbound = not node.before and not node.after
-                keys[id(node)] = (
-                    math.inf if unbound else sum(beside) / len(beside) if beside else place
-                )
-            now[n] = sorted(now[n], key=lambda node: keys[id(node)])
-        layers = now
+        layers = _swept(layers, rightwards)
         if (count := _crossings(layers)) < fewest:
             best, fewest = layers, count
     return best
+
+
+def _swept(layers: Sequence[list[_Node]], rightwards: bool) -> list[list[_Node]]:
+    """Sort each layer, in the direction of the sweep, by the layer that was sorted before it."""
+    swept = list(layers)
+    for n in range(1, len(swept)) if rightwards else range(len(swept) - 2, -1, -1):
+        swept[n] = _by_neighbours(swept[n], swept[n - 1 if rightwards else n + 1], rightwards)
+    return swept
+
+
+def _by_neighbours(
+    layer: Sequence[_Node], sorted_layer: Sequence[_Node], rightwards: bool
+) -> list[_Node]:
+    """Sort ``layer`` by the mean place of the neighbours that each node has in ``sorted_layer``.
+
+    A node without a neighbour there keeps its place; nodes without any line come last.
+    """
+    places = {id(node): place for place, node in enumerate(sorted_layer)}
+
+    def mean_place(place: int, node: _Node) -> float:
+        if not node.before and not node.after:
+            return math.inf
+        neighbours = node.before if rightwards else node.after
+        if not neighbours:
+            return place
+        return sum(places[id(neighbour)] for neighbour in neighbours) / len(neighbours)
+
+    keys = {id(node): mean_place(place, node) for place, node in enumerate(layer)}
+    return sorted(layer, key=lambda node: keys[id(node)])
 
 
 def _crossings(layers: Sequence[Sequence[_Node]]) -> int:
@@ -273,40 +286,57 @@ def _place_layer(layer: Sequence[_Node], targets: Sequence[float]) -> None:
         node.y = start + offset
 
 
+@dataclass(frozen=True, slots=True)
+class _Coordinates:
+    """Turns the layer and the middle of a node into coordinates, from the origin on.
+
+    Attributes:
+        top: the upper edge of the highest node.
+        lefts, widths: of each layer.
+        junctions: names of the nodes that keep their own width, in the middle of their layer.
+    """
+
+    top: float
+    lefts: Sequence[float]
+    widths: Sequence[float]
+    junctions: Set[str]
+
+    def box(self, node: _Node) -> Box:
+        left, width, y = self.lefts[node.layer], self.widths[node.layer], node.y - node.size[1] / 2
+        if node.name in self.junctions:
+            left, width = left + (width - node.size[0]) / 2, node.size[0]
+        return Box(left, round(y - self.top, 1), width, node.size[1])
+
+    def points(self, source: _Node, passed: Sequence[_Node], target: _Node) -> Iterator[Point]:
+        """Yield the points of an edge from ``source`` to ``target``, by way of ``passed``."""
+        start, end = self.box(source), self.box(target)
+        yield start.x + start.w, round(source.y - self.top, 1)
+        for node in passed:
+            y, x = round(node.y - self.top, 1), self.lefts[node.layer]
+            yield from ((x, y), (x + self.widths[node.layer], y))
+        yield end.x, round(target.y - self.top, 1)
+
+
 def _drawn(
     layers: Sequence[Sequence[_Node]],
     nodes: Mapping[str, _Node],
     junctions: Iterable[str],
     long_lines: Mapping[tuple[str, str], Sequence[_Node]],
 ) -> Layout:
-    """The layout from the places of all nodes, moved to the origin."""
+    """Return the layout from the places of all nodes, moved to the origin."""
     top = min((node.y - node.size[1] / 2 for layer in layers for node in layer), default=0.0)
     widths = [max(node.size[0] for node in layer) for layer in layers]
     lefts = [sum(widths[:n]) + n * GAP_X for n in range(len(layers))]
-
-    def box(node: _Node) -> Box:
-        x = lefts[node.layer] + (
-            0 if node.name not in between else (widths[node.layer] - node.size[0]) / 2
-        )
-        w = node.size[0] if node.name in between else widths[node.layer]
-        return Box(x, round(node.y - node.size[1] / 2 - top, 1), w, node.size[1])
-
-    def points(source: _Node, passed: Sequence[_Node], target: _Node) -> Iterator[Point]:
-        start, end = box(source), box(target)
-        yield start.x + start.w, round(source.y - top, 1)
-        for node in passed:
-            y, x = round(node.y - top, 1), lefts[node.layer]
-            yield from ((x, y), (x + widths[node.layer], y))
-        yield end.x, round(target.y - top, 1)
-
     between = set(junctions)
+    coordinates = _Coordinates(top, lefts, widths, between)
     lines = tuple(
-        Edge(source, target, tuple(points(nodes[source], passed, nodes[target])))
+        Edge(source, target, tuple(coordinates.points(nodes[source], passed, nodes[target])))
         for (source, target), passed in long_lines.items()
     )
-    boxes = {name: box(node) for name, node in nodes.items() if name not in between}
+    placed = {name: coordinates.box(node) for name, node in nodes.items()}
+    boxes = {name: box for name, box in placed.items() if name not in between}
     bottoms = (node.y + node.size[1] / 2 - top for layer in layers for node in layer)
     width = lefts[-1] + widths[-1] if layers else 0.0
     return Layout(
-        width, max(bottoms, default=0.0), boxes, {name: box(nodes[name]) for name in between}, lines
+        width, max(bottoms, default=0.0), boxes, {name: placed[name] for name in between}, lines
     )
