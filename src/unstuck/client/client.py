@@ -311,12 +311,12 @@ class Client:
         if not why:
             return view_of(state, now, due)
         if by_fleet:
-            known = self._fleet_facts(state, now)
+            fleet = self._fleet_facts(state, now)
         else:
-            known = replace(
+            fleet = replace(
                 fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all())
             )
-        return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
+        return view_of(state, now, due, explain(state, self._environment(now), due, members, fleet))
 
     def _why(self, job: str) -> str:
         """The reason why a job waits, in one line; empty if there is no such job, or it cannot be
@@ -370,7 +370,9 @@ class Client:
             wanted: show also queues that open jobs name and nobody listens to; costs a look at each
                 of them.
         """
-        return fleet_of(self._redis, self._keys, self.settings.runner_silence, wanted=wanted)
+        return fleet_of(
+            self._redis, self._keys, self.settings.runner_silence, include_unserved=wanted
+        )
 
     def late_jobs(self) -> list[LateJob]:
         """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the

@@ -43,15 +43,15 @@ def find_job(client: Client, word: str, *, by_key: bool = False) -> str:
         return newest.id
     jobs = client.jobs(limit=_LOOK_AT)
     keyed = next((job for job in jobs if job.key and job.key == word), None)
-    for found in (
+    for match in (
         next((job for job in jobs if job.id == word), None),
         next(
             (job for job in jobs if job.name == word), None
         ),  # the newest, for jobs are listed newest first
         keyed if by_key else None,
     ):
-        if found is not None:
-            return found.id
+        if match is not None:
+            return match.id
     fitting = [job for job in jobs if word and re.match(rf"(\w+-)?{re.escape(word)}", job.id)]
     if not fitting and keyed is not None:
         raise NoSuchJob(

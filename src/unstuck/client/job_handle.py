@@ -75,9 +75,9 @@ class JobHandle:
         NoSuchJob.
         """
         return {
-            group.name: found if group.forked else found[0]
+            group.name: recorded if group.forked else recorded[0]
             for group in self.show().groups
-            if (found := [dict(member.results) for member in group.members]) and any(found)
+            if (recorded := [dict(member.results) for member in group.members]) and any(recorded)
         }
 
     def events(self) -> list[dict[str, Any]]:

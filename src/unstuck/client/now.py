@@ -52,7 +52,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedJobs:
     """The jobs of one name that ended lately: the newest of them, and how many ended how."""
 
     job: ListedJob
@@ -98,33 +98,37 @@ class Seen:
             client.pools.all(),
         )
 
-    def beside(self, found: Sequence[Trouble]) -> list[ListedJob]:
-        """The jobs that go on and are not among those whose sentence is asked for ``found``."""
-        told = {one.job.id for one in found if one.job is not None and not one.text}
-        return [job for job in self.going_on[:MOST] if job.id not in told]
+    def beside(self, reported: Sequence[Trouble]) -> list[ListedJob]:
+        """The jobs that go on and are not among those whose sentence is asked for ``reported``."""
+        explained = {
+            trouble.job.id for trouble in reported if trouble.job is not None and not trouble.text
+        }
+        return [job for job in self.going_on[:MOST] if job.id not in explained]
 
 
-def troubles(seen: Seen) -> list[Trouble]:
+def troubles(snapshot: Seen) -> list[Trouble]:
     """All that is not well, the worst first."""
     return [
-        *_of_fleet(seen),
-        *(_of_job(job, job.submitted_at) for job in seen.halted[:MOST]),
-        *(_of_job(job, job.ended_at) for job in seen.failed[:MOST]),
-        *_of_schedules(seen),
-        *(_of_late(one, seen) for one in seen.late),
+        *_of_fleet(snapshot),
+        *(_of_job(job, job.submitted_at) for job in snapshot.halted[:MOST]),
+        *(_of_job(job, job.ended_at) for job in snapshot.failed[:MOST]),
+        *_of_schedules(snapshot),
+        *(_of_late(late_job, snapshot) for late_job in snapshot.late),
         *(
             _of_job(job, job.started_at or job.submitted_at)
-            for job in [*seen.retrying[:MOST], *_waiting(seen)]
+            for job in [*snapshot.retrying[:MOST], *_waiting(snapshot)]
         ),
     ]
 
 
-def _waiting(seen: Seen) -> list[ListedJob]:
+def _waiting(snapshot: Seen) -> list[ListedJob]:
     """Jobs that wait long for their first worker."""
     pending = (
-        job for job in seen.going_on[:MOST] if job.status is Status.PENDING and not job.started_at
+        job
+        for job in snapshot.going_on[:MOST]
+        if job.status is Status.PENDING and not job.started_at
     )
-    return [job for job in pending if seen.at - job.submitted_at > WAITS_LONG]
+    return [job for job in pending if snapshot.at - job.submitted_at > WAITS_LONG]
 
 
 def _of_job(job: ListedJob, since: float) -> Trouble:
@@ -132,52 +136,57 @@ def _of_job(job: ListedJob, since: float) -> Trouble:
     return Trouble("job", job.name, job.status, text, since, job)
 
 
-def _of_late(late: LateJob, seen: Seen) -> Trouble:
-    job = next((one for one in seen.newest if one.name == late.name and not one.schedule), None)
+def _of_late(late: LateJob, snapshot: Seen) -> Trouble:
+    job = next((job for job in snapshot.newest if job.name == late.name and not job.schedule), None)
     if job is None:
-        stands = f"no job of this name is among the newest {LATELY}"
+        newest = f"no job of this name is among the newest {LATELY}"
     else:
-        stands = f"job {job.id}, the newest, is {job.status}"
-    return Trouble("job", late.name, "LATE", f"{late.text}; {stands}", late.since)
+        newest = f"job {job.id}, the newest, is {job.status}"
+    return Trouble("job", late.name, "LATE", f"{late.text}; {newest}", late.since)
 
 
-def _of_schedules(seen: Seen) -> list[Trouble]:
-    found = [_schedule(name, "FAILED", text) for name, text in seen.unreadable.items()]
-    for view in seen.schedules:
-        one, fill, told = view.schedule, view.schedule.backfill, _told(view, seen.at)
-        if told is not None and not one.status.terminal:
-            found.append(_schedule(one.name, *told))
+def _of_schedules(snapshot: Seen) -> list[Trouble]:
+    unwell = [_schedule(name, "FAILED", text) for name, text in snapshot.unreadable.items()]
+    for view in snapshot.schedules:
+        schedule, fill, worst = view.schedule, view.schedule.backfill, _worst_of(view, snapshot.at)
+        if worst is not None and not schedule.status.terminal:
+            unwell.append(_schedule(schedule.name, *worst))
         if fill is not None and fill.halted is not None and not fill.over:
-            found.append(
+            unwell.append(
                 _schedule(
-                    one.name,
+                    schedule.name,
                     fill.status,
                     f"its backfill: {fill.progress}; {fill.halted.text}",
                     fill.at,
                 )
             )
-    return found
+    return unwell
 
 
-def _told(view: ScheduleView, at: float) -> tuple[str, str, float] | None:
+def _worst_of(view: ScheduleView, at: float) -> tuple[str, str, float] | None:
     """The status, the sentence and the beginning of what is worst about a schedule; None if it is
     well.
     """
-    one, backlog = view.schedule, view.backlog
+    schedule, backlog = view.schedule, view.backlog
     late = next(
-        (since for condition, since in one.problems.items() if condition.startswith("late")), 0.0
+        (since for condition, since in schedule.problems.items() if condition.startswith("late")),
+        0.0,
     )
-    if one.halted is not None:
-        return one.status, one.halted.text, one.since
-    if one.failures and one.last_error is not None:
-        return one.status, f"{one.failures:,} in a row failed: {one.last_error.text}", one.since
-    if one.trouble is not None:
-        return one.status, one.trouble.text, one.since
+    if schedule.halted is not None:
+        return schedule.status, schedule.halted.text, schedule.since
+    if schedule.failures and schedule.last_error is not None:
+        return (
+            schedule.status,
+            f"{schedule.failures:,} in a row failed: {schedule.last_error.text}",
+            schedule.since,
+        )
+    if schedule.trouble is not None:
+        return schedule.status, schedule.trouble.text, schedule.since
     if late:
         return "LATE", f"no run has ended well by its deadline; {view.waits}", late
     if view.due is not None and at - view.due > OVERDUE:
         return "LATE", "no coordinator has decided it, though its time has come", view.due
-    well = one.last_success
+    well = schedule.last_success
     has_read = (
         backlog is not None and well is not None and backlog.at <= well.at and not well.left
     )  # since the look
@@ -193,62 +202,68 @@ def _schedule(name: str, status: str, text: str, since: float = 0.0) -> Trouble:
     return Trouble("schedule", name, status, text, since)
 
 
-def _of_fleet(seen: Seen) -> list[Trouble]:
-    fleet, found = seen.fleet, []
-    if not any(not one.silent for one in fleet.coordinators):
+def _of_fleet(snapshot: Seen) -> list[Trouble]:
+    fleet, unwell = snapshot.fleet, []
+    if not any(not coordinator.silent for coordinator in fleet.coordinators):
         text = (
             "No coordinator is heard of: none runs, or Redis refuses what it writes (`unstuck "
             "doctor` says which). Until then nothing is decided, and nothing is published."
         )
-        found.append(Trouble("fleet", "coordinators", "SILENT", text, fleet.swept_at or 0.0))
-    for queue, text in unread_messages(fleet, seen.stalled_after).items():
-        found.append(Trouble("queue", queue, "STALLED", f"{text}."))
+        unwell.append(Trouble("fleet", "coordinators", "SILENT", text, fleet.swept_at or 0.0))
+    for queue, text in unread_messages(fleet, snapshot.stalled_after).items():
+        unwell.append(Trouble("queue", queue, "STALLED", f"{text}."))
     for queue, text in nobody_takes(fleet).items():
         waits = next(
-            (one for one in fleet.queues if one.name == queue and one.oldest_since is not None),
+            (
+                queue_view
+                for queue_view in fleet.queues
+                if queue_view.name == queue and queue_view.oldest_since is not None
+            ),
             None,
         )
-        if waits is not None and seen.at - (waits.oldest_since or seen.at) > WAITS_LONG:
-            found.append(
+        if waits is not None and snapshot.at - (waits.oldest_since or snapshot.at) > WAITS_LONG:
+            unwell.append(
                 Trouble(
                     "queue", queue, "WAITING", f"Work waits: {text}.", waits.oldest_since or 0.0
                 )
             )
     for host, why in unfit_runners(fleet).items():
-        found.append(Trouble("host", host, "UNFIT", f"It takes no Spark work: {why}"))
-    if seen.dead_letters:
-        verb = "dead letter waits" if seen.dead_letters == 1 else "dead letters wait"
-        text = f"{seen.dead_letters:,} {verb} for a person: see `unstuck dead list`."
-        found.append(Trouble("fleet", "dead letters", "WAITING", text))
-    for pool in seen.pools:
+        unwell.append(Trouble("host", host, "UNFIT", f"It takes no Spark work: {why}"))
+    if snapshot.dead_letters:
+        verb = "dead letter waits" if snapshot.dead_letters == 1 else "dead letters wait"
+        text = f"{snapshot.dead_letters:,} {verb} for a person: see `unstuck dead list`."
+        unwell.append(Trouble("fleet", "dead letters", "WAITING", text))
+    for pool in snapshot.pools:
         if pool.waiting and not pool.slots:
             waiting = count_of(pool.waiting, "group")
             text = (
                 f"It has 0 slots, and work waits for one ({waiting}): `unstuck pool set "
                 f"{pool.name} N`."
             )
-            found.append(Trouble("pool", pool.name, "WAITING", text))
-    return found
+            unwell.append(Trouble("pool", pool.name, "WAITING", text))
+    return unwell
 
 
-def ended_lately(seen: Seen) -> list[Ended]:
+def ended_lately(snapshot: Seen) -> list[EndedJobs]:
     """The jobs of the last day that have ended, folded by name, the last end first."""
     by_name: dict[str, list[ListedJob]] = {}
-    for job in seen.newest:
-        if job.status.terminal and seen.at - job.ended_at < DAY:
+    for job in snapshot.newest:
+        if job.status.terminal and snapshot.at - job.ended_at < DAY:
             by_name.setdefault(job.name, []).append(job)
     folded = [
-        Ended(max(same, key=lambda job: job.ended_at), Counter(job.status for job in same))
+        EndedJobs(max(same, key=lambda job: job.ended_at), Counter(job.status for job in same))
         for same in by_name.values()
     ]
-    return sorted(folded, key=lambda one: -one.job.ended_at)
+    return sorted(folded, key=lambda ended: -ended.job.ended_at)
 
 
-def waits_now(client: Client, seen: Seen, found: Sequence[Trouble]) -> dict[str, str]:
-    """The line of ``why`` for the jobs of ``found`` that have no sentence yet, then for those that
-    go on.
+def waits_now(client: Client, snapshot: Seen, reported: Sequence[Trouble]) -> dict[str, str]:
+    """Return the line of ``why`` by job id: of the jobs in ``reported`` that have no sentence, then
+    of the running jobs.
 
     Raises: Unreachable.
     """
-    asked = [one.job for one in found if one.job is not None and not one.text]
-    return waits_of(client, [*asked, *seen.beside(found)], EXPLAIN_WITHIN)
+    unexplained = [
+        trouble.job for trouble in reported if trouble.job is not None and not trouble.text
+    ]
+    return waits_of(client, [*unexplained, *snapshot.beside(reported)], EXPLAIN_WITHIN)

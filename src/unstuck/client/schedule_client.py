@@ -50,16 +50,18 @@ class ScheduleClient(ScheduleRequests):
         Raises: as `backfill`, and BadRequest if there would be none or too many.
         """
         record, now = self._record(name), self._store.now()
-        policy, wanted = (
+        policy, requested = (
             policy_of(record.policy),
             wanted_ticks(record, first, last, backwards=backwards),
         )
-        if wrong := wanted.problem(policy, now):
+        if wrong := requested.problem(policy, now):
             raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
-        ticks = wanted.ticks(policy, now)
+        ticks = requested.ticks(policy, now)
         params = json.loads(record.spec).get("params", {})
-        known = self._store.ticks(name, *_ends(ticks))
-        return [_backfill_tick(tick, tick_params(params, policy, tick), known) for tick in ticks]
+        stored_ticks = self._store.ticks(name, *_ends(ticks))
+        return [
+            _backfill_tick(tick, tick_params(params, policy, tick), stored_ticks) for tick in ticks
+        ]
 
     def names(self) -> list[str]:
         """The names of all schedules, in order."""
@@ -124,10 +126,10 @@ class ScheduleClient(ScheduleRequests):
         """The newest events of a schedule, also of a removed one, the oldest first. Raises:
         NoSuchSchedule.
         """
-        found = self._store.events(name, most)
-        if not found:
+        events = self._store.events(name, most)
+        if not events:
             self._record(name)
-        return found
+        return events
 
     def runs(self, name: str, most: int = 20) -> list[ListedJob]:
         """The jobs of its runs, the newest first. Raises: NoSuchSchedule."""
@@ -136,13 +138,13 @@ class ScheduleClient(ScheduleRequests):
 
     def runs_of(self, names: Sequence[str], most: int = 20) -> dict[str, list[ListedJob]]:
         """The jobs of the runs of several schedules, the newest first, at most so many of each."""
-        found = dict(zip(names, self._store.runs_of(names, most), strict=True))
+        job_ids = dict(zip(names, self._store.runs_of(names, most), strict=True))
         listed = {
             job.id: job
-            for job in self._queries.listed([job for jobs in found.values() for job in jobs])
+            for job in self._queries.listed([job for jobs in job_ids.values() for job in jobs])
         }
         return {
-            name: [listed[job] for job in jobs if job in listed] for name, jobs in found.items()
+            name: [listed[job] for job in jobs if job in listed] for name, jobs in job_ids.items()
         }
 
 
@@ -151,6 +153,6 @@ def _ends(ticks: Sequence[datetime]) -> tuple[float, float]:
     return min(stamps), max(stamps)
 
 
-def _backfill_tick(tick: datetime, params: Mapping[str, str], known: Ticks) -> BackfillTick:
-    found = known.get(tick.timestamp(), Tick(tick.timestamp()))
-    return BackfillTick(tick, params, found.job, found.outcome)
+def _backfill_tick(tick: datetime, params: Mapping[str, str], stored_ticks: Ticks) -> BackfillTick:
+    stored = stored_ticks.get(tick.timestamp(), Tick(tick.timestamp()))
+    return BackfillTick(tick, params, stored.job, stored.outcome)

@@ -142,9 +142,9 @@ def plain_value(value: Any) -> Any:
     text.
     """
     if isinstance(value, dict):
-        return {name: plain_value(one) for name, one in value.items()}
+        return {name: plain_value(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [plain_value(one) for one in value]
+        return [plain_value(element) for element in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, bytes):

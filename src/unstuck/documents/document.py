@@ -46,13 +46,14 @@ class Document(BaseModel):
     model_config = ConfigDict(from_attributes=True, defer_build=True)
 
     @classmethod
-    def of(cls, record: Any, **known: Any) -> Self:
-        """The document of ``record``, whose attributes are named as the fields, but for what is
-        ``known`` better.
+    def of(cls, record: Any, **overrides: Any) -> Self:
+        """Return the document of ``record``: each field is the attribute of the same name.
+
+        ``overrides``: values that replace attributes, or that ``record`` does not have.
         """
         return cls.model_validate(
             {
-                name: known[name] if name in known else getattr(record, name)
+                name: overrides[name] if name in overrides else getattr(record, name)
                 for name in cls.model_fields
             }
         )
@@ -64,9 +65,9 @@ def plain(answer: Any) -> Any:
         # In Python's mode, since pydantic's own JSON refuses half of a surrogate pair.
         return answer.model_dump()
     if isinstance(answer, list | tuple):
-        return [plain(one) for one in answer]
+        return [plain(element) for element in answer]
     return (
-        {name: plain(one) for name, one in answer.items()}
+        {name: plain(value) for name, value in answer.items()}
         if isinstance(answer, Mapping)
         else answer
     )

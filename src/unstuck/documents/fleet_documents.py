@@ -118,13 +118,13 @@ class ExaminationDocument(Document):
 
     @classmethod
     def of_findings(cls, redis: str, findings: Sequence[Finding]) -> ExaminationDocument:
-        counts = Counter(one.level for one in findings)
-        known = {
+        counts = Counter(finding.level for finding in findings)
+        summary = {
             "redis": redis,
             "problems": counts[Level.PROBLEM],
             "warnings": counts[Level.WARNING],
         }
-        return cls.model_validate({**known, "findings": findings})
+        return cls.model_validate({**summary, "findings": findings})
 
 
 class WaitingNoticeDocument(Document):
@@ -171,13 +171,13 @@ class DeadLetterDocument(Document):
     task: dict[str, Any] | None
 
     @classmethod
-    def of_letter(cls, one: DeadLetter, **more: Any) -> DeadLetterDocument:
+    def of_letter(cls, letter: DeadLetter, **more: Any) -> DeadLetterDocument:
         return cls.of(
-            one,
-            deliveries=one.deliveries or None,
-            report=None if one.notice or one.task else one.fields,
-            notice=one.fields if one.notice else None,
-            task={"name": one.task, **one.fields} if one.task else None,
+            letter,
+            deliveries=letter.deliveries or None,
+            report=None if letter.notice or letter.task else letter.fields,
+            notice=letter.fields if letter.notice else None,
+            task={"name": letter.task, **letter.fields} if letter.task else None,
             **more,
         )
 
@@ -189,8 +189,8 @@ class WholeDeadLetterDocument(DeadLetterDocument):
     raw: dict[str, Any]
 
     @classmethod
-    def of_whole(cls, one: DeadLetter) -> DeadLetterDocument:
-        return cls.of_letter(one, unreadable=unreadable(one))
+    def of_whole(cls, letter: DeadLetter) -> DeadLetterDocument:
+        return cls.of_letter(letter, unreadable=unreadable(letter))
 
 
 class DeadLetterAnswerDocument(Document):

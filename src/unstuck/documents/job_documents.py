@@ -182,9 +182,11 @@ class ExplanationDocument(Document):
     stack: StackDocument | None
 
     @classmethod
-    def of_explanation(cls, one: Explanation) -> ExplanationDocument:
-        nexts = {"next_at": one.next.at, "next_what": one.next.what}
-        return cls.of(one, **nexts, gives_up=one.ends.what, gives_up_at=one.ends.at)
+    def of_explanation(cls, explanation: Explanation) -> ExplanationDocument:
+        nexts = {"next_at": explanation.next.at, "next_what": explanation.next.what}
+        return cls.of(
+            explanation, **nexts, gives_up=explanation.ends.what, gives_up_at=explanation.ends.at
+        )
 
 
 class AlterationDocument(Document):
@@ -221,10 +223,10 @@ class DiffDocument(Document):
         return cls.of(
             view.job,
             alterations=[
-                AlterationDocument.of(one, revision=n)
-                for n, one in enumerate(view.job.alterations, 1)
+                AlterationDocument.of(alteration, revision=n)
+                for n, alteration in enumerate(view.job.alterations, 1)
             ],
-            groups=[ClaimedGroupDocument.of(one, group=one.id) for one in view.claimed],
+            groups=[ClaimedGroupDocument.of(group, group=group.id) for group in view.claimed],
         )
 
 
@@ -265,8 +267,8 @@ class JobAnswerDocument(Document):
     retry_of: Word
 
     @classmethod
-    def of_result(cls, one: CommandResult) -> JobAnswerDocument:
-        return cls.of(one.job, answer=one.answer, text=one.text)
+    def of_result(cls, result: CommandResult) -> JobAnswerDocument:
+        return cls.of(result.job, answer=result.answer, text=result.text)
 
 
 class SubmittedDocument(Document):
@@ -282,5 +284,5 @@ class SubmittedDocument(Document):
     warnings: tuple[str, ...]
 
     @classmethod
-    def of_submitted(cls, one: Submitted, name: str) -> SubmittedDocument:
-        return cls.of(one, name=name, status=one.found_as)
+    def of_submitted(cls, submitted: Submitted, name: str) -> SubmittedDocument:
+        return cls.of(submitted, name=name, status=submitted.found_as)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from unstuck.client.now import MOST, Ended, Seen, Trouble
+from unstuck.client.now import MOST, EndedJobs, Seen, Trouble
 from unstuck.coordinator.model.status import Status
 from unstuck.documents.document import Document, Time, Word
 from unstuck.documents.job_documents import ListedJobDocument
@@ -21,9 +21,9 @@ class TroubleDocument(Document):
     job: Word
 
     @classmethod
-    def of_trouble(cls, one: Trouble, waits: Mapping[str, str]) -> TroubleDocument:
-        job = "" if one.job is None else one.job.id
-        return cls.of(one, text=one.text or waits.get(job, ""), job=job)
+    def of_trouble(cls, trouble: Trouble, waits: Mapping[str, str]) -> TroubleDocument:
+        job = "" if trouble.job is None else trouble.job.id
+        return cls.of(trouble, text=trouble.text or waits.get(job, ""), job=job)
 
 
 class EndedDocument(Document):
@@ -38,8 +38,8 @@ class EndedDocument(Document):
     counts: dict[Status, int]
 
     @classmethod
-    def of_ended(cls, one: Ended) -> EndedDocument:
-        return cls.of(one.job, job=one.job.id, counts=one.counts)
+    def of_ended(cls, ended: EndedJobs) -> EndedDocument:
+        return cls.of(ended.job, job=ended.job.id, counts=ended.counts)
 
 
 class NowDocument(Document):
@@ -54,13 +54,18 @@ class NowDocument(Document):
 
     @classmethod
     def of_seen(
-        cls, seen: Seen, found: Sequence[Trouble], ended: Sequence[Ended], waits: Mapping[str, str]
+        cls,
+        snapshot: Seen,
+        reported: Sequence[Trouble],
+        ended: Sequence[EndedJobs],
+        waits: Mapping[str, str],
     ) -> NowDocument:
         return cls(
-            at=seen.at,
-            not_well=[TroubleDocument.of_trouble(one, waits) for one in found],
+            at=snapshot.at,
+            not_well=[TroubleDocument.of_trouble(trouble, waits) for trouble in reported],
             goes_on=[
-                ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in seen.beside(found)
+                ListedJobDocument.of_line(job, waits.get(job.id, ""))
+                for job in snapshot.beside(reported)
             ],
-            ended=[EndedDocument.of_ended(one) for one in ended[:MOST]],
+            ended=[EndedDocument.of_ended(ended_jobs) for ended_jobs in ended[:MOST]],
         )

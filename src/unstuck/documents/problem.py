@@ -68,15 +68,21 @@ class ProblemDocument(Document):
 
     @classmethod
     def of_error(cls, error: Exception) -> ProblemDocument:
-        told = explained(error)
-        code = getattr(error, "code", "") or ("FILE_TROUBLE" if told else "BUG")
+        explanation = explained(error)
+        code = getattr(error, "code", "") or ("FILE_TROUBLE" if explanation else "BUG")
         title = (
             _title(type(error))
             if isinstance(error, UnstuckError)
             else _TITLES.get(code, "A bug in Unstuck.")
         )
-        places = [one.to_json() for one in error.problems] if isinstance(error, SpecError) else ()
-        return cls.of_code(code, title, status_of(error), told[1] if told else BUG, places)
+        places = (
+            [problem.to_json() for problem in error.problems]
+            if isinstance(error, SpecError)
+            else ()
+        )
+        return cls.of_code(
+            code, title, status_of(error), explanation[1] if explanation else BUG, places
+        )
 
     @classmethod
     def of_code(
@@ -107,5 +113,5 @@ def status_of(error: Exception) -> int:
     for kind, status in _APART.items():
         if isinstance(error, kind):
             return status
-    told = explained(error)
-    return 500 if told is None else STATUS.get(told[0], 500)
+    explanation = explained(error)
+    return 500 if explanation is None else STATUS.get(explanation[0], 500)

@@ -66,8 +66,8 @@ class BacklogDocument(Document):
     streams: list[StreamDocument]
 
     @classmethod
-    def of_backlog(cls, one: Backlog | None) -> BacklogDocument | None:
-        if one is None:
+    def of_backlog(cls, backlog: Backlog | None) -> BacklogDocument | None:
+        if backlog is None:
             return None
         streams = [
             StreamDocument.of(
@@ -76,9 +76,9 @@ class BacklogDocument(Document):
                 oldest=stream.since,
                 position=stream.next or stream.position or None,
             )
-            for address, stream in one.streams.items()
+            for address, stream in backlog.streams.items()
         ]
-        return cls(looked_at=one.at, oldest=one.since, streams=streams)
+        return cls(looked_at=backlog.at, oldest=backlog.since, streams=streams)
 
 
 class BackfillDocument(Document):
@@ -144,16 +144,16 @@ class ScheduleDocument(Document):
     @classmethod
     def of_view(cls, view: ScheduleView, ticks: int = 1, **more: Any) -> ScheduleDocument:
         """``ticks``: so many of its next ones."""
-        one, fill, following = view.schedule, view.schedule.backfill, view.next_ticks(ticks)
+        schedule, fill, following = view.schedule, view.schedule.backfill, view.next_ticks(ticks)
         return cls.of(
-            one,
+            schedule,
             waits=view.waits,
             next=[tick.timestamp() for tick in following],
             next_params=[view.params_at(tick) for tick in following],
-            runs_now=[run.job for run in one.runs],
+            runs_now=[run.job for run in schedule.runs],
             backfill=fill and _backfill_document(fill),
             backlog=BacklogDocument.of_backlog(view.backlog),
-            next_try=min((run.next_at for run in one.retries if run.next_at), default=None),
+            next_try=min((run.next_at for run in schedule.retries if run.next_at), default=None),
             **more,
         )
 
@@ -206,8 +206,8 @@ class ScheduleExplanationDocument(Document):
     backlog: BacklogDocument | None
 
     @classmethod
-    def of_explanation(cls, one: ScheduleExplanation) -> ScheduleExplanationDocument:
-        return cls.of(one, backlog=BacklogDocument.of_backlog(one.backlog))
+    def of_explanation(cls, explanation: ScheduleExplanation) -> ScheduleExplanationDocument:
+        return cls.of(explanation, backlog=BacklogDocument.of_backlog(explanation.backlog))
 
 
 class TickDocument(Document):
@@ -221,8 +221,8 @@ class TickDocument(Document):
     outcome: TickOutcome
 
     @classmethod
-    def of_tick(cls, one: BackfillTick) -> TickDocument:
-        return cls.of(one, tick=one.tick.timestamp())
+    def of_tick(cls, backfill_tick: BackfillTick) -> TickDocument:
+        return cls.of(backfill_tick, tick=backfill_tick.tick.timestamp())
 
 
 class ScheduleAnswerDocument(Document):
@@ -239,5 +239,5 @@ class ScheduleAnswerDocument(Document):
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of_result(cls, one: ScheduleResult) -> ScheduleAnswerDocument:
-        return cls.of(one, name=one.schedule.name, status=one.schedule.status)
+    def of_result(cls, result: ScheduleResult) -> ScheduleAnswerDocument:
+        return cls.of(result, name=result.schedule.name, status=result.schedule.status)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unstuck.graph.layered import Box, Line, Size, lay_out
+from unstuck.graph.layered import Box, Edge, Size, lay_out
 from unstuck.graph.status_marks import css_class, mark
 from unstuck.graph.svg import (
     MONO,
@@ -88,7 +88,7 @@ def job_graph(
         label: what a reader hears of the picture.
         href: where a click on a group leads, by its name; empty: nowhere.
     """
-    known = {group.name: group for group in groups}
+    by_name = {group.name: group for group in groups}
     layout = lay_out(
         {group.name: _size(group) for group in groups},
         {group.name: group.needs for group in groups},
@@ -104,11 +104,13 @@ def job_graph(
         element(
             "g", *map(_dot, layout.junctions.values()), class_="junctions", fill="currentColor"
         ),
-        *(_group(known[name], box, href(name)) for name, box in layout.boxes.items()),
+        *(_group(by_name[name], box, href(name)) for name, box in layout.boxes.items()),
     ]
     moved = element("g", *drawn, transform=f"translate({MARGIN:g} {MARGIN:g})")
     width, height = (side + 2 * MARGIN + STACKED for side in (layout.width, layout.height))
-    return picture(width, height, label, [moved], role="group" if any(map(href, known)) else "img")
+    return picture(
+        width, height, label, [moved], role="group" if any(map(href, by_name)) else "img"
+    )
 
 
 def _size(group: GraphGroup) -> Size:
@@ -152,16 +154,10 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
         )
         for off in ((STACKED,) if group.forked else ())
     ]
-    told = (
-        counted(group.census)
-        if group.forked and group.census
-        else group.state.lower() or group.note
-    )
-    needs = f"after {', '.join(group.needs)} ({group.join})" if group.needs else ""
     names_y = box.y + (box.h / 2 + 4.5 if _is_small(group) else 19)
     symbol = f"{shown.symbol} " if group.state else ""
     drawn = [
-        title(": ".join(filter(None, [group.name, "; ".join(filter(None, [told, needs]))]))),
+        title(_tooltip(group)),
         *stacked,
         element(
             "rect",
@@ -197,6 +193,17 @@ def _group(group: GraphGroup, box: Box, href: str) -> str:
     )
 
 
+def _tooltip(group: GraphGroup) -> str:
+    """Return the name of a group, its status, and the groups that it needs."""
+    status_text = (
+        counted(group.census)
+        if group.forked and group.census
+        else group.state.lower() or group.note
+    )
+    needs = f"after {', '.join(group.needs)} ({group.join})" if group.needs else ""
+    return ": ".join(filter(None, [group.name, "; ".join(filter(None, [status_text, needs]))]))
+
+
 def _census(census: Mapping[str, int], box: Box) -> list[str]:
     """A bar of the shares of all states; the smallest share is still to be seen."""
     counts = [(state, census[state]) for state in reversed(CENSUS) if census.get(state)]
@@ -220,7 +227,7 @@ def _census(census: Mapping[str, int], box: Box) -> list[str]:
     return bars
 
 
-def _line(line: Line) -> str:
+def _line(line: Edge) -> str:
     points = line.points
     path = [f"M{points[0][0]:g} {points[0][1]:g}"]
     for n in range(0, len(points) - 1, 2):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -39,7 +39,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Edge:
     """One edge. A line between the points ``2n`` and ``2n + 1`` crosses a gap; the others pass a
     layer, level.
     """
@@ -59,7 +59,7 @@ class Layout:
     height: float
     boxes: Mapping[str, Box]
     junctions: Mapping[str, Box]
-    lines: tuple[Line, ...]
+    lines: tuple[Edge, ...]
 
 
 @dataclass(slots=True)
@@ -85,15 +85,15 @@ def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> La
 
     Raises: CycleError.
     """
-    known = {
+    dependencies = {
         name: tuple(dict.fromkeys(n for n in needs.get(name, ()) if n in sizes)) for name in sizes
     }
     nodes = {name: _Node(name, size) for name, size in sizes.items()}
-    junctions = _join_lines(known, nodes)
-    order = _in_order(known, nodes)
+    junctions = _join_lines(dependencies, nodes)
+    order = _in_order(dependencies, nodes)
     if sum(node.layer - need.layer - 1 for node in order for need in node.before) > PASSED:
-        known = _without_implied(order)
-        order = _in_order(known, nodes)
+        dependencies = _without_implied(order)
+        order = _in_order(dependencies, nodes)
     _spread_unbound(order)
     long_lines = {
         (need.name, node.name): _pass_layers(need, node)
@@ -118,17 +118,17 @@ def _join_lines(needs: dict[str, tuple[str, ...]], nodes: dict[str, _Node]) -> l
     lines.
     """
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, its in needs.items():
-        alike.setdefault(its, []).append(name)
-    made: list[str] = []
-    for its, names in alike.items():
-        if len(its) * len(names) > len(its) + len(names) + 1:
-            junction = f"\0{len(made)}"  # no name of a group has this
-            made.append(junction)
+    for name, dependencies in needs.items():
+        alike.setdefault(dependencies, []).append(name)
+    junctions: list[str] = []
+    for dependencies, names in alike.items():
+        if len(dependencies) * len(names) > len(dependencies) + len(names) + 1:
+            junction = f"\0{len(junctions)}"  # no name of a group has this
+            junctions.append(junction)
             nodes[junction] = _Node(junction, JUNCTION)
-            needs[junction] = its
+            needs[junction] = dependencies
             needs.update(dict.fromkeys(names, (junction,)))
-    return made
+    return junctions
 
 
 def _in_order(needs: Mapping[str, Sequence[str]], nodes: Mapping[str, _Node]) -> list[_Node]:
@@ -200,23 +200,39 @@ def _fewest_crossings(layers: list[list[_Node]]) -> list[list[_Node]]:
         if not fewest:
             break
         rightwards = sweep % 2 == 0
-        now = list(layers)
-        for n in range(1, len(now)) if rightwards else range(len(now) - 2, -1, -1):
-            places = {
-                id(node): place for place, node in enumerate(now[n - 1 if rightwards else n + 1])
-            }
-            keys = {}
-            for place, node in enumerate(now[n]):
-                beside = [places[id(one)] for one in (node.before if rightwards else node.after)]
-                unbound = not node.before and not node.after
-                keys[id(node)] = (
-                    math.inf if unbound else sum(beside) / len(beside) if beside else place
-                )
-            now[n] = sorted(now[n], key=lambda node: keys[id(node)])
-        layers = now
+        layers = _swept(layers, rightwards)
         if (count := _crossings(layers)) < fewest:
             best, fewest = layers, count
     return best
+
+
+def _swept(layers: Sequence[list[_Node]], rightwards: bool) -> list[list[_Node]]:
+    """Sort each layer, in the direction of the sweep, by the layer that was sorted before it."""
+    swept = list(layers)
+    for n in range(1, len(swept)) if rightwards else range(len(swept) - 2, -1, -1):
+        swept[n] = _by_neighbours(swept[n], swept[n - 1 if rightwards else n + 1], rightwards)
+    return swept
+
+
+def _by_neighbours(
+    layer: Sequence[_Node], sorted_layer: Sequence[_Node], rightwards: bool
+) -> list[_Node]:
+    """Sort ``layer`` by the mean place of the neighbours that each node has in ``sorted_layer``.
+
+    A node without a neighbour there keeps its place; nodes without any line come last.
+    """
+    places = {id(node): place for place, node in enumerate(sorted_layer)}
+
+    def mean_place(place: int, node: _Node) -> float:
+        if not node.before and not node.after:
+            return math.inf
+        neighbours = node.before if rightwards else node.after
+        if not neighbours:
+            return place
+        return sum(places[id(neighbour)] for neighbour in neighbours) / len(neighbours)
+
+    keys = {id(node): mean_place(place, node) for place, node in enumerate(layer)}
+    return sorted(layer, key=lambda node: keys[id(node)])
 
 
 def _crossings(layers: Sequence[Sequence[_Node]]) -> int:
@@ -225,9 +241,9 @@ def _crossings(layers: Sequence[Sequence[_Node]]) -> int:
         places = {id(node): place for place, node in enumerate(right)}
         ends: list[int] = []  # of the lines seen so far, sorted
         for node in left:
-            its = sorted(places[id(one)] for one in node.after)
-            count += sum(len(ends) - bisect_right(ends, end) for end in its)
-            for end in its:
+            line_ends = sorted(places[id(neighbour)] for neighbour in node.after)
+            count += sum(len(ends) - bisect_right(ends, end) for end in line_ends)
+            for end in line_ends:
                 insort(ends, end)
     return count
 
@@ -238,18 +254,18 @@ def _place(layers: Sequence[Sequence[_Node]]) -> None:
     for sweep in range(PLACINGS):
         rightwards = sweep % 2 == 0
         for layer in layers if rightwards else reversed(layers):
-            wanted = []
+            targets = []
             for node in layer:
                 beside = (node.before or node.after) if rightwards else (node.after or node.before)
-                middle = sorted(one.y for one in beside)[
+                middle = sorted(neighbour.y for neighbour in beside)[
                     (len(beside) - 1) // 2 : len(beside) // 2 + 1
                 ]
-                wanted.append(sum(middle) / len(middle) if middle else node.y)
-            _place_layer(layer, wanted)
+                targets.append(sum(middle) / len(middle) if middle else node.y)
+            _place_layer(layer, targets)
 
 
-def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
-    """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of
+def _place_layer(layer: Sequence[_Node], targets: Sequence[float]) -> None:
+    """Set the middle of each node as near to ``targets`` as the distances allow, in the sense of
     least squares.
     """
     offsets = [0.0]
@@ -258,9 +274,9 @@ def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
             offsets[-1] + (above.size[1] + below.size[1]) / 2 + max(above.gap, below.gap)
         )
     runs: list[tuple[float, float, int]] = []  # weighted sum, weight and count of nodes that touch
-    for node, want, offset in zip(layer, wanted, offsets, strict=False):
+    for node, target, offset in zip(layer, targets, offsets, strict=False):
         weight = STRAIGHT if node.passing else 1.0
-        run = ((want - offset) * weight, weight, 1)
+        run = ((target - offset) * weight, weight, 1)
         while runs and runs[-1][0] / runs[-1][1] > run[0] / run[1]:
             above_run = runs.pop()
             run = (above_run[0] + run[0], above_run[1] + run[1], above_run[2] + run[2])
@@ -270,40 +286,57 @@ def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
         node.y = start + offset
 
 
+@dataclass(frozen=True, slots=True)
+class _Coordinates:
+    """Turns the layer and the middle of a node into coordinates, from the origin on.
+
+    Attributes:
+        top: the upper edge of the highest node.
+        lefts, widths: of each layer.
+        junctions: names of the nodes that keep their own width, in the middle of their layer.
+    """
+
+    top: float
+    lefts: Sequence[float]
+    widths: Sequence[float]
+    junctions: Set[str]
+
+    def box(self, node: _Node) -> Box:
+        left, width, y = self.lefts[node.layer], self.widths[node.layer], node.y - node.size[1] / 2
+        if node.name in self.junctions:
+            left, width = left + (width - node.size[0]) / 2, node.size[0]
+        return Box(left, round(y - self.top, 1), width, node.size[1])
+
+    def points(self, source: _Node, passed: Sequence[_Node], target: _Node) -> Iterator[Point]:
+        """Yield the points of an edge from ``source`` to ``target``, by way of ``passed``."""
+        start, end = self.box(source), self.box(target)
+        yield start.x + start.w, round(source.y - self.top, 1)
+        for node in passed:
+            y, x = round(node.y - self.top, 1), self.lefts[node.layer]
+            yield from ((x, y), (x + self.widths[node.layer], y))
+        yield end.x, round(target.y - self.top, 1)
+
+
 def _drawn(
     layers: Sequence[Sequence[_Node]],
     nodes: Mapping[str, _Node],
     junctions: Iterable[str],
     long_lines: Mapping[tuple[str, str], Sequence[_Node]],
 ) -> Layout:
-    """The layout from the places of all nodes, moved to the origin."""
+    """Return the layout from the places of all nodes, moved to the origin."""
     top = min((node.y - node.size[1] / 2 for layer in layers for node in layer), default=0.0)
     widths = [max(node.size[0] for node in layer) for layer in layers]
     lefts = [sum(widths[:n]) + n * GAP_X for n in range(len(layers))]
-
-    def box(node: _Node) -> Box:
-        x = lefts[node.layer] + (
-            0 if node.name not in between else (widths[node.layer] - node.size[0]) / 2
-        )
-        w = node.size[0] if node.name in between else widths[node.layer]
-        return Box(x, round(node.y - node.size[1] / 2 - top, 1), w, node.size[1])
-
-    def points(source: _Node, passed: Sequence[_Node], target: _Node) -> Iterator[Point]:
-        start, end = box(source), box(target)
-        yield start.x + start.w, round(source.y - top, 1)
-        for node in passed:
-            y, x = round(node.y - top, 1), lefts[node.layer]
-            yield from ((x, y), (x + widths[node.layer], y))
-        yield end.x, round(target.y - top, 1)
-
     between = set(junctions)
+    coordinates = _Coordinates(top, lefts, widths, between)
     lines = tuple(
-        Line(source, target, tuple(points(nodes[source], passed, nodes[target])))
+        Edge(source, target, tuple(coordinates.points(nodes[source], passed, nodes[target])))
         for (source, target), passed in long_lines.items()
     )
-    boxes = {name: box(node) for name, node in nodes.items() if name not in between}
+    placed = {name: coordinates.box(node) for name, node in nodes.items()}
+    boxes = {name: box for name, box in placed.items() if name not in between}
     bottoms = (node.y + node.size[1] / 2 - top for layer in layers for node in layer)
     width = lefts[-1] + widths[-1] if layers else 0.0
     return Layout(
-        width, max(bottoms, default=0.0), boxes, {name: box(nodes[name]) for name in between}, lines
+        width, max(bottoms, default=0.0), boxes, {name: placed[name] for name in between}, lines
     )

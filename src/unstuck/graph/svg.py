@@ -35,12 +35,12 @@ def element(name: str, *content: str, **attributes: Any) -> str:
     """An element. ``content``: elements, or text that was escaped; of a name like ``font_size``,
     ``_`` stands for ``-``, and ``class_`` is ``class``. An attribute that is None or empty is left
     out."""
-    told = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_written(value)}"'
         for key, value in attributes.items()
         if value is not None and value != ""
     )
-    return f"<{name}{told}>{''.join(content)}</{name}>" if content else f"<{name}{told}/>"
+    return f"<{name}{written}>{''.join(content)}</{name}>" if content else f"<{name}{written}/>"
 
 
 def text(x: float, y: float, words: str, **attributes: Any) -> str:

@@ -67,7 +67,7 @@ class _Bar:
     start: float
     end: float
     outcome: str
-    told: str
+    label: str
 
 
 def timeline(
@@ -85,9 +85,13 @@ def timeline(
         most: rows at most. Of more, those are drawn whose attempts need a look.
     """
     shown = _most_worrying([row for row in rows if row.attempts], most)
-    begin = min((one.queued_at for row in shown for one in row.attempts), default=now)
-    ends = [now if one.ended_at is None else one.ended_at for row in shown for one in row.attempts]
-    end = max([*ends, *(one.at for row in shown for one in row.refused), begin + 1])
+    begin = min((attempt.queued_at for row in shown for attempt in row.attempts), default=now)
+    ends = [
+        now if attempt.ended_at is None else attempt.ended_at
+        for row in shown
+        for attempt in row.attempts
+    ]
+    end = max([*ends, *(refusal.at for row in shown for refusal in row.refused), begin + 1])
 
     def x(at: float) -> float:
         return LABEL + (WIDTH - LABEL - 1) * (at - begin) / (end - begin)
@@ -111,7 +115,7 @@ def _most_worrying(rows: Sequence[Row], most: int) -> list[Row]:
         return list(rows)
 
     def rank(row: Row) -> int:
-        outcomes = {one.outcome for one in row.attempts}
+        outcomes = {attempt.outcome for attempt in row.attempts}
         return next((n for n, worry in enumerate(_WORRYING) if worry in outcomes), len(_WORRYING))
 
     kept = {id(row) for row in sorted(rows, key=rank)[:most]}
@@ -143,7 +147,7 @@ def _axis(begin: float, end: float, height: float, x: Callable[[float], float]) 
 
 
 def _row(row: Row, y: float, now: float, x: Callable[[float], float], href: str) -> str:
-    bars = [bar for one in row.attempts for bar in _bars(one, now, x)]
+    bars = [bar for attempt in row.attempts for bar in _bars(attempt, now, x)]
     crowded = len(bars) > APART
     if crowded:
         bars = [
@@ -158,9 +162,9 @@ def _row(row: Row, y: float, now: float, x: Callable[[float], float], href: str)
     marks = [
         element(
             "g",
-            title(one.text),
+            title(refusal.text),
             text(
-                x(one.at),
+                x(refusal.at),
                 y + ROW / 2 + 4,
                 "✕",
                 font_size=12,
@@ -169,29 +173,31 @@ def _row(row: Row, y: float, now: float, x: Callable[[float], float], href: str)
             ),
             class_="refused",
         )
-        for one in row.refused[:APART]
+        for refusal in row.refused[:APART]
     ]
     named = linked(href, element("g", title(row.name), name))
     return element("g", named, *(_rect(bar, y, crowded) for bar in bars), *marks, class_="row")
 
 
-def _bars(one: PastAttempt, now: float, x: Callable[[float], float]) -> Iterator[_Bar]:
-    end = now if one.ended_at is None else one.ended_at
-    claimed = end if one.claimed_at is None else one.claimed_at
-    if claimed > one.queued_at:
-        waited = f"attempt {one.number} queued for {format_duration(claimed - one.queued_at)}"
-        yield _Bar(x(one.queued_at), x(claimed), "QUEUED", waited)
-    if one.claimed_at is not None:
+def _bars(attempt: PastAttempt, now: float, x: Callable[[float], float]) -> Iterator[_Bar]:
+    end = now if attempt.ended_at is None else attempt.ended_at
+    claimed = end if attempt.claimed_at is None else attempt.claimed_at
+    if claimed > attempt.queued_at:
+        waited = (
+            f"attempt {attempt.number} queued for {format_duration(claimed - attempt.queued_at)}"
+        )
+        yield _Bar(x(attempt.queued_at), x(claimed), "QUEUED", waited)
+    if attempt.claimed_at is not None:
         ran = (
-            f"attempt {one.number} {one.outcome.lower()}, "
+            f"attempt {attempt.number} {attempt.outcome.lower()}, "
             f"{format_duration(max(0.0, end - claimed))}"
         )
-        why = f": {' '.join(one.text.split())[:300]}" if one.text else ""
+        why = f": {' '.join(attempt.text.split())[:300]}" if attempt.text else ""
         yield _Bar(
             x(claimed),
             x(end),
-            one.outcome,
-            f"{ran}{f' on {one.worker}' if one.worker else ''}{why}",
+            attempt.outcome,
+            f"{ran}{f' on {attempt.worker}' if attempt.worker else ''}{why}",
         )
 
 
@@ -199,16 +205,16 @@ def _merged(bars: Iterable[_Bar], outcome: str) -> Iterator[_Bar]:
     """The bars of one outcome, those in one that touch each other."""
     alike = sorted((bar for bar in bars if bar.outcome == outcome), key=lambda bar: bar.start)
     reach, begun, ends = 0.0, [0], []
-    for n, (one, after) in enumerate(pairwise(alike), 1):
-        reach = max(reach, one.end, one.start + NARROWEST)
+    for n, (bar, after) in enumerate(pairwise(alike), 1):
+        reach = max(reach, bar.end, bar.start + NARROWEST)
         if after.start > reach + 1:
             ends.append(reach)
             begun.append(n)
     ends.append(max(bar.end for bar in alike))
     for first, after_last, end in zip(begun, [*begun[1:], len(alike)], ends, strict=True):
         count = after_last - first
-        told = alike[first].told if count == 1 else f"{count:,} attempts {outcome.lower()}"
-        yield _Bar(alike[first].start, end, outcome, told)
+        label = alike[first].label if count == 1 else f"{count:,} attempts {outcome.lower()}"
+        yield _Bar(alike[first].start, end, outcome, label)
 
 
 def _rect(bar: _Bar, y: float, crowded: bool) -> str:
@@ -220,7 +226,7 @@ def _rect(bar: _Bar, y: float, crowded: bool) -> str:
     )  # what lies below it is still to be seen
     return element(
         "rect",
-        title(bar.told),
+        title(bar.label),
         x=bar.start,
         y=y + (ROW - BAR) / 2 + (BAR / 2 if half else 0),
         width=max(NARROWEST, bar.end - bar.start),

@@ -51,8 +51,8 @@ CATALOG: list[MetricSpec] = []
 
 
 def _metric(kind: Kind, name: str, text: str, *labels: str, most: int = 200) -> MetricSpec:
-    CATALOG.append(made := MetricSpec(kind, f"unstuck_{name}", text, labels, most))
-    return made
+    CATALOG.append(metric := MetricSpec(kind, f"unstuck_{name}", text, labels, most))
+    return metric
 
 
 UP = _metric(

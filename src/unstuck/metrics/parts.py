@@ -127,16 +127,16 @@ def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -
     (lines,) = yield
     states, coordinators, free = Counter[str](), Counter[str](), Counter[str]()
     for line in lines.values():
-        one = status_of(line)
-        if one is None:
+        status = status_of(line)
+        if status is None:
             sheet.unreadable("processes")
-        elif isinstance(one, RunnerStatus):
-            state = _state_of(one, sheet.at - runner_silence)
+        elif isinstance(status, RunnerStatus):
+            state = _state_of(status, sheet.at - runner_silence)
             states[state] += 1
             if state != "silent":
-                free.update(dict.fromkeys(one.queues, int(state == "idle")))
+                free.update(dict.fromkeys(status.queues, int(state == "idle")))
         else:
-            coordinators["live" if one.seen >= sheet.at - COORDINATOR_SILENCE else "silent"] += 1
+            coordinators["live" if status.seen >= sheet.at - COORDINATOR_SILENCE else "silent"] += 1
     for state in ("idle", "busy", "stopping", "unfit", "silent"):
         sheet.add(catalog.PROCESSES, states[state], "runner", state)
     for state in ("live", "silent"):
@@ -144,14 +144,14 @@ def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -
     sheet.add_all(catalog.FREE_SLOTS, (((queue,), count) for queue, count in sorted(free.items())))
 
 
-def _state_of(one: RunnerStatus, heard_after: float) -> str:
-    if one.seen < heard_after:
+def _state_of(runner: RunnerStatus, heard_after: float) -> str:
+    if runner.seen < heard_after:
         return "silent"
-    if one.job is not None:
+    if runner.job is not None:
         return "busy"
-    if one.unfit:
+    if runner.unfit:
         return "unfit"
-    return "stopping" if one.idle_since is None else "idle"
+    return "stopping" if runner.idle_since is None else "idle"
 
 
 def offers(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -222,13 +222,13 @@ def schedules(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 def backlogs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     pipe.hgetall(keys.backlogs)
     (texts,) = yield
-    found = list[tuple[float, str]]()
+    ages = list[tuple[float, str]]()
     for name, text in texts.items():
         with sheet.reading("backlogs"):
             backlog = Backlog.from_json(text)
-            found.append((sheet.age_since(backlog.since) if backlog.since else 0.0, name))
-    found.sort(reverse=True)
-    sheet.add_all(catalog.BACKLOG_AGE, (((name,), age) for age, name in found))
+            ages.append((sheet.age_since(backlog.since) if backlog.since else 0.0, name))
+    ages.sort(reverse=True)
+    sheet.add_all(catalog.BACKLOG_AGE, (((name,), age) for age, name in ages))
 
 
 def notices(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -240,8 +240,8 @@ def notices(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
         pipe.zrange(keys.notices_for(target), 0, PROBLEMS - 1)
     problems = [
         (target, problem)
-        for target, found in zip(targets, (yield), strict=True)
-        for problem in found
+        for target, target_problems in zip(targets, (yield), strict=True)
+        for problem in target_problems
     ]
     for target, problem in problems:
         pipe.lindex(keys.notices_of(target, problem), 0)
@@ -285,7 +285,7 @@ PARTS: tuple[Callable[[Pipeline, Keys, Sheet], Part], ...] = (
 def _number(text: str) -> float:
     """A number as Redis keeps it; 0 for what is none."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         return 0.0
-    return found if math.isfinite(found) else 0.0
+    return number if math.isfinite(number) else 0.0

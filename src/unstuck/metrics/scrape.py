@@ -68,14 +68,17 @@ def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> boo
     counted.
     """
     try:
-        refused = next((one for one in answers if isinstance(one, redis.ResponseError)), None)
+        refused = next(
+            (answer for answer in answers if isinstance(answer, redis.ResponseError)), None
+        )
         if refused is not None:
             part.throw(refused)
         else:
             part.send(answers)
     except StopIteration:
         return False
-    except Exception as error:  # noqa: BLE001 - of a damaged key, or one that this user of Redis may not read
+    # A key may be damaged, or this user of Redis may not read it.
+    except Exception as error:  # noqa: BLE001
         log.warning(
             "the metrics of %s cannot be read, and are left out: %s: %s",
             name,
@@ -122,7 +125,7 @@ class Exporter(Collector):
 
     def _families(self) -> Iterable[Family]:
         try:
-            found = self._read()
+            families = self._read()
         except redis.RedisError as error:
             if not self._away:
                 log.warning("Redis does not answer: unstuck_up is 0 until it does: %s", error)
@@ -131,4 +134,4 @@ class Exporter(Collector):
             sheet.add(catalog.UP, 0)
             return sheet.families()
         self._away = False
-        return found
+        return families

@@ -38,10 +38,10 @@ class Sheet:
 
     def add_all(self, metric: MetricSpec, values: Iterable[tuple[Sequence[str], float]]) -> None:
         """One sample for each of ``values``, of which the first are kept if they are too many."""
-        found = list(values)
-        if (left := len(found) - metric.most) > 0:
+        samples = list(values)
+        if (left := len(samples) - metric.most) > 0:
             self._left_out[metric.name, "too_many"] += left
-        for labels, value in found[: metric.most]:
+        for labels, value in samples[: metric.most]:
             self.add(metric, value, *labels)
 
     def add_histogram(self, metric: MetricSpec, totals: Totals, *labels: str) -> None:
@@ -73,4 +73,8 @@ class Sheet:
         """All that was written, in the order of the catalogue."""
         for labels, count in self._left_out.items():
             self.add(catalog.LEFT_OUT, count, *labels)
-        return [self._families[one.name] for one in catalog.CATALOG if one.name in self._families]
+        return [
+            self._families[metric.name]
+            for metric in catalog.CATALOG
+            if metric.name in self._families
+        ]

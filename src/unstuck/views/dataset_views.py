@@ -55,7 +55,7 @@ class VersionPage:
 
 
 @dataclass(frozen=True, slots=True)
-class PutAside:
+class SourcePutAside:
     """A file or message that a version of a dataset was not loaded from, and why."""
 
     dataset: str
@@ -65,7 +65,7 @@ class PutAside:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class WarehouseSnapshot:
     """All datasets of a warehouse at its newest version, ``head``."""
 
     id: str
@@ -118,7 +118,9 @@ def versions_of(
         if looks is None
         else max(1, newest - looks + 1)
     )
-    return VersionPage(tuple(DatasetVersion(one, one.datasets[name]) for one in entries), last - 1)
+    return VersionPage(
+        tuple(DatasetVersion(entry, entry.datasets[name]) for entry in entries), last - 1
+    )
 
 
 class Datasets:
@@ -131,22 +133,22 @@ class Datasets:
     def __init__(self, uri: str, breaker: CircuitBreaker, within: float = ANSWER_WITHIN) -> None:
         """``within``: seconds for one answer."""
         self.uri, self._breaker, self._within = uri, breaker, within
-        self._known: Published | None = None
+        self._cached: WarehouseSnapshot | None = None
 
-    def published(self) -> Published:
+    def published(self) -> WarehouseSnapshot:
         """All that stands. The log is read again if anything was published since the last call."""
         return self._ask("nothing can be shown of what is published", self._published)
 
-    def _published(self) -> Published:
+    def _published(self) -> WarehouseSnapshot:
         place = warehouse_at(self.uri)
-        known, id_ = self._known, place.identity() or ""
-        if known is None or not id_ or (known.id, known.head) != (id_, place.head()):
+        cached, id_ = self._cached, place.identity() or ""
+        if cached is None or not id_ or (cached.id, cached.head) != (id_, place.head()):
             check_there(place, self.uri)
             head = (
                 place.head()
             )  # before the state: what is published meanwhile is seen by the next call
-            known = self._known = Published(id_, head, place.state(head) if head else {})
-        return known
+            cached = self._cached = WarehouseSnapshot(id_, head, place.state(head) if head else {})
+        return cached
 
     def versions(self, name: str, newest: int, most: int = 20) -> VersionPage:
         """The versions of a dataset from ``newest`` on, in at most `LOOKS` entries of the log."""
@@ -169,20 +171,22 @@ class Datasets:
 
         return self._ask(f"version {n} of {name} cannot be shown", read)
 
-    def put_aside(self, n: int) -> list[PutAside]:
+    def put_aside(self, n: int) -> list[SourcePutAside]:
         """The files and messages that the streams of one version have put aside."""
 
-        def read() -> list[PutAside]:
+        def read() -> list[SourcePutAside]:
             place = warehouse_at(self.uri)
             entry = place.existing_entry(n)
             streams = [
                 name for name, change in entry.datasets.items() if change.checkpoint is not None
             ]
-            sources = [(name, one) for name in streams for one in sources_of(place, name, entry)]
+            sources = [
+                (name, source) for name in streams for source in sources_of(place, name, entry)
+            ]
             return [
-                PutAside(name, n, one.source, one.put_aside)
-                for name, one in sources
-                if one.put_aside
+                SourcePutAside(name, n, source.source, source.put_aside)
+                for name, source in sources
+                if source.put_aside
             ]
 
         return self._ask("nobody can say here what was put aside", read)

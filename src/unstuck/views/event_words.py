@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.decide.receipts import REFUSED
@@ -27,10 +28,7 @@ def told(event: Event) -> tuple[str, str]:
     if "rows" in event:
         parts.append(count_of(event["rows"], "row"))
     changes = event.get("changes") or ()  # of an alter
-    parts.extend(
-        f"{one['path']}: {in_words(one['path'], one['old'])} → {in_words(one['path'], one['new'])}"
-        for one in changes[:CHANGES]
-    )
+    parts.extend(map(_change_text, changes[:CHANGES]))
     if len(changes) > CHANGES:
         parts.append(f"{len(changes) - CHANGES} more")
     if event.get("by"):
@@ -40,13 +38,19 @@ def told(event: Event) -> tuple[str, str]:
     return one_line(", ".join(parts)), first_line(str(event.get("text", "")))
 
 
+def _change_text(change: Mapping[str, Any]) -> str:
+    """Return one change of an alteration as ``path: old → new``."""
+    path = change["path"]
+    return f"{path}: {in_words(path, change['old'])} → {in_words(path, change['new'])}"
+
+
 def told_once(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
     """The events for people: an error that the event of a group has told stands in no event of the
     job again.
     """
-    told: set[str] = set()
+    reported_errors: set[str] = set()
     for _, event in events:
         begun, _, _ = str(event.get("text", "")).partition(": ")
         if event["kind"] == GroupState.FAILED and "group" in event:
-            told.add(f"group {event['group']} failed")
-        yield {**event, "text": begun} if begun in told else event
+            reported_errors.add(f"group {event['group']} failed")
+        yield {**event, "text": begun} if begun in reported_errors else event

@@ -75,17 +75,17 @@ class FleetView:
 
 
 def fleet_of(
-    client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: bool = True
+    client: redis.Redis, keys: Keys, runner_silence: float, *, include_unserved: bool = True
 ) -> FleetView:
     """Read which processes are there.
 
     Args:
         client: must decode responses.
         runner_silence: seconds after which a runner that was not heard of counts as silent.
-        wanted: show also queues that open jobs name and nobody listens to; costs a look at each of
-            them.
+        include_unserved: include queues that open jobs name and nobody listens to. Reads each open
+            job.
     """
-    known = ProcessRegistry(client, keys).read()
+    processes = ProcessRegistry(client, keys).read()
     pipe = client.pipeline(transaction=True)
     pipe.time()
     pipe.hget(keys.alive, "at")
@@ -93,21 +93,37 @@ def fleet_of(
     (seconds, micros), swept, stalled = pipe.execute()
     now = seconds + micros / 1e6
     runners = [
-        replace(one, silent=now - one.seen > runner_silence)
-        for one in known
-        if isinstance(one, RunnerStatus)
+        replace(process, silent=now - process.seen > runner_silence)
+        for process in processes
+        if isinstance(process, RunnerStatus)
     ]
     coordinators = [
-        replace(one, silent=now - one.seen > COORDINATOR_SILENCE)
-        for one in known
-        if isinstance(one, CoordinatorStatus)
+        replace(process, silent=now - process.seen > COORDINATOR_SILENCE)
+        for process in processes
+        if isinstance(process, CoordinatorStatus)
     ]
     return FleetView(
         now,
         float(swept) if swept else None,
-        tuple(sorted(runners, key=lambda one: (one.silent, one.host, one.worker_pid, one.pid))),
-        tuple(sorted(coordinators, key=lambda one: (one.silent, one.host, one.pid))),
-        _queues(client, keys, runners, coordinators, _wanted(client, keys) if wanted else set()),
+        tuple(
+            sorted(
+                runners,
+                key=lambda runner: (runner.silent, runner.host, runner.worker_pid, runner.pid),
+            )
+        ),
+        tuple(
+            sorted(
+                coordinators,
+                key=lambda coordinator: (coordinator.silent, coordinator.host, coordinator.pid),
+            )
+        ),
+        _queues(
+            client,
+            keys,
+            runners,
+            coordinators,
+            _queues_of_open_jobs(client, keys) if include_unserved else set(),
+        ),
         tuple(StalledView(worker, float(at)) for worker, at in stalled),
     )
 
@@ -117,20 +133,20 @@ def _queues(
     keys: Keys,
     runners: Iterable[RunnerStatus],
     coordinators: Iterable[CoordinatorStatus],
-    wanted: Iterable[str],
+    requested: Iterable[str],
 ) -> tuple[QueueView, ...]:
     """Queues with messages or with listeners that are not silent, by name."""
     listeners: dict[str, int] = {CONTROL_QUEUE: 0}
     for queue in chain.from_iterable(
-        one.queues for one in [*runners, *coordinators] if not one.silent
+        process.queues for process in [*runners, *coordinators] if not process.silent
     ):
         listeners[queue] = listeners.get(queue, 0) + 1
     oldest: dict[str, float] = {}  # by the coordinator that has looked for longest
     for queue, since in chain.from_iterable(
-        one.oldest_since.items() for one in coordinators if not one.silent
+        coordinator.oldest_since.items() for coordinator in coordinators if not coordinator.silent
     ):
         oldest[queue] = min(since, oldest.get(queue, since))
-    names = sorted({*listeners, *wanted})
+    names = sorted({*listeners, *requested})
     pipe = client.pipeline(transaction=False)
     for name in names:
         pipe.llen(keys.queue(name))
@@ -142,7 +158,7 @@ def _queues(
     return tuple(view for view in views if view.length or view.listeners)
 
 
-def _wanted(client: redis.Redis, keys: Keys) -> set[str]:
+def _queues_of_open_jobs(client: redis.Redis, keys: Keys) -> set[str]:
     """The queues that groups of open jobs name: the only trace of a queue to which nobody ever
     listened.
     """
@@ -152,11 +168,11 @@ def _wanted(client: redis.Redis, keys: Keys) -> set[str]:
     pipe = client.pipeline(transaction=False)
     for job in queued:
         pipe.hgetall(keys.of(job).job)
-    wanted: set[str] = set()
+    names: set[str] = set()
     for job, fields in zip(queued, pipe.execute(), strict=True):
         with suppress(
             NewerJob
         ):  # why says so of the job, and the fleet is shown without its queues
             plan = bare_state(job, fields).plan
-            wanted.update(planned.spec.queue_name for planned in plan.groups.values())
-    return wanted
+            names.update(planned.spec.queue_name for planned in plan.groups.values())
+    return names

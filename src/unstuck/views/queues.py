@@ -28,38 +28,44 @@ def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
     Returns: queue → a sentence: how long its messages have waited, and which listeners are idle.
     """
     term = stalled_after or STALLED_AFTER
-    found = {}
+    sentences = {}
     for queue in view.queues:
         if queue.oldest_since is None or view.at - queue.oldest_since <= term:
             continue
         lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
         if queue.name == CONTROL_QUEUE:
-            if live := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
-                found[queue.name] = (
+            if live := [
+                f"{coordinator.host}:{coordinator.pid}"
+                for coordinator in view.coordinators
+                if not coordinator.silent
+            ]:
+                sentences[queue.name] = (
                     f"{lies}, and nobody takes them: they are for the coordinators {some(live)}"
                 )
             continue
         idle = {
-            f"{one.host}:{one.worker_pid}"
-            for one in view.runners
-            if not one.silent and queue.name in one.queues and one.job is None
-            if one.idle_since is not None and view.at - one.idle_since > term
+            f"{runner.host}:{runner.worker_pid}"
+            for runner in view.runners
+            if not runner.silent and queue.name in runner.queues and runner.job is None
+            if runner.idle_since is not None and view.at - runner.idle_since > term
         }
         if idle:
-            found[queue.name] = (
+            sentences[queue.name] = (
                 f"{lies}, though runners that listen there are idle: those of worker "
                 f"{some(sorted(idle))}"
             )
-    return found
+    return sentences
 
 
 def all_at_work(view: FleetView) -> dict[str, str]:
     """Queues whose listeners are all at work: queue → a sentence about their work."""
     busy: dict[str, list[RunnerStatus]] = {}
-    for queue in {queue for one in view.runners for queue in one.queues}:
-        listening = [one for one in view.runners if not one.silent and queue in one.queues]
-        if listening and all(one.job is not None for one in listening):
-            busy[queue] = sorted(listening, key=lambda one: one.since or view.at)
+    for queue in {queue for runner in view.runners for queue in runner.queues}:
+        listening = [
+            runner for runner in view.runners if not runner.silent and queue in runner.queues
+        ]
+        if listening and all(runner.job is not None for runner in listening):
+            busy[queue] = sorted(listening, key=lambda runner: runner.since or view.at)
     sentences = {}
     for queue, runners in busy.items():
         first = runners[0]
@@ -80,15 +86,15 @@ def nobody_takes(view: FleetView) -> dict[str, str]:
     all at work.
     """
     unfit: dict[str, list[str]] = {}
-    for one, why in unfit_runners(view).items():
+    for host, why in unfit_runners(view).items():
         for queue in {
             queue
-            for each in view.runners
-            if each.host == one
-            for queue in each.queues
-            if each.unfit
+            for runner in view.runners
+            if runner.host == host
+            for queue in runner.queues
+            if runner.unfit
         }:
-            unfit.setdefault(queue, []).append(f"{one} takes no Spark work: {why}")
+            unfit.setdefault(queue, []).append(f"{host} takes no Spark work: {why}")
     return {
         **all_at_work(view),
         **{queue: "; ".join(sentences[:SHOWN]) for queue, sentences in unfit.items()},
@@ -97,18 +103,20 @@ def nobody_takes(view: FleetView) -> dict[str, str]:
 
 def unfit_runners(view: FleetView) -> dict[str, str]:
     """Hosts with a runner that takes no Spark work: host → why."""
-    return {one.host: one.unfit for one in view.runners if one.unfit and not one.silent}
+    return {
+        runner.host: runner.unfit for runner in view.runners if runner.unfit and not runner.silent
+    }
 
 
 def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
     """Pools without a free slot: pool → what is waited for, in words."""
     return {
-        one.name: (
-            f"a slot of pool {one.name}, {_use_of(one)}; `unstuck pool set {one.name} N` "
+        pool.name: (
+            f"a slot of pool {pool.name}, {_use_of(pool)}; `unstuck pool set {pool.name} N` "
             "changes its size"
         )
-        for one in pools
-        if one.used >= one.slots
+        for pool in pools
+        if pool.used >= pool.slots
     }
 
 

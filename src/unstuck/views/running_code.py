@@ -25,13 +25,15 @@ def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:
 
     A runner that has not said which code it runs, or is silent, is left out.
     """
-    found: dict[str, dict[str, set[str]]] = {}  # package → digest → runners
-    for one in (one for one in runners if not one.silent):
-        for package, digest in one.code.items():
-            found.setdefault(package, {}).setdefault(digest, set()).add(f"{one.host}:{one.pid}")
+    runners_by_package: dict[str, dict[str, set[str]]] = {}  # package → digest → runners
+    for runner in (runner for runner in runners if not runner.silent):
+        for package, digest in runner.code.items():
+            runners_by_package.setdefault(package, {}).setdefault(digest, set()).add(
+                f"{runner.host}:{runner.pid}"
+            )
     return {
         package: f'runners run different code of "{package}": {_listed(digests)}; {HELP}'
-        for package, digests in sorted(found.items())
+        for package, digests in sorted(runners_by_package.items())
         if len(digests) > 1
     }
 
@@ -40,16 +42,18 @@ def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
     """The same of one job: of what its groups that are not done run, on runners of their queues;
     empty if all agree.
     """
-    wanted: dict[str, set[str]] = {}  # package → queues
+    queues_by_package: dict[str, set[str]] = {}  # package → queues
     for name, planned in state.plan.groups.items():
         for package in planned.spec.packages if not state.done(name) else ():
-            wanted.setdefault(package, set()).add(planned.spec.queue_name)
-    known = list(runners)
-    found = [
-        different_code(one for one in known if queues.intersection(one.queues)).get(package, "")
-        for package, queues in sorted(wanted.items())
+            queues_by_package.setdefault(package, set()).add(planned.spec.queue_name)
+    all_runners = list(runners)
+    sentences = [
+        different_code(runner for runner in all_runners if queues.intersection(runner.queues)).get(
+            package, ""
+        )
+        for package, queues in sorted(queues_by_package.items())
     ]
-    return "; ".join(filter(None, found))
+    return "; ".join(filter(None, sentences))
 
 
 def unlike_runners(
@@ -61,16 +65,17 @@ def unlike_runners(
     A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name.
     A worker may run no Spark.
     """
-    found: dict[tuple[str, bool], Unlike] = {}
-    heard = [one for one in runners if not one.silent]
-    for queue in {queue for one in heard for queue in one.queues}:
-        there = [one for one in heard if queue in one.queues]
+    unlike: dict[tuple[str, bool], Unlike] = {}
+    heard = [runner for runner in runners if not runner.silent]
+    for queue in {queue for runner in heard for queue in runner.queues}:
+        listening = [runner for runner in heard if queue in runner.queues]
         for spark in (False, True):
             began = {name: version for name, version in bound.items() if spark or name == "python"}
             odd = {  # → whether it runs no Spark
-                f"{one.host}:{one.pid} ({_runs(one.runs_on)})": one.runs_on.spark == NO_SPARK
-                for one in there
-                if not one.runs_on.may_run({"spark": "", **began} if spark else began)
+                f"{runner.host}:{runner.pid} ({_runs(runner.runs_on)})": runner.runs_on.spark
+                == NO_SPARK
+                for runner in listening
+                if not runner.runs_on.may_run({"spark": "", **began} if spark else began)
             }
             if odd:
                 why = ["the group runs on Spark"] if any(odd.values()) else []
@@ -80,9 +85,9 @@ def unlike_runners(
                     else [f"the job began on {in_words(began)} and keeps to it"]
                 )
                 text = f"{', and '.join(why)}; it may not be taken by {some(list(odd))}"
-                nobody = len(odd) == len(there)
-                found[queue, spark] = Unlike(text, nobody=nobody, no_spark=all(odd.values()))
-    return found
+                nobody = len(odd) == len(listening)
+                unlike[queue, spark] = Unlike(text, nobody=nobody, no_spark=all(odd.values()))
+    return unlike
 
 
 def _runs(on: RunsOn) -> str:
@@ -90,5 +95,5 @@ def _runs(on: RunsOn) -> str:
 
 
 def _listed(digests: dict[str, set[str]]) -> str:
-    many = sorted(digests.items(), key=lambda one: (-len(one[1]), one[0]))
+    many = sorted(digests.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     return ", ".join(f"{digest[:SHORT]} on {some(sorted(names))}" for digest, names in many)

@@ -59,7 +59,7 @@ def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
         pipe.zrange(keys.ready(lane), 0, HEADS - 1)
     answers = pipe.execute()
     heads = [
-        (lane, offer) for lane, found in zip(lanes, answers[1::2], strict=True) for offer in found
+        (lane, offer) for lane, offers in zip(lanes, answers[1::2], strict=True) for offer in offers
     ]
     for _, offer in heads:
         pipe.hget(*record_of(keys, offer))
@@ -75,7 +75,9 @@ def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
         ):  # a damaged record: `why` says so of its job
             if (since := queued_since(text)) is not None:
                 oldest[place] = min(since, oldest.get(place, float("inf")))
-    found = [
+    waiting = [
         WaitingOffers(*place, count, oldest.get(place)) for place, count in counts.items() if count
     ]
-    return sorted(found, key=lambda one: (one.oldest_since or float("inf"), one.queue, one.pool))
+    return sorted(
+        waiting, key=lambda entry: (entry.oldest_since or float("inf"), entry.queue, entry.pool)
+    )

@@ -45,7 +45,7 @@ ENDS = (Command.STOP, Command.CANCEL, Command.FORCE_STOP, ScheduleCommand.STOP)
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class PageAction:
     """A button: its name and meaning, where its form goes, and the command line that does the same.
 
     Attributes:
@@ -67,70 +67,73 @@ class Action:
         return "-".join(("action", self.href, *(value for _, value in self.fields)))
 
 
-def job_actions(job: str, status: Status) -> list[Action]:
+def job_actions(job: str, status: Status) -> list[PageAction]:
     """The actions that are legal for a job in this status, by the table of the command line."""
-    found = [
-        Action(
-            _label(given),
-            MEANS[given],
-            _job(job, given),
-            shlex.join(["unstuck", given, job]),
-            given in ENDS,
+    actions = [
+        PageAction(
+            _label(command),
+            MEANS[command],
+            _job(job, command),
+            shlex.join(["unstuck", command, job]),
+            command in ENDS,
         )
-        for given in Command
-        if status in LEGAL[given]
+        for command in Command
+        if status in LEGAL[command]
     ]
     if status in RETRY_LEGAL:
         means = "Make a new job of this one. Finished work is taken over."
-        found.append(
-            Action("Retry", means, _job(job, "retry"), shlex.join(["unstuck", "retry", job]))
+        actions.append(
+            PageAction("Retry", means, _job(job, "retry"), shlex.join(["unstuck", "retry", job]))
         )
-    return found
+    return actions
 
 
 def group_actions(
     job: str, status: Status, group: str, states: Iterable[GroupState]
-) -> list[Action]:
+) -> list[PageAction]:
     """The same for a group, a fork or one member of it; ``states``: of the group, or of its
     members.
     """
     if status not in GROUPS_LEGAL:
         return []
-    found, stands = [], set(states)
+    actions: list[PageAction] = []
+    present_states = set(states)
     for word, leads_to, means in (
         ("skip", GroupState.SKIPPED, "Skip it. The groups after it go by their join rules."),
         ("rerun", GroupState.WAITING, "Run it again, and everything after it."),
     ):
-        if any((state, leads_to) in GROUP_MOVES_REQUESTED for state in stands):
+        if any((state, leads_to) in GROUP_MOVES_REQUESTED for state in present_states):
             command = shlex.join(["unstuck", word, job, group])
-            found.append(
-                Action(_label(word), means, _job(job, word), command, fields=(("group", group),))
+            actions.append(
+                PageAction(
+                    _label(word), means, _job(job, word), command, fields=(("group", group),)
+                )
             )
-    return found
+    return actions
 
 
-def schedule_actions(view: ScheduleView) -> list[Action]:
+def schedule_actions(view: ScheduleView) -> list[PageAction]:
     """The actions that are legal for a schedule as it stands."""
-    one = view.schedule
+    schedule = view.schedule
     return [
-        Action(
-            _label(given),
-            schedule_commands.MEANS[given],
-            f"/schedules/{quote(one.name, safe='')}/{given}",
-            shlex.join(["unstuck", "schedule", given, one.name]),
-            given in ENDS,
+        PageAction(
+            _label(command),
+            schedule_commands.MEANS[command],
+            f"/schedules/{quote(schedule.name, safe='')}/{command}",
+            shlex.join(["unstuck", "schedule", command, schedule.name]),
+            command in ENDS,
         )
-        for given in legal_commands(one.status)
+        for command in legal_commands(schedule.status)
     ]
 
 
-def dead_letter_actions(letter: str, *, unreadable: bool = False) -> list[Action]:
+def dead_letter_actions(letter: str, *, unreadable: bool = False) -> list[PageAction]:
     """The actions for a dead letter; one that is ``unreadable`` can only be dropped."""
     words = [("drop", "Remove it for good.")]
     if not unreadable:
         words.insert(0, ("replay", "Put it back, for a coordinator to apply or to send."))
     return [
-        Action(
+        PageAction(
             _label(word),
             means,
             f"/dead/{quote(letter, safe='')}/{word}",
@@ -173,32 +176,32 @@ class Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Future[Answered]] = OrderedDict()
+        self._answers: OrderedDict[str, Future[Answered]] = OrderedDict()
 
     def once(self, form: str, act: Callable[[], Answered]) -> Answered:
         """The answer to ``form``, which is acted on once; if that raises, it may be sent again."""
         with self._lock:
-            known = self._known.get(form)
-            mine = known is None
-            known = self._known.setdefault(form, Future())
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
+            answer = self._answers.get(form)
+            mine = answer is None
+            answer = self._answers.setdefault(form, Future())
+            if len(self._answers) > REMEMBERED:
+                self._answers.popitem(last=False)
         if mine:
             try:
-                known.set_result(act())
+                answer.set_result(act())
             except BaseException as error:
                 with self._lock:
-                    self._known.pop(form, None)
-                known.set_exception(error)
+                    self._answers.pop(form, None)
+                answer.set_exception(error)
                 raise
-        return known.result()
+        return answer.result()
 
     def text(self, form: str) -> str:
         """The sentence of an answer; empty if there is none."""
-        known = self._known.get(form)
+        answer = self._answers.get(form)
         return (
-            known.result().text
-            if known is not None and known.done() and known.exception() is None
+            answer.result().text
+            if answer is not None and answer.done() and answer.exception() is None
             else ""
         )
 

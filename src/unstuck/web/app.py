@@ -27,7 +27,7 @@ from unstuck.web import actions
 from unstuck.web.api.api_app import PREFIX, api_app, not_served
 from unstuck.web.pages import datasets, fleet, job, now, schedules
 from unstuck.web.rendering import HERE, page
-from unstuck.web.safety import Access, Guard
+from unstuck.web.safety import Access, AccessGuard
 
 log = logging.getLogger(__name__)
 LOG_TIMEOUT = 3.0  # seconds to read the end of a log
@@ -57,7 +57,7 @@ def create_app(
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, access=access)],
+        middleware=[Middleware(AccessGuard, access=access)],
         exception_handlers={UnstuckError: _failed, HTTPException: _not_served, Exception: _bug},
     )
     app.state.client = client

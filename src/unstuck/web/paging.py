@@ -15,24 +15,24 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class ListPage(Generic[T]):
     """One page of a list.
 
     Attributes:
         number: of the page, from 1 on; ``pages``: how many there are.
-        found: items that fit the filter ``name``; ``total``: all.
+        matches: items that fit the filter ``name``; ``total``: all.
     """
 
     items: Sequence[T]
     number: int
     pages: int
-    found: int
+    matches: int
     total: int
     name: str
 
-    def showing(self, shown: Sequence[S]) -> Part[S]:
+    def showing(self, shown: Sequence[S]) -> ListPage[S]:
         """The same page, of which this is ``shown``."""
-        return Part(shown, self.number, self.pages, self.found, self.total, self.name)
+        return ListPage(shown, self.number, self.pages, self.matches, self.total, self.name)
 
     def href(self, number: int) -> str:
         """The address of another page of the same list, beside this one."""
@@ -49,25 +49,25 @@ def part_of(
     query: Mapping[str, str],
     most: int,
     name_of: Callable[[T], str] | None = None,
-) -> Part[T]:
+) -> ListPage[T]:
     """The page of ``items`` that ``query`` asks for: ``name`` is a part of the name, in any case;
     ``page`` its number.
 
     A number that is none, or is too high, is the nearest page. Without ``name_of`` there is no
     filter.
     """
-    name, asked = query.get("name", "").strip()[:200] if name_of else "", query.get("page", "1")
-    found = (
+    name, page_text = query.get("name", "").strip()[:200] if name_of else "", query.get("page", "1")
+    matches = (
         [item for item in items if name.casefold() in name_of(item).casefold()]
         if name_of and name
         else items
     )
-    pages = max(1, -(-len(found) // most))
+    pages = max(1, -(-len(matches) // most))
     number = (
-        min(max(1, int(asked)), pages)
-        if asked.isascii() and asked.isdecimal() and len(asked) < 10
+        min(max(1, int(page_text)), pages)
+        if page_text.isascii() and page_text.isdecimal() and len(page_text) < 10
         else 1
     )
-    return Part(
-        found[(number - 1) * most : number * most], number, pages, len(found), len(items), name
+    return ListPage(
+        matches[(number - 1) * most : number * most], number, pages, len(matches), len(items), name
     )

@@ -62,42 +62,40 @@ _HTMX = json.dumps(
 
 def client_of(request: Request) -> Client:
     """The client of this process."""
-    found: Client = request.app.state.client
-    return found
+    client: Client = request.app.state.client
+    return client
 
 
 def log_breaker(request: Request) -> CircuitBreaker:
     """The breaker of this page for reading logs: not every poll asks a warehouse that hangs."""
-    found: CircuitBreaker = request.app.state.log_breaker
-    return found
+    breaker: CircuitBreaker = request.app.state.log_breaker
+    return breaker
 
 
-def unchanged(request: Request, seen: object) -> Response | None:
-    """The answer 304 if this browser has the page that is made from ``seen``; None: it is to be
-    rendered.
+def unchanged(request: Request, etag_data: object) -> Response | None:
+    """Return the answer 304 if the browser already has the page with this ``etag_data``; else None.
 
-    For a screen that has more to ask once it knows that something changed; `page` does the same by
-    itself.
+    A screen calls this before it reads what only a changed page needs. `page` checks the same.
     """
-    if request.headers.get("if-none-match") != _tag(request, seen):
+    if request.headers.get("if-none-match") != _tag(request, etag_data):
         return None
-    return Response(status_code=304, headers={"ETag": _tag(request, seen)})
+    return Response(status_code=304, headers={"ETag": _tag(request, etag_data)})
 
 
 def page(
-    request: Request, template: str, *, seen: object = None, status: int = 200, **model: Any
+    request: Request, template: str, *, etag_data: object = None, status: int = 200, **model: Any
 ) -> Response:
-    """The page ``template`` with the values of ``model``.
+    """Render the page ``template`` with the values of ``model``.
 
     Args:
-        seen: all that the page was made from, or what changes with it (the commit ids of its jobs):
-            where that is the same as at the last look of this browser, the answer is 304 and
-            nothing is rendered. None: always rendered.
+        etag_data: all data of the page, or data that changes with it, such as the commit ids of its
+            jobs. If the browser has the page with the same data, the answer is 304 and nothing is
+            rendered. None: always rendered.
     """
-    if seen is not None and (same := unchanged(request, seen)):
+    if etag_data is not None and (same := unchanged(request, etag_data)):
         return same
     state, path, query = request.app.state, request.url.path, request.query_params
-    tag = "" if seen is None else _tag(request, seen)
+    tag = "" if etag_data is None else _tag(request, etag_data)
     text = (
         environment()
         .get_template(template)
@@ -127,10 +125,10 @@ def _address(request: Request) -> str:
     return str(request.url.remove_query_params("said").replace(scheme="", netloc=""))
 
 
-def _tag(request: Request, seen: object) -> str:
+def _tag(request: Request, etag_data: object) -> str:
     state = request.app.state
     parts = (
-        seen,
+        etag_data,
         _address(request),
         request.scope.get("unstuck.user", ""),
         state.read_only,
@@ -147,7 +145,7 @@ def _is_current(href: str, path: str) -> bool:
 @cache
 def environment() -> Environment:
     """The templates with their filters and functions."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -155,7 +153,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    templates.filters |= {
         "ago": ago,
         "at": clock_time,
         "lasting": lasting,
@@ -164,9 +162,9 @@ def environment() -> Environment:
         "number": lambda number: "" if number is None else f"{number:,}",
         "one_line": one_line,
     }
-    made.globals["asset"] = asset
-    made.globals["stack_lines"] = stack_lines
-    return made
+    templates.globals["asset"] = asset
+    templates.globals["stack_lines"] = stack_lines
+    return templates
 
 
 def _shown(value: object) -> object:

@@ -121,8 +121,10 @@ class Access:
 
     def session(self, user: str, until: int) -> str:
         """The cookie of ``user``, worth nothing without this token."""
-        said = f"{quote(user, safe='')}.{until}"
-        return f"{said}.{hmac.new(self.token.encode(), said.encode(), hashlib.sha256).hexdigest()}"
+        claims = f"{quote(user, safe='')}.{until}"
+        return (
+            f"{claims}.{hmac.new(self.token.encode(), claims.encode(), hashlib.sha256).hexdigest()}"
+        )
 
     def user_of(self, session: str) -> str | None:
         """The user whose cookie this is; None if it is nobody's, or too old."""
@@ -152,7 +154,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-class Guard:
+class AccessGuard:
     """The middleware that every request passes first.
 
     It leaves in the scope ``unstuck.user`` (who is logged in, or empty) and ``unstuck.form`` (the
@@ -241,9 +243,9 @@ class Guard:
     def _unknown(self, scope: Scope, headers: Headers) -> Response:
         """The answer to a caller who has not logged in."""
         if "text/html" not in headers.get("accept", "") or scope["method"] == "POST":
-            said = {"WWW-Authenticate": "Bearer", "HX-Refresh": "true"}
+            challenge = {"WWW-Authenticate": "Bearer", "HX-Refresh": "true"}
             return PlainTextResponse(
-                "Log in, or send the token: Authorization: Bearer TOKEN\n", 401, said
+                "Log in, or send the token: Authorization: Bearer TOKEN\n", 401, challenge
             )
         if headers.get("sec-fetch-site") == "cross-site":
             # A link of a mail or a chat brings no SameSite=Strict cookie. The page asks again from
@@ -252,8 +254,8 @@ class Guard:
                 '<!doctype html><meta http-equiv="refresh" content="0"><title>Unstuck</title>'
             )
         path, query = scope["path"], scope["query_string"].decode("latin-1")
-        wanted = quote(f"{path}?{query}" if query else path, safe="")
-        return RedirectResponse(f"/login?to={wanted}", 303)
+        target = quote(f"{path}?{query}" if query else path, safe="")
+        return RedirectResponse(f"/login?to={target}", 303)
 
     def _login(self, scope: Scope) -> Response | None:
         """Answer the form of the login with a cookie; None if the token is wrong, and the form is
@@ -295,17 +297,17 @@ def _from_the_page(headers: Headers) -> bool:
 
 def _cookie(headers: Headers) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if morsel is None else morsel.value
 
 
 def _as_problem(answer: PlainTextResponse) -> Response:
     """The answer as a program reads it."""
-    said = bytes(answer.body).decode().strip()
+    detail = bytes(answer.body).decode().strip()
     document = ProblemDocument.of_code(
-        "NOT_LET_IN", "The page does not take this request.", answer.status_code, said
+        "NOT_LET_IN", "The page does not take this request.", answer.status_code, detail
     )
     kept = {
         name: value

@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 def datasets_of(request: Request) -> Datasets:
     """The datasets of the warehouse of this process."""
-    found: Datasets = request.app.state.datasets
-    return found
+    datasets: Datasets = request.app.state.datasets
+    return datasets
 
 
 @dataclass(frozen=True, slots=True)
-class WarehouseTrouble:
+class UnreadableWarehouse:
     """Why a warehouse cannot be read, and the HTTP status that says so."""
 
     text: str
     status: int
 
 
-def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, WarehouseTrouble | None]:
+def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, UnreadableWarehouse | None]:
     """The answer of a warehouse; if it cannot be read, ``instead`` and why, for a part of a page
     whose rest stands.
     """
@@ -41,6 +41,6 @@ def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, WarehouseTro
     except DatasetNotFound:
         raise
     except BadRequest as error:  # there is none yet
-        return instead, WarehouseTrouble(str(error), 200)
+        return instead, UnreadableWarehouse(str(error), 200)
     except (UnstuckError, OSError) as error:
-        return instead, WarehouseTrouble(str(error) or type(error).__name__, 503)
+        return instead, UnreadableWarehouse(str(error) or type(error).__name__, 503)

@@ -6,23 +6,23 @@ from __future__ import annotations
 
 import pytest
 
-from unstuck.web.paging import Part, is_entry, part_of
+from unstuck.web.paging import ListPage, is_entry, part_of
 
 
 @pytest.mark.parametrize(("items", "pages"), [(0, 1), (1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
 def test_each_item_is_on_one_page_and_no_page_is_empty(items: int, pages: int) -> None:
     parts = [part_of(range(items), {"page": str(number)}, 10) for number in range(1, pages + 1)]
     assert [item for part in parts for item in part.items] == [*range(items)]
-    assert {(part.pages, part.found, part.total) for part in parts} == {(pages, items, items)}
+    assert {(part.pages, part.matches, part.total) for part in parts} == {(pages, items, items)}
     assert part_of(range(items), {"page": "999"}, 10) == parts[-1]
 
 
 def test_a_filter_and_a_page_together_count_what_fits(names: list[str]) -> None:
-    def page(number: int, name: str = "load") -> Part[str]:
+    def page(number: int, name: str = "load") -> ListPage[str]:
         return part_of(names, {"name": name, "page": str(number)}, 10, str)
 
     assert page(2).items == [f"Load_{number}" for number in range(10, 15)]
-    assert (page(2).number, page(2).pages, page(2).found, page(2).total) == (2, 2, 15, 45)
+    assert (page(2).number, page(2).pages, page(2).matches, page(2).total) == (2, 2, 15, 45)
     assert page(9) == page(2)
     assert page(2, "no such name").items == []
 

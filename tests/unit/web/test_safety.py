@@ -14,7 +14,7 @@ from starlette.types import Message
 from tests.cli.conftest import ByHand
 from tests.unit.web.conftest import HOST
 from unstuck.coordinator.errors import BadRequest
-from unstuck.web.safety import COOKIE, FORWARDED, MOST_BODY, Access, Guard
+from unstuck.web.safety import COOKIE, FORWARDED, MOST_BODY, Access, AccessGuard
 
 TOKEN = "a token that nobody guesses"
 BROWSER = {"Accept": "text/html"}
@@ -154,7 +154,7 @@ def test_a_body_without_a_length_is_bounded_in_bytes_and_in_time(
         "type": "http", "method": "POST", "path": "/login", "query_string": b"", "scheme": "http",
         "headers": [(b"host", HOST.encode()), (b"transfer-encoding", b"chunked")],
     }  # fmt: skip
-    anyio.run(Guard(never, Access()), scope, receive, send)
+    anyio.run(AccessGuard(never, Access()), scope, receive, send)
     assert told[0]["status"] == 413
 
 

@@ -13,7 +13,16 @@ from unstuck.cli.connection import connected
 from unstuck.cli.jobs.look import REASON_WIDTH, print_listing
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import Listing, coloured, emit, stdout, table
-from unstuck.client.now import LATELY, MOST, Ended, Seen, Trouble, ended_lately, troubles, waits_now
+from unstuck.client.now import (
+    LATELY,
+    MOST,
+    EndedJobs,
+    Seen,
+    Trouble,
+    ended_lately,
+    troubles,
+    waits_now,
+)
 from unstuck.documents.now_documents import NowDocument
 from unstuck.exits import ExitCode
 from unstuck.tasks.duration import format_duration
@@ -39,7 +48,7 @@ def now(as_json: AsJson = False) -> None:
 
 
 def _show(
-    seen: Seen, found: Sequence[Trouble], ended: Sequence[Ended], waits: Mapping[str, str]
+    seen: Seen, found: Sequence[Trouble], ended: Sequence[EndedJobs], waits: Mapping[str, str]
 ) -> None:
     if found:
         stdout.print(Text(f"Not well ({len(found):,})", "bold"))
@@ -82,7 +91,7 @@ def _not_well(found: Sequence[Trouble], waits: Mapping[str, str], at: float) -> 
     return shown
 
 
-def _ended(ended: Sequence[Ended], at: float) -> Listing:
+def _ended(ended: Sequence[EndedJobs], at: float) -> Listing:
     shown = table("NAME", "HOW", "LAST", "ENDED")
     for one in ended:
         counts = Text(", ").join(

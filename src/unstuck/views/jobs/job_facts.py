@@ -189,17 +189,17 @@ class GroupView:
         attempt: AttemptRecord | None = None,
         value: ForkItem | dict[str, ForkItem] | None = None,
     ) -> GroupView:
-        known: dict[str, Any] = {
+        overrides: dict[str, Any] = {
             "id": name,
             "value": value,
             "attempt": record.epoch,
             "folder": record.marked,
         }
-        known |= {"claimed_at": 0.0, "progress": {}}
+        overrides |= {"claimed_at": 0.0, "progress": {}}
         if attempt is not None:
-            known |= {"claimed_at": attempt.claimed_at, "progress": attempt.shown_progress}
-            known |= {"worker": attempt.worker or record.worker}
-        return facts_of(cls, record, **known)
+            overrides |= {"claimed_at": attempt.claimed_at, "progress": attempt.shown_progress}
+            overrides |= {"worker": attempt.worker or record.worker}
+        return facts_of(cls, record, **overrides)
 
 
 def altered_while_running(job: JobFacts, member: GroupView) -> list[int]:
@@ -210,8 +210,11 @@ def altered_while_running(job: JobFacts, member: GroupView) -> list[int]:
     timeout = re.compile(rf"(groups\.{name}|defaults)\.timeout|groups\.{name}\.steps\.\d+\.timeout")
     return [
         number
-        for number, one in enumerate(job.alterations, 1)
+        for number, alteration in enumerate(job.alterations, 1)
         if number > member.revision
-        and (member.state in (GroupState.RUNNING, GroupState.CANCELING) or one.at < member.since)
-        and any(timeout.fullmatch(change.path) for change in one.changes)
+        and (
+            member.state in (GroupState.RUNNING, GroupState.CANCELING)
+            or alteration.at < member.since
+        )
+        and any(timeout.fullmatch(change.path) for change in alteration.changes)
     ]

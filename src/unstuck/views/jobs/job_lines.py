@@ -120,10 +120,10 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
 
 
 def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
-    wanted = [member for state in _SHOWN for member in group.members if member.state is state]
-    lines = [member_line(view, group, member, at) for member in wanted[:MEMBERS]]
-    if len(wanted) > MEMBERS:
-        lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))
+    notable = [member for state in _SHOWN for member in group.members if member.state is state]
+    lines = [member_line(view, group, member, at) for member in notable[:MEMBERS]]
+    if len(notable) > MEMBERS:
+        lines.append(Line(f"… {len(notable) - MEMBERS} more", "", "at work or failed", member=True))
     return lines
 
 
@@ -138,7 +138,7 @@ def member_line(view: JobView, group: ForkView, member: GroupView, at: float) ->
 def _valued(param: str, value: Any) -> str:
     """A parameter of a fork for one member: a mapping as SQL names its parts."""
     if isinstance(value, dict):
-        return " ".join(f"{param}.{name}={one}" for name, one in value.items())
+        return " ".join(f"{param}.{name}={part}" for name, part in value.items())
     return f"{param}={value}"
 
 
@@ -159,13 +159,13 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
         stack = view.why[member.id].stack if member.id in view.why else None
-        stands = "" if stack is None else one_line(stands_at(stack, at, brief=True))
+        position = "" if stack is None else one_line(stands_at(stack, at, brief=True))
         return Line(
             member.id,
             state,
             # The worker has a column of its own; what a group waits for is shown only without
             # progress.
-            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), stands, again)
+            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), position, again)
             or waits,
             progress.get("done") or 0,
             progress.get("total") or 0,
@@ -188,11 +188,11 @@ def _made(members: Sequence[GroupView]) -> tuple[str, str]:
     counts for both.
     """
     rows = sum(sum(member.rows.values()) for member in members)
-    checked = [one for member in members for one in member.quality.values()]
-    rejected = sum(one["rejected"] for one in checked)
+    checked = [quality for member in members for quality in member.quality.values()]
+    rejected = sum(quality["rejected"] for quality in checked)
     rules: Counter[str] = Counter()
-    for one in checked:
-        rules.update(one["rules"])
+    for quality in checked:
+        rules.update(quality["rules"])
     broken = ", ".join(f"{name} {count:,}" for name, count in rules.items() if count)
     return _rows(rows - rejected), f"{rejected:,} rejected ({broken})" if rejected else ""
 

@@ -36,14 +36,14 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
     Args:
         group: a group, a fork (all its members), or one member (``by_month[3]``).
     """
-    records = {member.id: member for one in view.groups for member in one.members}
-    found = [
+    records = {member.id: member for fork in view.groups for member in fork.members}
+    logs = [
         log
         for log in _logs_in(files, view.job.id)
         if group in (None, log.group, split_member(log.group)[0])
     ]
     if not every_attempt:
-        found = [*{log.group: log for log in found}.values()]
+        logs = [*{log.group: log for log in logs}.values()]
 
     def order(log: LogFile) -> tuple[float, str, int, int]:
         record = records.get(log.group)
@@ -51,7 +51,7 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
         name, ordinal = split_member(log.group)
         return started, name, ordinal or 0, log.epoch
 
-    return sorted(found, key=order)
+    return sorted(logs, key=order)
 
 
 def logs_of(files: Files, job: str, group: str) -> list[LogFile]:
@@ -64,13 +64,13 @@ def _logs_in(files: Files, job: str) -> list[LogFile]:
     folder, names = log_folder(job), list[str]()
     with suppress(NotADirectoryError):
         names = files.names(folder)
-    found = []
+    logs = []
     for match in filter(None, map(_LOG.fullmatch, names)):
         name, ordinal, epoch = match.groups()
         if GROUP_ID.fullmatch(name):
             group = name if ordinal is None else fork_member(name, int(ordinal))
-            found.append(LogFile(group, int(epoch), f"{folder}/{match[0]}"))
-    return sorted(found)
+            logs.append(LogFile(group, int(epoch), f"{folder}/{match[0]}"))
+    return sorted(logs)
 
 
 class Tail(NamedTuple):

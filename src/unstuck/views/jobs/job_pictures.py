@@ -65,7 +65,7 @@ def timeline_of(view: JobView, events: Iterable[Mapping[str, Any]], href: Href =
     names = dict.fromkeys([*(group.name for group in view.groups), *members])
     rows = []
     for name in names:
-        its = [
+        refused_events = [
             event
             for member in members.get(name, ())
             for event in by_group[member]
@@ -73,10 +73,10 @@ def timeline_of(view: JobView, events: Iterable[Mapping[str, Any]], href: Href =
         ]
         refused = [
             Refusal(float(event["at"]), f"{event['group']}: {event.get('text', '')}")
-            for event in its
+            for event in refused_events
         ]
         attempts = [
-            one for member in members.get(name, ()) for one in attempts_of(by_group[member])
+            attempt for member in members.get(name, ()) for attempt in attempts_of(by_group[member])
         ]
         rows.append(Row(name, attempts, refused))
     return timeline(

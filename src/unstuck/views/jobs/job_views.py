@@ -83,11 +83,11 @@ class JobView:
     @property
     def failed(self) -> list[GroupView]:
         """Groups and members that failed, or are recovering, with an error."""
-        every = (member for group in self.groups for member in group.members)
+        members = (member for group in self.groups for member in group.members)
         return [
-            one
-            for one in every
-            if one.last_error and (one.state is GroupState.FAILED or one.recovering)
+            member
+            for member in members
+            if member.last_error and (member.state is GroupState.FAILED or member.recovering)
         ]
 
     @property
@@ -99,14 +99,14 @@ class JobView:
 
     def planned(self, group: str) -> ForkView:
         """The planned group that a name, or the id of a member, means. Raises: NoSuchGroup."""
-        names = [one.name for one in self.groups]
+        names = [fork.name for fork in self.groups]
         with suppress(Malformed, ValueError):
             name, ordinal = split_member(group)
-            found = self.groups[names.index(name)]
+            match = self.groups[names.index(name)]
             if ordinal is None or (
-                found.forked and not (found.expanded and ordinal >= found.total)
+                match.forked and not (match.expanded and ordinal >= match.total)
             ):
-                return found
+                return match
         raise NoSuchGroup(
             f"job {self.job.id} has no group {group}; it has: "
             f"{listed(names)}{suggestion(group, names)}"
@@ -116,8 +116,8 @@ class JobView:
         """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it
         is not known.
         """
-        found = self.why.get(subject)
-        return "" if found is None else found.line(self.at if at is None else at)
+        explanation = self.why.get(subject)
+        return "" if explanation is None else explanation.line(self.at if at is None else at)
 
     def why_fork(self, fork: ForkView, at: float | None = None) -> str:
         """The reason why a planned group waits, in one line; of a fork, the reason of its first
@@ -136,10 +136,10 @@ def folded(jobs: Sequence[ListedJob]) -> list[list[ListedJob]]:
     """
     lines: list[list[ListedJob]] = []
     folds: dict[tuple[str, str], list[ListedJob]] = {}
-    known: set[str] = set()
+    schedules: set[str] = set()
     for job in jobs:
-        is_newest = bool(job.schedule) and not job.backfill and job.schedule not in known
-        known |= {job.schedule} if is_newest else set()
+        is_newest = bool(job.schedule) and not job.backfill and job.schedule not in schedules
+        schedules |= {job.schedule} if is_newest else set()
         folds_in = job.schedule and (
             job.backfill or (job.status is Status.FINISHED and not is_newest)
         )
@@ -155,10 +155,16 @@ def view_of(
 ) -> JobView:
     """A job as people see it, with what explains it."""
     # Without a state it only counts members that are not explained.
-    why = {one.subject: one for one in explained if one.state}
+    why = {explanation.subject: explanation for explanation in explained if explanation.state}
     groups = tuple(_fork_view(state, name) for name in state.plan.groups)
-    inputs = (one for planned in state.plan.groups.values() for one in planned.spec.inputs.values())
-    reads = sorted({one.dataset for one in inputs if isinstance(one, DatasetInput)})
+    inputs = (
+        spec_input
+        for planned in state.plan.groups.values()
+        for spec_input in planned.spec.inputs.values()
+    )
+    reads = sorted(
+        {spec_input.dataset for spec_input in inputs if isinstance(spec_input, DatasetInput)}
+    )
     params = {} if state.damage else values_of(state.job.written().get("params", {}))
     return JobView(JobFacts.of(state.job), at, due, groups, why, state.damage, tuple(reads), params)
 

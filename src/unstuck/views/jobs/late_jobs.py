@@ -25,16 +25,21 @@ class LateJob:
 
 def late_jobs(store: ExpectedJobsStore) -> list[LateJob]:
     """The names that are late, the oldest first; before them those of which that cannot be read."""
-    found: list[LateJob] = []
+    late: list[LateJob] = []
     for name, text in store.all()[1].items():
         try:
-            one = Expected.from_json(text)
+            expected = Expected.from_json(text)
         except ValueError as error:
-            told = f"whether it is late is not known: its record cannot be read ({in_short(error)})"
-            found.append(LateJob(name, 0.0, told))
+            sentence = (
+                f"whether it is late is not known: its record cannot be read ({in_short(error)})"
+            )
+            late.append(LateJob(name, 0.0, sentence))
             continue
-        found += [LateJob(name, since, one.texts.get(key, key)) for key, since in one.late.items()]
-    scheduled = store.are_schedules([one.name for one in found])
+        late += [
+            LateJob(name, since, expected.texts.get(key, key))
+            for key, since in expected.late.items()
+        ]
+    scheduled = store.are_schedules([job.name for job in late])
     return sorted(
-        (one for one in found if one.name not in scheduled), key=lambda one: (one.since, one.name)
+        (job for job in late if job.name not in scheduled), key=lambda job: (job.since, job.name)
     )

@@ -58,17 +58,18 @@ def api_app(state: Any) -> FastAPI:
 def _openapi(app: FastAPI) -> dict[str, Any]:
     """The document of FastAPI, with the media type of problems."""
     if app.openapi_schema is None:
-        made = get_openapi(
+        schema = get_openapi(
             title=app.title,
             version=app.version,
             description=app.description,
             routes=app.routes,
             servers=app.servers,
         )
-        for operation in (one for path in made["paths"].values() for one in path.values()):
-            content = operation["responses"]["default"]["content"]
-            operation["responses"]["default"]["content"] = {MEDIA_TYPE: content.popitem()[1]}
-        app.openapi_schema = made
+        for path_item in schema["paths"].values():
+            for operation in path_item.values():
+                content = operation["responses"]["default"]["content"]
+                operation["responses"]["default"]["content"] = {MEDIA_TYPE: content.popitem()[1]}
+        app.openapi_schema = schema
     return app.openapi_schema
 
 
@@ -78,10 +79,10 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 async def _no_text(_: Request, error: Exception) -> Response:
-    said = (
+    detail = (
         "the request holds half of a surrogate pair, or bytes that are no text; nothing was changed"
     )
-    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, said))
+    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, detail))
 
 
 INVALID = "The request is not one that this route takes."
@@ -89,9 +90,11 @@ INVALID = "The request is not one that this route takes."
 
 async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    places = [{"path": path_text(one["loc"]), "message": one["msg"]} for one in error.errors()]
-    said = "; ".join(f"{one['path']}: {one['message']}" for one in places)
-    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, said, places))
+    places = [
+        {"path": path_text(failure["loc"]), "message": failure["msg"]} for failure in error.errors()
+    ]
+    detail = "; ".join(f"{place['path']}: {place['message']}" for place in places)
+    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, detail, places))
 
 
 async def _not_served(_: Request, error: Exception) -> Response:
@@ -104,13 +107,13 @@ def not_served(error: AnyHTTPException) -> Response:
     done.
     """
     codes = {403: "READ_ONLY", 404: "NO_SUCH_ROUTE", 405: "NO_SUCH_ROUTE"}
-    said = (
+    detail = (
         error.detail
         if error.status_code == 403
         else f"there is no such route; {PREFIX}/openapi.json has them all"
     )
     document = ProblemDocument.of_code(
-        codes.get(error.status_code, "REQUEST_INVALID"), INVALID, error.status_code, str(said)
+        codes.get(error.status_code, "REQUEST_INVALID"), INVALID, error.status_code, str(detail)
     )
     return problem(document, error.headers)
 

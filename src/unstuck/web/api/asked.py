@@ -99,7 +99,7 @@ Job = Annotated[str, Depends(_job)]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class UploadedSpec:
     """The bytes of a spec, and the name by which problems call it."""
 
     body: bytes
@@ -110,12 +110,12 @@ class Sent:
         return written_in(read_bytes(self.body, self.source), self.source, None)
 
 
-async def _body(request: Request) -> Sent:
+async def _body(request: Request) -> UploadedSpec:
     is_json = "json" in request.headers.get("content-type", "")
-    return Sent(await request.body(), "spec.json" if is_json else "spec.yaml")
+    return UploadedSpec(await request.body(), "spec.json" if is_json else "spec.yaml")
 
 
-SentSpec = Annotated[Sent, Depends(_body)]
+SentSpec = Annotated[UploadedSpec, Depends(_body)]
 
 
 def _spec(sent: SentSpec) -> Written:
@@ -143,7 +143,10 @@ def with_places(spec: Written, act: Callable[[], T]) -> T:
         return act()
     except SpecError as error:
         raise SpecError(
-            [one if one.line else spec.located(one) for one in error.problems]
+            [
+                spec_problem if spec_problem.line else spec.located(spec_problem)
+                for spec_problem in error.problems
+            ]
         ) from None
 
 

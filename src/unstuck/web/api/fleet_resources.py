@@ -64,7 +64,7 @@ def examine(ask: Ask) -> Response:
 @fleet.get("/pools", response_model=list[PoolDocument])
 def pools(ask: Ask) -> Response:
     """The pools of slots: as `unstuck pool list --json`."""
-    return ask.answer([PoolDocument.model_validate(one) for one in ask.client.pools.all()])
+    return ask.answer([PoolDocument.model_validate(pool) for pool in ask.client.pools.all()])
 
 
 class PoolBody(BaseModel):
@@ -82,16 +82,22 @@ def set_pool(ask: Ask, pool: str, body: PoolBody) -> Response:
     """Make a pool, or change its size: as `unstuck pool set POOL SLOTS`."""
     ask.client.pools.set(pool, body.slots)
     return ask.answer(
-        next(PoolDocument.model_validate(one) for one in ask.client.pools.all() if one.name == pool)
+        next(
+            PoolDocument.model_validate(view)
+            for view in ask.client.pools.all()
+            if view.name == pool
+        )
     )
 
 
 @fleet.get("/notices", response_model=NoticesDocument)
 def notices(ask: Ask, limit: Limit = 100) -> Response:
     """The notices that wait, and those that were sent: as `unstuck notify list --json`."""
-    known = ask.client.notices
+    outbox = ask.client.notices
     return ask.answer(
-        NoticesDocument.model_validate({"waiting": known.waiting(limit), "sent": known.sent(limit)})
+        NoticesDocument.model_validate(
+            {"waiting": outbox.waiting(limit), "sent": outbox.sent(limit)}
+        )
     )
 
 
@@ -99,7 +105,7 @@ def notices(ask: Ask, limit: Limit = 100) -> Response:
 def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
     """Dead letters, the newest first: as `unstuck dead list --json`."""
     return ask.answer(
-        [DeadLetterDocument.of_letter(one) for one in ask.client.dead_letters.newest(limit)]
+        [DeadLetterDocument.of_letter(letter) for letter in ask.client.dead_letters.newest(limit)]
     )
 
 
@@ -136,8 +142,8 @@ def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Res
 
     def read(place: Warehouse) -> list[DatasetDocument]:
         return [
-            DatasetDocument.of_state(place, uri, *one, files)
-            for one in sorted(place.state(version).items())
+            DatasetDocument.of_state(place, uri, name, state, files)
+            for name, state in sorted(place.state(version).items())
         ]
 
     return ask.answer(ask.in_warehouse(uri, "nothing can be shown of what is published", read))
@@ -159,8 +165,8 @@ def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
     """The versions of a dataset, the newest first: as `unstuck datasets NAME --history --json`."""
 
     def read(place: Warehouse) -> list[DatasetVersionDocument]:
-        found = versions_of(place, name, place.dataset(name).changed, limit).versions
-        return [DatasetVersionDocument.of_entry(name, one.entry) for one in found]
+        versions = versions_of(place, name, place.dataset(name).changed, limit).versions
+        return [DatasetVersionDocument.of_entry(name, version.entry) for version in versions]
 
     return ask.answer(
         ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read)
@@ -201,9 +207,9 @@ def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> 
             else [place.existing_entry(version)]
         )
         return [
-            SourceDocument.model_validate(one)
-            for each in entries
-            for one in sources_of(place, name, each)
+            SourceDocument.model_validate(source)
+            for entry in entries
+            for source in sources_of(place, name, entry)
         ]
 
     return ask.answer(

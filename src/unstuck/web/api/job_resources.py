@@ -86,9 +86,11 @@ def list_jobs(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
 ) -> Response:
     """Jobs, the newest first, with what each waits for: as `unstuck list --json`."""
-    found = ask.client.jobs(status=status, name=name, since=since, limit=limit)
-    waits = waits_of(ask.client, found)
-    return ask.answer([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in found])
+    listed_jobs = ask.client.jobs(status=status, name=name, since=since, limit=limit)
+    waits = waits_of(ask.client, listed_jobs)
+    return ask.answer(
+        [ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in listed_jobs]
+    )
 
 
 @jobs.get("/late-jobs", response_model=list[LateJobDocument])
@@ -96,7 +98,9 @@ def late_jobs(ask: Ask) -> Response:
     """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list
     --late --json`.
     """
-    return ask.answer([LateJobDocument.model_validate(one) for one in ask.client.late_jobs()])
+    return ask.answer(
+        [LateJobDocument.model_validate(late_job) for late_job in ask.client.late_jobs()]
+    )
 
 
 @jobs.get("/now", response_model=NowDocument)
@@ -104,10 +108,12 @@ def now(ask: Ask) -> Response:
     """The things that are not well, what goes on, and what ended in the last day: as `unstuck now
     --json`.
     """
-    seen = Seen.of(ask.client)
-    found = troubles(seen)
+    snapshot = Seen.of(ask.client)
+    reported = troubles(snapshot)
     return ask.answer(
-        NowDocument.of_seen(seen, found, ended_lately(seen), waits_now(ask.client, seen, found))
+        NowDocument.of_seen(
+            snapshot, reported, ended_lately(snapshot), waits_now(ask.client, snapshot, reported)
+        )
     )
 
 
@@ -187,7 +193,9 @@ def why(ask: Ask, job: Job) -> Response:
     """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB
     --json`.
     """
-    return ask.answer([ExplanationDocument.of_explanation(one) for one in ask.client.explain(job)])
+    return ask.answer(
+        [ExplanationDocument.of_explanation(explanation) for explanation in ask.client.explain(job)]
+    )
 
 
 @jobs.get("/jobs/{job}/events", response_model=list[EventDocument])
@@ -199,8 +207,8 @@ def events(
     The last `entry` is the next `after`.
     """
     ask.client.job(job)  # a job without events is not the same as no job
-    found = islice(ask.client.events(job, after), limit)
-    return ask.answer([EventDocument.of_event(entry, event) for entry, event in found])
+    entries = islice(ask.client.events(job, after), limit)
+    return ask.answer([EventDocument.of_event(entry, event) for entry, event in entries])
 
 
 @jobs.get("/jobs/{job}/logs", response_model=list[LogLineDocument])
@@ -240,11 +248,11 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
 
     def read(place: Any) -> list[LogLineDocument]:
         files = place.storage
-        found = find_logs(files, view, group, every)[-MOST_LOGS:]
-        most = min(MOST_READ, MOST_IN_ALL // max(1, len(found)))
+        log_files = find_logs(files, view, group, every)[-MOST_LOGS:]
+        most = min(MOST_READ, MOST_IN_ALL // max(1, len(log_files)))
         return [
             LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
-            for log in found
+            for log in log_files
             for line in tail_of(files, log.path, most).lines[-tail:]
         ]
 

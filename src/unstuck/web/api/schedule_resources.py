@@ -78,10 +78,10 @@ def show(
     """One schedule, its next ticks, its last runs and events: as `unstuck schedule show NAME
     --json`.
     """
-    known = ask.client.schedules
-    view = known.show(name)
+    client = ask.client.schedules
+    view = client.show(name)
     return ask.answer(
-        WholeScheduleDocument.of_all(view, count, known.runs(name, 10), known.events(name, most))
+        WholeScheduleDocument.of_all(view, count, client.runs(name, 10), client.events(name, most))
     )
 
 
@@ -111,8 +111,8 @@ def ticks(
 
     Changes nothing.
     """
-    found = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
-    return ask.answer([TickDocument.of_tick(tick) for tick in found])
+    planned_ticks = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
+    return ask.answer([TickDocument.of_tick(tick) for tick in planned_ticks])
 
 
 class BackfillBody(Why):

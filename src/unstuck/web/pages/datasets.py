@@ -17,7 +17,7 @@ from unstuck.tasks.protocol.replaced import partition_text
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import DataFile
-from unstuck.views.dataset_views import Published, bytes_of, columns_of
+from unstuck.views.dataset_views import WarehouseSnapshot, bytes_of, columns_of
 from unstuck.web.paging import part_of
 from unstuck.web.rendering import page
 from unstuck.web.warehouse_part import datasets_of, unreadable_as
@@ -52,12 +52,12 @@ class PartitionRow:
 
 def datasets(request: Request) -> Response:
     place = datasets_of(request)
-    published, trouble = unreadable_as(Published("", 0, {}), place.published)
+    published, trouble = unreadable_as(WarehouseSnapshot("", 0, {}), place.published)
     part = part_of(rows_of(published.datasets), request.query_params, MOST, lambda row: row.name)
     return page(
         request,
         "datasets.html",
-        seen=(published.id, published.head, trouble),
+        etag_data=(published.id, published.head, trouble),
         status=trouble.status if trouble else 200,
         part=part,
         head=published.head,
@@ -79,7 +79,7 @@ def rows_of(datasets: Mapping[str, DatasetState]) -> list[DatasetRow]:
 
 def dataset(request: Request) -> Response:
     name, place = request.path_params["name"], datasets_of(request)
-    published, trouble = unreadable_as(Published("", 0, {}), place.published)
+    published, trouble = unreadable_as(WarehouseSnapshot("", 0, {}), place.published)
     if trouble:
         return page(request, "dataset_away.html", status=trouble.status, name=name, trouble=trouble)
     if name not in published.datasets:
@@ -92,7 +92,7 @@ def dataset(request: Request) -> Response:
     return page(
         request,
         "dataset.html",
-        seen=(published.id, published.head, newest, trouble),
+        etag_data=(published.id, published.head, newest, trouble),
         name=name,
         state=state,
         bytes=bytes_of(state),
@@ -112,9 +112,9 @@ def partitions_of(files: Sequence[DataFile]) -> list[PartitionRow]:
     rows: dict[str, list[int]] = {}
     for file in files:
         if file.partition:
-            one = rows.setdefault(partition_text(file.partition), [0, 0])
-            one[0] += file.rows
-            one[1] += 1
+            totals = rows.setdefault(partition_text(file.partition), [0, 0])
+            totals[0] += file.rows
+            totals[1] += 1
     return [PartitionRow(name, *rows[name]) for name in sorted(rows, reverse=True)]
 
 
@@ -122,8 +122,8 @@ def version(request: Request) -> Response:
     """One version: what made it, and the files or messages that it was loaded from."""
     name, place = request.path_params["name"], datasets_of(request)
     number = _number(request, "version")
-    found, trouble = unreadable_as(None, partial(place.version, name, number))
-    if found is None or trouble:
+    answer, trouble = unreadable_as(None, partial(place.version, name, number))
+    if answer is None or trouble:
         return page(
             request,
             "dataset_away.html",
@@ -131,16 +131,16 @@ def version(request: Request) -> Response:
             name=name,
             trouble=trouble,
         )
-    one, sources = found
+    published_version, sources = answer
     return page(
         request,
         "dataset_version.html",
-        seen=(name, number),
+        etag_data=(name, number),
         name=name,
-        one=one,
+        version=published_version,
         sources=sources[:SOURCES],
         more=max(0, len(sources) - SOURCES),
-        partitions=partitions_of(one.change.added),
+        partitions=partitions_of(published_version.change.added),
         most_partitions=PARTITIONS,
     )
 

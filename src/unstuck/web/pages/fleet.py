@@ -19,7 +19,7 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.redis_url import without_password
 from unstuck.views.fleet_view import FleetView
 from unstuck.views.running_code import SHORT, different_code
-from unstuck.web.actions import Action, dead_letter_actions
+from unstuck.web.actions import PageAction, dead_letter_actions
 from unstuck.web.paging import is_entry, part_of
 from unstuck.web.rendering import client_of, page
 
@@ -32,22 +32,22 @@ EXAMINED_FOR = 30.0  # seconds for which findings of the doctor are shown again
 class RunnerRow:
     """One runner. ``does``: what it is at, in words, where it runs no attempt."""
 
-    one: RunnerStatus
+    runner: RunnerStatus
     does: str
     code: str
 
     @property
     def name(self) -> str:
-        return f"{self.one.host}:{self.one.pid}"
+        return f"{self.runner.host}:{self.runner.pid}"
 
 
 @dataclass(frozen=True, slots=True)
 class LetterRow:
     """A dead letter. ``why_not``: why it cannot be replayed; empty if it can."""
 
-    one: DeadLetter
+    letter: DeadLetter
     why_not: str
-    actions: Sequence[Action]
+    actions: Sequence[PageAction]
 
 
 def fleet(request: Request) -> Response:
@@ -67,8 +67,8 @@ def fleet(request: Request) -> Response:
         dead=client.dead_letters.count(),
         waiting=len(client.notices.waiting(NOTICES)),
         place=without_password(client.settings.redis_url),
-        heard=sum(not one.silent for one in view.runners),
-        deciding=sum(not one.silent for one in view.coordinators),
+        heard=sum(not runner.silent for runner in view.runners),
+        deciding=sum(not coordinator.silent for coordinator in view.coordinators),
     )
 
 
@@ -77,66 +77,71 @@ def runners_of(view: FleetView) -> list[RunnerRow]:
     longest.
     """
 
-    def rank(one: RunnerStatus) -> tuple[int, float, str, int]:
-        kind = 0 if one.silent else 1 if one.unfit else 2 if one.job else 3
-        return kind, one.since or view.at, one.host, one.pid
+    def rank(runner: RunnerStatus) -> tuple[int, float, str, int]:
+        kind = 0 if runner.silent else 1 if runner.unfit else 2 if runner.job else 3
+        return kind, runner.since or view.at, runner.host, runner.pid
 
     return [
         RunnerRow(
-            one,
-            _does(one),
-            " ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items())),
+            runner,
+            _does(runner),
+            " ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(runner.code.items())),
         )
-        for one in sorted(view.runners, key=rank)
+        for runner in sorted(view.runners, key=rank)
     ]
 
 
-def _does(one: RunnerStatus) -> str:
-    if one.silent:
+def _does(runner: RunnerStatus) -> str:
+    if runner.silent:
         return "not heard of any more"
-    if one.unfit:
-        return f"unfit for Spark: {one.unfit}"
-    return "idle" if one.idle_since is not None else "takes nothing more: its worker stops"
+    if runner.unfit:
+        return f"unfit for Spark: {runner.unfit}"
+    return "idle" if runner.idle_since is not None else "takes nothing more: its worker stops"
 
 
 def doctor(request: Request) -> Response:
     """The findings of the doctor, as this host sees the installation."""
-    found: Doctor = request.app.state.doctor
-    findings = in_order(found.examine(EXAMINED_FOR))
+    examiner: Doctor = request.app.state.doctor
+    findings = in_order(examiner.examine(EXAMINED_FOR))
     return page(
         request,
         "doctor.html",
         findings=findings,
-        well=sum(one.level is Level.OK for one in findings),
+        well=sum(finding.level is Level.OK for finding in findings),
     )
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first."""
     levels = (Level.PROBLEM, Level.WARNING, Level.OK)
-    return sorted(findings, key=lambda one: levels.index(one.level))
+    return sorted(findings, key=lambda finding: levels.index(finding.level))
 
 
 def dead_letters(request: Request) -> Response:
     letters, before = client_of(request).dead_letters, request.query_params.get("before", "")
-    found = letters.newest(LETTERS + 1, before if is_entry(before) else "")
-    rows = [letter_row(one) for one in found[:LETTERS]]
-    older = rows[-1].one.id if len(found) > LETTERS else ""
-    seen = ([row.one.id for row in rows], older)
+    newest = letters.newest(LETTERS + 1, before if is_entry(before) else "")
+    rows = [letter_row(letter) for letter in newest[:LETTERS]]
+    older = rows[-1].letter.id if len(newest) > LETTERS else ""
+    etag_data = ([row.letter.id for row in rows], older)
     return page(
-        request, "dead_letters.html", seen=seen, rows=rows, total=letters.count(), older=older
+        request,
+        "dead_letters.html",
+        etag_data=etag_data,
+        rows=rows,
+        total=letters.count(),
+        older=older,
     )
 
 
-def letter_row(one: DeadLetter) -> LetterRow:
-    why_not = unreadable(one)
-    return LetterRow(one, why_not, dead_letter_actions(one.id, unreadable=bool(why_not)))
+def letter_row(letter: DeadLetter) -> LetterRow:
+    why_not = unreadable(letter)
+    return LetterRow(letter, why_not, dead_letter_actions(letter.id, unreadable=bool(why_not)))
 
 
 def notices(request: Request) -> Response:
-    known = client_of(request).notices
-    waiting, sent = known.waiting(NOTICES)[:NOTICES], known.sent(NOTICES)
-    return page(request, "notices.html", seen=(waiting, sent), waiting=waiting, sent=sent)
+    outbox = client_of(request).notices
+    waiting, sent = outbox.waiting(NOTICES)[:NOTICES], outbox.sent(NOTICES)
+    return page(request, "notices.html", etag_data=(waiting, sent), waiting=waiting, sent=sent)
 
 
 ROUTES = [

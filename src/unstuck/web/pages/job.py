@@ -50,35 +50,35 @@ _DUMPER = getattr(
 
 def jobs(request: Request) -> Response:
     """The list of jobs; the query takes the filters of `unstuck list`."""
-    asked = {name: request.query_params.get(name, "").strip() for name in FILTERS}
-    client, unfold = client_of(request), asked["unfold"] != ""
+    filters = {name: request.query_params.get(name, "").strip() for name in FILTERS}
+    client, unfold = client_of(request), filters["unfold"] != ""
     limit = (
-        min(1000, max(1, int(asked["limit"])))
-        if asked["limit"].isdecimal() and len(asked["limit"]) < 6
+        min(1000, max(1, int(filters["limit"])))
+        if filters["limit"].isdecimal() and len(filters["limit"]) < 6
         else MOST
     )
-    found = client.jobs(
-        status=_statuses(asked["status"]),
-        name=asked["name"] or None,
-        since=_since(asked["since"]),
+    listed = client.jobs(
+        status=_statuses(filters["status"]),
+        name=filters["name"] or None,
+        since=_since(filters["since"]),
         limit=limit if unfold else max(limit, FOLDED_OF),
     )
-    lines = [[job] for job in found] if unfold else folded(found)[:limit]
+    lines = [[job] for job in listed] if unfold else folded(listed)[:limit]
     waits = waits_of(client, [line[0] for line in lines], WAITS_WITHIN)
-    known: dict[str, Any] = {
+    context: dict[str, Any] = {
         "lines": lines,
         "waits": waits,
-        "asked": asked,
+        "filters": filters,
         "limit": limit,
         "every": list(Status),
     }
-    return page(request, "jobs.html", seen=(lines, waits), **known)
+    return page(request, "jobs.html", etag_data=(lines, waits), **context)
 
 
 def _statuses(word: str) -> list[Status]:
     """Raises: BadRequest."""
     try:
-        return [Status(one.strip().upper()) for one in word.split(",") if one.strip()]
+        return [Status(name.strip().upper()) for name in word.split(",") if name.strip()]
     except ValueError:
         raise BadRequest(f"{word!r} is no status; there are {', '.join(Status)}") from None
 
@@ -97,11 +97,11 @@ def job(request: Request) -> Response:
     """All of one job that a person needs first."""
     view = _view(request)
     groups = model.page_of_groups(view, request.query_params)
-    told_groups, more_told = model.told_of(view)
+    told_groups, more_told = model.explanations_of(view)
     errors, more_errors = model.errors_of(view)
     outputs = model.outputs_of([member for group in view.groups for member in group.members])
     explained = view.why.get(view.job.id)
-    seen = (
+    etag_data = (
         view.job,
         view.damage,
         view.done,
@@ -112,21 +112,21 @@ def job(request: Request) -> Response:
         outputs,
         explained,
     )
-    if same := unchanged(request, seen):
+    if same := unchanged(request, etag_data):
         return same
-    there = {model.anchor(line.id or line.name) for line in groups.items}
+    anchors = {model.anchor(line.id or line.name) for line in groups.items}
 
     def href(name: str) -> str:
         return (
             f"#{model.anchor(name)}"
-            if model.anchor(name) in there
+            if model.anchor(name) in anchors
             else model.job_href(view.job.id, "groups", name)
         )
 
     return page(
         request,
         "job.html",
-        seen=seen,
+        etag_data=etag_data,
         view=view,
         tab="",
         explained=explained,
@@ -150,10 +150,10 @@ def group(request: Request) -> Response:
     view, name = _view(request), request.path_params["group"]
     fork = view.planned(name)
     member = next(
-        (one for one in fork.members if one.id == name), None
+        (member for member in fork.members if member.id == name), None
     )  # none: a whole fork, or no record yet
     whole = fork.forked and name == fork.name and member is None
-    told_groups, more_told = model.told_of(view, name)
+    told_groups, more_told = model.explanations_of(view, name)
     errors, more_errors = model.errors_of(view, name)
     shown = list(fork.members) if whole else [] if member is None else [member]
     states = (
@@ -162,13 +162,13 @@ def group(request: Request) -> Response:
         else [member.state if member else GroupState.WAITING]
     )
     members = model.page_of_members(view, fork, request.query_params) if whole else None
-    seen = (view.job.status, fork.census, fork.expanded, member, members, told_groups, errors)
-    if same := unchanged(request, seen):
+    etag_data = (view.job.status, fork.census, fork.expanded, member, members, told_groups, errors)
+    if same := unchanged(request, etag_data):
         return same
     return page(
         request,
         "group.html",
-        seen=seen,
+        etag_data=etag_data,
         view=view,
         tab="group",
         name=name,
@@ -196,17 +196,17 @@ def log(request: Request) -> Response:
     job, name = client_of(request).facts(request.path_params["job"]), request.path_params["group"]
     if GROUP_ID.fullmatch(name) is None:
         raise NoSuchGroup(f"job {job.id} has no group {name!r}")
-    known = _log(request, job, name)
+    context = _log(request, job, name)
     view = {"job": job}
     return page(
         request,
         "log.html",
-        seen=known,
+        etag_data=context,
         view=view,
         tab="group",
         name=name,
         job_href=model.job_href,
-        **known,
+        **context,
     )
 
 
@@ -214,17 +214,17 @@ def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
     """The last lines of a log of a group: of the attempt that is asked for, else of the newest
     one.
     """
-    asked = request.query_params.get("attempt", "")
+    requested = request.query_params.get("attempt", "")
 
     def read() -> tuple[list[LogFile], LogFile | None, Tail]:
         files = warehouse_at(job.warehouse).storage
         logs = logs_of(files, job.id, name)
-        one = next((log for log in reversed(logs) if asked in ("", str(log.epoch))), None)
-        return logs, one, Tail([], 0, 0) if one is None else tail_of(files, one.path)
+        chosen = next((log for log in reversed(logs) if requested in ("", str(log.epoch))), None)
+        return logs, chosen, Tail([], 0, 0) if chosen is None else tail_of(files, chosen.path)
 
-    trouble, logs, one, tail = "", list[LogFile](), None, Tail([], 0, 0)
+    trouble, logs, chosen, tail = "", list[LogFile](), None, Tail([], 0, 0)
     try:
-        logs, one, tail = log_breaker(request).call(
+        logs, chosen, tail = log_breaker(request).call(
             job.warehouse, f"the log of {name} cannot be shown", read
         )
     except (OSError, UnstuckError) as error:  # the rest of the screen does not come from there
@@ -232,9 +232,9 @@ def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
     return {
         "log_lines": [shown_line(line, _clock) for line in tail.lines],
         "log_skipped": tail.skipped,
-        "log_attempt": one.epoch if one else 0,
+        "log_attempt": chosen.epoch if chosen else 0,
         "log_attempts": sorted({log.epoch for log in logs}),
-        "log_asked": asked if asked.isdecimal() else "",
+        "log_asked": requested if requested.isdecimal() else "",
         "log_trouble": trouble,
         "log_lives": not job.terminal,
     }
@@ -254,17 +254,17 @@ def attempts(request: Request) -> Response:
     if not (before == "+" or is_entry(before)):
         raise BadRequest(f"{before!r} is no entry of an event log")
     view = client.show(request.path_params["job"])
-    found = client.newest_events(view.job.id, EVENTS + 1, before)
-    seen = (view.job.status, found)
-    if same := unchanged(request, seen):
+    entries = client.newest_events(view.job.id, EVENTS + 1, before)
+    etag_data = (view.job.status, entries)
+    if same := unchanged(request, etag_data):
         return same
     newest = client.newest_events(view.job.id, ATTEMPTS_OF)
     events = [event for _, event in reversed(newest)]
-    shown = [event for _, event in reversed(found[:EVENTS])]
+    shown = [event for _, event in reversed(entries[:EVENTS])]
     return page(
         request,
         "attempts.html",
-        seen=seen,
+        etag_data=etag_data,
         view=view,
         tab="attempts",
         timeline=timeline_of(
@@ -276,7 +276,7 @@ def attempts(request: Request) -> Response:
             (event, *told(event))
             for event in reversed(list(told_once(("", event) for event in shown)))
         ],
-        older=found[EVENTS - 1][0] if len(found) > EVENTS else "",
+        older=entries[EVENTS - 1][0] if len(entries) > EVENTS else "",
         before=before,
         job_href=model.job_href,
     )
@@ -287,8 +287,8 @@ def spec(request: Request) -> Response:
     client = client_of(request)
     view = client.show(request.path_params["job"])
     ran = view.claimed[: model.A_PAGE] if view.job.revision else []
-    seen = (view.job.status, view.job.revision, ran)
-    if same := unchanged(request, seen):
+    etag_data = (view.job.status, view.job.revision, ran)
+    if same := unchanged(request, etag_data):
         return same
     text = trouble = ""
     try:
@@ -300,33 +300,45 @@ def spec(request: Request) -> Response:
     return page(
         request,
         "spec.html",
-        seen=seen,
+        etag_data=etag_data,
         view=view,
         tab="spec",
         text=text[:SHOWN_SPEC],
         trouble=trouble,
         is_cut=len(text) > SHOWN_SPEC,
         alterations=[
-            _alteration(number, one) for number, one in enumerate(view.job.alterations, 1)
+            _alteration(number, alteration)
+            for number, alteration in enumerate(view.job.alterations, 1)
         ],
-        ran=[_ran(view, one) for one in ran],
+        ran=[_ran(view, member) for member in ran],
         job_href=model.job_href,
     )
 
 
-def _alteration(number: int, one: Alteration) -> Mapping[str, Any]:
+def _alteration(number: int, alteration: Alteration) -> Mapping[str, Any]:
     changes = [
-        (each.path, in_words(each.path, each.old), in_words(each.path, each.new))
-        for each in one.changes
+        (change.path, in_words(change.path, change.old), in_words(change.path, change.new))
+        for change in alteration.changes
     ]
-    return {"number": number, "at": one.at, "by": one.by, "reason": one.reason, "changes": changes}
+    return {
+        "number": number,
+        "at": alteration.at,
+        "by": alteration.by,
+        "reason": alteration.reason,
+        "changes": changes,
+    }
 
 
-def _ran(view: JobView, one: GroupView) -> tuple[str, str, int, int]:
+def _ran(view: JobView, member: GroupView) -> tuple[str, str, int, int]:
     """A group, its state, the revision that it ran with, and that of the timeout which it was given
     later.
     """
-    return one.id, one.state, one.revision, (altered_while_running(view.job, one) or [0])[-1]
+    return (
+        member.id,
+        member.state,
+        member.revision,
+        (altered_while_running(view.job, member) or [0])[-1],
+    )
 
 
 def _view(request: Request) -> JobView:

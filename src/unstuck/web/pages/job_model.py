@@ -14,7 +14,7 @@ from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.views.jobs.job_facts import GroupView
 from unstuck.views.jobs.job_lines import Line, lines_of, member_line
 from unstuck.views.jobs.job_views import ForkView, JobView
-from unstuck.web.paging import Part, part_of
+from unstuck.web.paging import ListPage, part_of
 
 A_PAGE = 100  # groups, or members of a fork
 ERRORS = 5  # groups whose errors are written out
@@ -29,12 +29,12 @@ _TO_LOOK_AT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One explanation, of all ``subjects`` that it is the same for."""
+class SharedExplanation:
+    """One explanation and the ``subjects`` that share it; ``more``: how many are not listed."""
 
     subjects: tuple[str, ...]
     more: int
-    one: Explanation
+    explanation: Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class OutputRows:
 
 
 def job_href(job: str, *below: str) -> str:
-    return "/".join(["/jobs", quote(job, safe=""), *(quote(one, safe="") for one in below)])
+    return "/".join(["/jobs", quote(job, safe=""), *(quote(segment, safe="") for segment in below)])
 
 
 def anchor(group: str) -> str:
@@ -56,7 +56,7 @@ def anchor(group: str) -> str:
     return f"group-{group}"
 
 
-def page_of_groups(view: JobView, query: Mapping[str, str]) -> Part[Line]:
+def page_of_groups(view: JobView, query: Mapping[str, str]) -> ListPage[Line]:
     """The groups of a job as `unstuck show` has them; where there are many, those that need a look
     come first.
     """
@@ -72,17 +72,17 @@ def page_of_groups(view: JobView, query: Mapping[str, str]) -> Part[Line]:
     return part.showing([line for block in part.items for line in block])
 
 
-def page_of_members(view: JobView, fork: ForkView, query: Mapping[str, str]) -> Part[Line]:
+def page_of_members(view: JobView, fork: ForkView, query: Mapping[str, str]) -> ListPage[Line]:
     """The members of a fork that have a record, those that need a look first."""
     part = part_of(sorted(fork.members, key=lambda member: _rank(member.state)), query, A_PAGE)
     return part.showing([member_line(view, fork, member, view.at) for member in part.items])
 
 
 def _rank(state: str) -> int:
-    return next((n for n, one in enumerate(_TO_LOOK_AT) if one == state), len(_TO_LOOK_AT))
+    return next((n for n, notable in enumerate(_TO_LOOK_AT) if notable == state), len(_TO_LOOK_AT))
 
 
-def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:
+def explanations_of(view: JobView, only: str = "") -> tuple[list[SharedExplanation], int]:
     """Why the groups of a job wait, as `unstuck why` says it, and how many explanations are not
     among these.
 
@@ -91,20 +91,33 @@ def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:
     Args:
         only: of this group, or of the members of this fork; empty: of all.
     """
-    found = [
-        one
-        for subject, one in view.why.items()
+    explanations = [
+        explanation
+        for subject, explanation in view.why.items()
         if subject != view.job.id and only in ("", subject, _fork_of(subject))
     ]
-    told = []
-    for _, run in groupby(found, _explained):
+    shared = []
+    for _, run in groupby(explanations, _explained):
         alike = list(run)
-        told.append(Told(tuple(one.subject for one in alike[:8]), len(alike[8:]), alike[0]))
-    return told[:EXPLAINED], len(told[EXPLAINED:])
+        shared.append(
+            SharedExplanation(
+                tuple(explanation.subject for explanation in alike[:8]), len(alike[8:]), alike[0]
+            )
+        )
+    return shared[:EXPLAINED], len(shared[EXPLAINED:])
 
 
-def _explained(one: Explanation) -> tuple[object, ...]:
-    return (one.state, one.what, one.since, one.tried, one.next, one.ends, one.help, one.stack)
+def _explained(explanation: Explanation) -> tuple[object, ...]:
+    return (
+        explanation.state,
+        explanation.what,
+        explanation.since,
+        explanation.tried,
+        explanation.next,
+        explanation.ends,
+        explanation.help,
+        explanation.stack,
+    )
 
 
 def _fork_of(subject: str) -> str:
@@ -113,9 +126,9 @@ def _fork_of(subject: str) -> str:
 
 def errors_of(view: JobView, only: str = "") -> tuple[list[GroupView], int]:
     """Groups that failed or are recovering, and how many are not among these. ``only``: as
-    `told_of`.
+    `explanations_of`.
     """
-    failed = [one for one in view.failed if only in ("", one.id, _fork_of(one.id))]
+    failed = [group for group in view.failed if only in ("", group.id, _fork_of(group.id))]
     return failed[:ERRORS], len(failed[ERRORS:])
 
 
@@ -126,9 +139,9 @@ def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
         rows.update(
             {name: count for name, count in member.rows.items() if not _is_rejects(name, member)}
         )
-        for name, one in member.quality.items():
-            rejected[name] += one["rejected"]
-            rules.setdefault(name, Counter()).update(one["rules"])
+        for name, quality in member.quality.items():
+            rejected[name] += quality["rejected"]
+            rules.setdefault(name, Counter()).update(quality["rules"])
     return [
         OutputRows(name, rows[name], rejected[name], tuple(rules.get(name, {}).items()))
         for name in rows

@@ -17,41 +17,44 @@ from unstuck.web.rendering import client_of, page, unchanged
 
 def now(request: Request) -> Response:
     client = client_of(request)
-    seen = Seen.of(client)
-    found, ended = troubles(seen), ended_lately(seen)
+    snapshot = Seen.of(client)
+    reported, ended = troubles(snapshot), ended_lately(snapshot)
     # The sentences of a fleet hold durations; they are rendered anew with the ages.
-    known = (
-        [replace(one, text="") if _href(one) == "/fleet" else one for one in found],
-        seen.going_on,
+    etag_data = (
+        [
+            replace(trouble, text="") if _href(trouble) == "/fleet" else trouble
+            for trouble in reported
+        ],
+        snapshot.going_on,
         ended,
     )
-    if same := unchanged(request, known):
+    if same := unchanged(request, etag_data):
         return same
-    waits = waits_now(client, seen, found)
+    waits = waits_now(client, snapshot, reported)
     return page(
         request,
         "now.html",
-        seen=known,
-        troubles=[(one, _href(one)) for one in found[: 2 * MOST]],
-        more_troubles=max(0, len(found) - 2 * MOST),
-        going_on=seen.beside(found),
-        more=len(seen.going_on) > MOST,
+        etag_data=etag_data,
+        troubles=[(trouble, _href(trouble)) for trouble in reported[: 2 * MOST]],
+        more_troubles=max(0, len(reported) - 2 * MOST),
+        going_on=snapshot.beside(reported),
+        more=len(snapshot.going_on) > MOST,
         ended=ended[:MOST],
         waits=waits,
-        at=seen.at,
+        at=snapshot.at,
         lately=LATELY,
     )
 
 
-def _href(one: Trouble) -> str:
+def _href(trouble: Trouble) -> str:
     """The screen that says more of it."""
-    if one.kind == "job":
+    if trouble.kind == "job":
         return (
-            f"/jobs?name={quote(one.name)}"
-            if one.job is None
-            else f"/jobs/{quote(one.job.id, safe='')}"
+            f"/jobs?name={quote(trouble.name)}"
+            if trouble.job is None
+            else f"/jobs/{quote(trouble.job.id, safe='')}"
         )
-    return f"/schedules/{quote(one.name, safe='')}" if one.kind == "schedule" else "/fleet"
+    return f"/schedules/{quote(trouble.name, safe='')}" if trouble.kind == "schedule" else "/fleet"
 
 
 ROUTES = [Route("/", now)]

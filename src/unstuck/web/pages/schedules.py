@@ -22,7 +22,7 @@ from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.graph.run_strip import StripRun, run_strip
 from unstuck.graph.svg import Svg
 from unstuck.tasks.duration import format_duration
-from unstuck.views.dataset_views import Datasets, PutAside
+from unstuck.views.dataset_views import Datasets, SourcePutAside
 from unstuck.web.actions import schedule_actions
 from unstuck.web.paging import part_of
 from unstuck.web.rendering import client_of, page
@@ -50,16 +50,16 @@ def schedules(request: Request) -> Response:
     views, damaged = client.all_and_unreadable()
     part = part_of(in_order(views), request.query_params, MOST, lambda view: view.schedule.name)
     runs = client.runs_of([view.schedule.name for view in part.items], STRIP)
-    seen = [
+    etag_data = [
         [(view.schedule, view.backlog, view.waits) for view in part.items],
         runs,
-        part.found,
+        part.matches,
         damaged,
     ]
     return page(
         request,
         "schedules.html",
-        seen=seen,
+        etag_data=etag_data,
         part=part,
         rows=_rows(part.items, runs),
         damaged=damaged,
@@ -78,12 +78,12 @@ def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
     """Those first that are not well, those last that have ended, and else by name."""
 
     def rank(view: ScheduleView) -> tuple[int, str]:
-        one = view.schedule
-        if one.status.terminal:
-            return 4, one.name
-        if one.status in _ORDER:
-            return _ORDER.index(one.status), one.name
-        return 2 if one.failures or one.trouble else 3, one.name
+        record = view.schedule
+        if record.status.terminal:
+            return 4, record.name
+        if record.status in _ORDER:
+            return _ORDER.index(record.status), record.name
+        return 2 if record.failures or record.trouble else 3, record.name
 
     return sorted(views, key=rank)
 
@@ -105,8 +105,8 @@ def backlog_text(backlog: Backlog | None) -> str:
     """
     if backlog is None:
         return ""
-    told = [stream.told(backlog.at) for stream in backlog.streams.values() if stream.arrived]
-    return "; ".join(dict.fromkeys(told)) or "nothing is unread"
+    sentences = [stream.told(backlog.at) for stream in backlog.streams.values() if stream.arrived]
+    return "; ".join(dict.fromkeys(sentences)) or "nothing is unread"
 
 
 def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> Svg:
@@ -124,8 +124,8 @@ def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> 
         word: sum(job.status == word for job in runs)
         for word in dict.fromkeys(job.status for job in runs)
     }
-    told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
-    return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {told}")
+    summary = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
+    return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {summary}")
 
 
 def _told(job: ListedJob, view: ScheduleView) -> str:
@@ -149,7 +149,7 @@ def schedule(request: Request) -> Response:
     return page(
         request,
         "schedule.html",
-        seen=(view.schedule, view.backlog, why, runs, events[-1:]),
+        etag_data=(view.schedule, view.backlog, why, runs, events[-1:]),
         view=view,
         why=why,
         row=row_of(view, runs),
@@ -165,22 +165,22 @@ def put_aside(request: Request) -> Response:
     """The files that its last runs have put aside: asked of the warehouse, which may be away."""
     name = request.path_params["name"]
     runs = client_of(request).schedules.runs(name, RUNS)
-    found, trouble = unreadable_as((), partial(put_aside_of, datasets_of(request), runs))
+    sources, trouble = unreadable_as((), partial(put_aside_of, datasets_of(request), runs))
     return page(
         request,
         "put_aside.html",
         name=name,
-        found=found[:PUT_ASIDE],
-        more=max(0, len(found) - PUT_ASIDE),
+        sources=sources[:PUT_ASIDE],
+        more=max(0, len(sources) - PUT_ASIDE),
         trouble=trouble,
         looked_at=LOOKED_AT,
     )
 
 
-def put_aside_of(datasets: Datasets, runs: Sequence[ListedJob]) -> list[PutAside]:
+def put_aside_of(datasets: Datasets, runs: Sequence[ListedJob]) -> list[SourcePutAside]:
     """The files and messages that the newest runs which have published have put aside."""
     versions = [job.version for job in runs if job.version][:LOOKED_AT]
-    return [one for version in versions for one in datasets.put_aside(version)]
+    return [source for version in versions for source in datasets.put_aside(version)]
 
 
 ROUTES = [

@@ -46,8 +46,15 @@ def test_runners_that_need_a_look_come_first_and_then_those_that_have_worked_lon
             runner(6, silent=True, job="c", claimed_at=T0 - 5),
         ),
     )
-    assert [row.one.pid for row in runners_of(fleet_of(*runners))] == [6, 5, 4, 3, 1, 2]
-    assert [row.one.pid for row in runners_of(fleet_of(*reversed(runners)))] == [6, 5, 4, 3, 1, 2]
+    assert [row.runner.pid for row in runners_of(fleet_of(*runners))] == [6, 5, 4, 3, 1, 2]
+    assert [row.runner.pid for row in runners_of(fleet_of(*reversed(runners)))] == [
+        6,
+        5,
+        4,
+        3,
+        1,
+        2,
+    ]
 
 
 def fleet_of(*runners: RunnerStatus) -> FleetView:
