@@ -98,9 +98,9 @@ class Ended:
     def results(self) -> dict[str, Any]:
         """By group, what its steps recorded; of a fork a list, in the order of its members."""
         return {
-            fork.name: found if fork.forked else found[0]
+            fork.name: recorded if fork.forked else recorded[0]
             for fork in self.view.groups
-            if (found := [dict(member.results) for member in fork.members]) and any(found)
+            if (recorded := [dict(member.results) for member in fork.members]) and any(recorded)
         }
 
     def why(self) -> str:
@@ -136,8 +136,10 @@ class InProcess:
                 its own.
             now: where the clock begins.
         """
-        known = (settings or Settings()).model_dump(exclude_unset=True)
-        self.settings = Settings(**{**known, "warehouse": str(warehouse), "durability": "everysec"})
+        explicit = (settings or Settings()).model_dump(exclude_unset=True)
+        self.settings = Settings(
+            **{**explicit, "warehouse": str(warehouse), "durability": "everysec"}
+        )
         self.clock = JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
         self._on_change: Callable[[JobView], None] | None = None
@@ -150,7 +152,7 @@ class InProcess:
         self._runner.close()
 
     def run_or_leave(
-        self, *given: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
+        self, *args: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
     ) -> Ended:
         """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by
         the same error.
@@ -159,7 +161,7 @@ class InProcess:
             leaves: more errors of a step that end the caller, too, and are no failure of the step.
         """
         self._runner.leaves += leaves
-        ended = self.run(*given, **named)
+        ended = self.run(*args, **named)
         if self._runner.left_with is not None:
             raise self._runner.left_with
         return ended
@@ -215,7 +217,7 @@ class InProcess:
                 raise NoSuchGroup(
                     f"fail: the job has no group {name}{suggestion(name, plan.groups)}"
                 )
-        on_spark = any(one.spec.spark for one in plan.groups.values())
+        on_spark = any(group.spec.spark for group in plan.groups.values())
         if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
             raise HostUnfit(lacks)
         if on_spark and self.settings.spark_master == NO_SPARK:
@@ -271,11 +273,11 @@ class InProcess:
             self._spent += time.monotonic() - began
 
     def _run(self, job: str) -> None:
-        coordinator, runner, told = self._coordinator, self._runner, ""
+        coordinator, runner, shown_commit = self._coordinator, self._runner, ""
         while True:
             coordinator.decide()
-            if (record := coordinator.record(job)).commit != told:
-                told = record.commit
+            if (record := coordinator.record(job)).commit != shown_commit:
+                shown_commit = record.commit
                 self._show(job)
             if record.at_rest or record.publish_tries >= PUBLISH_TRIES:
                 return

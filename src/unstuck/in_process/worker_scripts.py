@@ -66,8 +66,8 @@ class WorkerScripts:
         self.polled[caller] = self.now
         for queue in queues:
             staying: set[Offer] = set()
-            while len(staying) < 20 and (found := self._next_offer(queue, staying)):
-                first, turn, lane = found
+            while len(staying) < 20 and (next_offer := self._next_offer(queue, staying)):
+                first, turn, lane = next_offer
                 if self._stays(first, worker):
                     staying.add(first)
                     continue
@@ -86,7 +86,7 @@ class WorkerScripts:
         pools have a slot.
         """
         lanes = [lane for lane in sorted(self.ready) if queue_of(lane) == queue]
-        standing = [
+        candidates = [
             (*min(rest.items(), key=by_turn), lane)
             for lane in lanes
             if not (pool := pool_of(lane)) or self.has_slot(pool)
@@ -96,7 +96,7 @@ class WorkerScripts:
                 }
             )
         ]
-        return min(standing, key=lambda one: one[1], default=None)
+        return min(candidates, key=lambda candidate: candidate[1], default=None)
 
     def _stays(self, offer: Offer, worker: str) -> bool:
         """It stands, and other hosts than that of ``worker`` are asked first."""
@@ -182,9 +182,9 @@ class WorkerScripts:
         return RenewAnswer(attempt.instruction or "CONTINUE")
 
     def finish(self, token: Token, outcome: Outcome, event: str, caller: str) -> FinishAnswer:
-        before, said = self.finished.get(caller, ("", FinishAnswer.STALE))
+        before, recorded = self.finished.get(caller, ("", FinishAnswer.STALE))
         if before == event:
-            return FinishAnswer.DUPLICATE if said is FinishAnswer.APPLIED else said
+            return FinishAnswer.DUPLICATE if recorded is FinishAnswer.APPLIED else recorded
         answer = self._finish(token, outcome, event)
         self.finished[caller] = event, answer
         return answer
@@ -249,7 +249,7 @@ class WorkerScripts:
             self.due[job_id] = min(self.due[job_id], at)
 
 
-def by_turn(standing: tuple[Offer, float]) -> tuple[float, str]:
+def by_turn(entry: tuple[Offer, float]) -> tuple[float, str]:
     """As Redis sorts: what has the same turn by its bytes."""
-    offer, turn = standing
+    offer, turn = entry
     return turn, str(offer)

@@ -104,12 +104,16 @@ class JobRun:
     def _staged(self, name: str) -> list[StagedOutput]:
         """The output ``name`` of each of its groups and members. Raises: DatasetNotFound."""
         members = [member for group in self._ended.view.groups for member in group.members]
-        markers = [read_marker(self._log.storage, one.folder) for one in members if one.folder]
+        markers = [
+            read_marker(self._log.storage, member.folder) for member in members if member.folder
+        ]
         outputs = [marker.outputs for marker in markers if marker is not None]
-        if parts := [made[name] for made in outputs if name in made]:
+        if parts := [by_name[name] for by_name in outputs if name in by_name]:
             return [part for part in parts if part.rows] or parts
-        there = list(dict.fromkeys(one for made in outputs for one in made))
-        hint = suggestion(name, there) or f"; there are: {', '.join(there) or 'none'}"
+        available = list(
+            dict.fromkeys(output_name for by_name in outputs for output_name in by_name)
+        )
+        hint = suggestion(name, available) or f"; there are: {', '.join(available) or 'none'}"
         raise DatasetNotFound(f"no group of {self!r} has made an output {name!r}{hint}")
 
 

@@ -30,7 +30,7 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, *names: str | Collection[str]) -> Part:
         """As a test gives them: one name, or several."""
-        return cls(*([one] if isinstance(one, str) else one for one in names))
+        return cls(*([name] if isinstance(name, str) else name for name in names))
 
     def names(self, spec: JobSpec) -> set[str]:
         """Raises: NoSuchGroup, SpecError: as `select`."""

@@ -85,7 +85,7 @@ BAD = {
 }
 
 
-def _command(given: Command) -> Callable[..., None]:
+def _command(command: Command) -> Callable[..., None]:
     def run(
         jobs: Jobs = None,
         status: Statuses = None,
@@ -97,11 +97,11 @@ def _command(given: Command) -> Callable[..., None]:
         as_json: AsJson = False,
     ) -> None:
         def ask(client: Client, job: str) -> CommandResult:
-            return client.command(job, given, reason=reason, by=by)
+            return client.command(job, command, reason=reason, by=by)
 
-        _ask_each(given, LEGAL[given], ask, Selection(jobs, status, name, since, yes), as_json)
+        _ask_each(command, LEGAL[command], ask, Selection(jobs, status, name, since, yes), as_json)
 
-    run.__doc__ = MEANS[given]
+    run.__doc__ = MEANS[command]
     return run
 
 
@@ -208,7 +208,10 @@ def alter(
     """
     values = params_of(settings, "--set", "PATH=VALUE")
     _ask_one(
-        "alter", job, lambda client, one: client.alter(one, values, reason=reason, by=by), as_json
+        "alter",
+        job,
+        lambda client, job_id: client.alter(job_id, values, reason=reason, by=by),
+        as_json,
     )
 
 
@@ -220,7 +223,10 @@ def skip(
     The groups after it go by their join rules.
     """
     _ask_one(
-        "skip", job, lambda client, one: client.skip(one, group, reason=reason, by=by), as_json
+        "skip",
+        job,
+        lambda client, job_id: client.skip(job_id, group, reason=reason, by=by),
+        as_json,
     )
 
 
@@ -229,7 +235,10 @@ def rerun(
 ) -> None:
     """Run a group of a PAUSED, HALTED or RETRYING job again, and everything after it."""
     _ask_one(
-        "rerun", job, lambda client, one: client.rerun(one, group, reason=reason, by=by), as_json
+        "rerun",
+        job,
+        lambda client, job_id: client.rerun(job_id, group, reason=reason, by=by),
+        as_json,
     )
 
 
@@ -342,11 +351,11 @@ def show_answers(
     """
     if as_json:
         emit(answers)
-    for one in answers if not as_json else ():
-        bad = one.answer in BAD
+    for document in answers if not as_json else ():
+        bad = document.answer in BAD
         if bad or not filtered:
-            (stderr if bad else stdout).print(one.text, soft_wrap=True)
-    counts = Counter(one.answer for one in answers)
+            (stderr if bad else stdout).print(document.text, soft_wrap=True)
+    counts = Counter(document.answer for document in answers)
     if filtered or len(answers) > 1:
         counted = [
             *(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]),

@@ -33,8 +33,8 @@ BAR = 16
 GAP = 2  # columns between two columns of a table
 
 STYLES = {
-    state: {"grey": "dim", "red": "bold red"}.get(one.colour, one.colour)
-    for state, one in MARKS.items()
+    state: {"grey": "dim", "red": "bold red"}.get(mark.colour, mark.colour)
+    for state, mark in MARKS.items()
 }
 
 
@@ -179,8 +179,8 @@ def program(folder: Path) -> str:
     ``make demo`` runs it from a ``.venv`` that nobody has activated.
     """
     mine = Path(sys.executable).parent / "unstuck"
-    found = shutil.which("unstuck")
-    if not mine.is_file() or (found is not None and Path(found).resolve() == mine.resolve()):
+    on_path = shutil.which("unstuck")
+    if not mine.is_file() or (on_path is not None and Path(on_path).resolve() == mine.resolve()):
         return "unstuck"
     return shlex.quote(str(mine.relative_to(folder) if mine.is_relative_to(folder) else mine))
 
