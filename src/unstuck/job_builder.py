@@ -49,7 +49,7 @@ from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 if TYPE_CHECKING:
     from unstuck.client.client import Client
     from unstuck.client.job_handle import JobHandle
-    from unstuck.in_process.run_job import Ended
+    from unstuck.in_process.run_job import JobResult
 
 __all__ = ["Expect", "Group", "Job", "Join", "Output", "Quality", "Retry", "Step", "load_job"]
 
@@ -260,7 +260,7 @@ class Job:
         until: Collection[str] = (),
         take_over: bool = False,
         keep: bool = False,
-    ) -> Ended:
+    ) -> JobResult:
         """Run it in this process, as ``unstuck run`` does: without Redis and without a fleet.
         Returns how it ended.
 

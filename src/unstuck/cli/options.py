@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from unstuck.cli.render.terminal import Listing, stderr
+from unstuck.cli.render.terminal import TextTable, stderr
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.job_params import UnparsedText
@@ -202,7 +202,11 @@ def write_picture(picture: Svg, file: Path) -> None:
 
 
 def confirm(
-    word: str, targets: Sequence[T], what: str, listing: Callable[[Sequence[T]], Listing], yes: bool
+    word: str,
+    targets: Sequence[T],
+    what: str,
+    listing: Callable[[Sequence[T]], TextTable],
+    yes: bool,
 ) -> None:
     """Show what a command is meant for, and let a person confirm it.
 

@@ -49,7 +49,7 @@ class GroupEnd:
     attempts: int
 
 
-class Ended:
+class JobResult:
     """A job that has run to its end in this process.
 
     Attributes:
@@ -61,7 +61,7 @@ class Ended:
         self.view, self.job_id, self._events = view, view.job.id, events
 
     def __repr__(self) -> str:
-        return f"<Ended {self.view.job.name} {self.status}>"
+        return f"<JobResult {self.view.job.name} {self.status}>"
 
     @property
     def status(self) -> Status:
@@ -153,7 +153,7 @@ class InProcess:
 
     def run_or_leave(
         self, *args: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
-    ) -> Ended:
+    ) -> JobResult:
         """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by
         the same error.
 
@@ -187,7 +187,7 @@ class InProcess:
         keep: bool = False,
         on_change: Callable[[JobView], None] | None = None,
         on_input: Callable[[], None] = lambda: None,
-    ) -> Ended:
+    ) -> JobResult:
         """Run a job until it has ended, or cannot go on by itself.
 
         Args:
@@ -240,7 +240,7 @@ class InProcess:
             view = self._coordinator.show(job)
             if on_change is not None:
                 on_change(view)
-        return Ended(view, list(self._coordinator.events(job)))
+        return JobResult(view, list(self._coordinator.events(job)))
 
     def _part(self, part: Selection) -> JobSpec:
         warehouse = Warehouse(self.settings.warehouse)

@@ -20,7 +20,7 @@ from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, 
 from unstuck.testing.given_rows import frame_of
 
 
-class Arrivals:
+class ArrivalQueue:
     """Files that have arrived, and where the streams of jobs find them."""
 
     def __init__(self, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.in_process.attempts import Failing
-from unstuck.in_process.run_job import Ended, GroupEnd
+from unstuck.in_process.run_job import GroupEnd, JobResult
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.frames.output import read_table
 from unstuck.tasks.frames.spark import read_parquet
@@ -19,7 +19,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
 from unstuck.tasks.warehouse.published import read_arrow
 from unstuck.testing.given_rows import Kind, as_kind, rows_of
-from unstuck.testing.specs import Part
+from unstuck.testing.specs import GroupSelection
 
 
 class JobRun:
@@ -30,7 +30,7 @@ class JobRun:
     """
 
     def __init__(
-        self, ended: Ended, params: Mapping[str, Any], log: Warehouse, spark: Callable[[], Any]
+        self, ended: JobResult, params: Mapping[str, Any], log: Warehouse, spark: Callable[[], Any]
     ) -> None:
         self._ended, self.params, self._log, self._spark = ended, dict(params), log, spark
 
@@ -149,4 +149,4 @@ class TickRun:
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.
         """
-        return self._run(Part.of(only, from_, until), fail=fail, times=times)
+        return self._run(GroupSelection.of(only, from_, until), fail=fail, times=times)

@@ -20,7 +20,7 @@ When = str | datetime.datetime
 _MOMENT = datetime.timedelta(microseconds=1)
 
 
-class Part(NamedTuple):
+class GroupSelection(NamedTuple):
     """The groups of a job that run; where all are empty, all of them."""
 
     only: Collection[str]
@@ -28,7 +28,7 @@ class Part(NamedTuple):
     until: Collection[str]
 
     @classmethod
-    def of(cls, *names: str | Collection[str]) -> Part:
+    def of(cls, *names: str | Collection[str]) -> GroupSelection:
         """As a test gives them: one name, or several."""
         return cls(*([name] if isinstance(name, str) else name for name in names))
 

@@ -35,7 +35,7 @@ from unstuck.cli.options import (
     read_spec,
 )
 from unstuck.cli.render.terminal import (
-    Listing,
+    TextTable,
     coloured,
     emit,
     for_people,
@@ -99,7 +99,9 @@ def _command(command: Command) -> Callable[..., None]:
         def ask(client: Client, job: str) -> CommandResult:
             return client.command(job, command, reason=reason, by=by)
 
-        _ask_each(command, LEGAL[command], ask, Selection(jobs, status, name, since, yes), as_json)
+        _ask_each(
+            command, LEGAL[command], ask, JobSelection(jobs, status, name, since, yes), as_json
+        )
 
     run.__doc__ = MEANS[command]
     return run
@@ -122,7 +124,7 @@ def pause(
         return client.pause(job, now=now, reason=reason, by=by)
 
     _ask_each(
-        "pause", LEGAL[Command.PAUSE], ask, Selection(jobs, status, name, since, yes), as_json
+        "pause", LEGAL[Command.PAUSE], ask, JobSelection(jobs, status, name, since, yes), as_json
     )
 
 
@@ -184,7 +186,7 @@ def retry(
         how: dict[str, Any] = {"rerun": again, "adopt_all": adopts, "take_over": take_over}
         return retry_job(client, job, spec=mended, params=params, **how, reason=reason, by=by)
 
-    _ask_each("retry", RETRY_LEGAL, ask, Selection(jobs, status, name, since, yes), as_json)
+    _ask_each("retry", RETRY_LEGAL, ask, JobSelection(jobs, status, name, since, yes), as_json)
 
 
 def alter(
@@ -249,7 +251,7 @@ def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Selection:
+class JobSelection:
     """The jobs of a command: those that are named, or those that fit a filter. ``yes``: nobody is
     asked to confirm.
     """
@@ -266,7 +268,7 @@ class Selection:
 
 
 def _ask_each(
-    word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as_json: bool
+    word: str, legal: frozenset[Status], ask: Ask, jobs: JobSelection, as_json: bool
 ) -> None:
     """Give the command ``word`` to each job that is named or fits the filter, and show what each
     answered.
@@ -318,7 +320,7 @@ def _ask_each(
     show_answers(word, [*missing, *answers], as_json, filtered=jobs.filtered, more=more)
 
 
-def _listing(jobs: Sequence[ListedJob]) -> Listing:
+def _listing(jobs: Sequence[ListedJob]) -> TextTable:
     shown = table("ID", "NAME", "STATUS")
     for job in jobs:
         shown.add_row(job.id, job.name, coloured(job.status))

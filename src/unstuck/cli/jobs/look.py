@@ -31,7 +31,7 @@ from unstuck.cli.options import (
 )
 from unstuck.cli.render.job_tree import job_tree
 from unstuck.cli.render.terminal import (
-    Listing,
+    TextTable,
     clock,
     coloured,
     emit,
@@ -288,7 +288,7 @@ def _spec_text(job: str) -> str:
     return yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
 
 
-def _facts(view: JobView) -> Listing:
+def _facts(view: JobView) -> TextTable:
     job = view.job
     times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
     facts = {

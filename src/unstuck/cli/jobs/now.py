@@ -12,7 +12,7 @@ from rich.text import Text
 from unstuck.cli.connection import connected
 from unstuck.cli.jobs.look import REASON_WIDTH, print_listing
 from unstuck.cli.options import AsJson
-from unstuck.cli.render.terminal import Listing, coloured, emit, stdout, table
+from unstuck.cli.render.terminal import TextTable, coloured, emit, stdout, table
 from unstuck.client.now import LATELY, MOST, Ended, Seen, Trouble, ended_lately, troubles, waits_now
 from unstuck.documents.now_documents import NowDocument
 from unstuck.exits import ExitCode
@@ -69,7 +69,7 @@ def _show(
     )
 
 
-def _not_well(problems: Sequence[Trouble], waits: Mapping[str, str], at: float) -> Listing:
+def _not_well(problems: Sequence[Trouble], waits: Mapping[str, str], at: float) -> TextTable:
     shown = table("WHAT", "STATUS", "FOR", "WHY", right=("FOR",))
     for problem in problems:
         job = problem.job
@@ -84,7 +84,7 @@ def _not_well(problems: Sequence[Trouble], waits: Mapping[str, str], at: float) 
     return shown
 
 
-def _ended(ended: Sequence[Ended], at: float) -> Listing:
+def _ended(ended: Sequence[Ended], at: float) -> TextTable:
     shown = table("NAME", "HOW", "LAST", "ENDED")
     for entry in ended:
         counts = Text(", ").join(

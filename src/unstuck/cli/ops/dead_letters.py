@@ -15,7 +15,7 @@ from rich.text import Text
 from unstuck.cli.connection import connected
 from unstuck.cli.jobs.control import show_answers
 from unstuck.cli.options import AsJson, Yes, confirm
-from unstuck.cli.render.terminal import Listing, clock, emit, stderr, stdout, table
+from unstuck.cli.render.terminal import TextTable, clock, emit, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
 from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
@@ -156,7 +156,7 @@ def _resolve(
     show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")
 
 
-def _listing(letters: Sequence[DeadLetter]) -> Listing:
+def _listing(letters: Sequence[DeadLetter]) -> TextTable:
     listing = table("ID", "WHEN", "KIND", "OF", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for letter in letters:
         listing.add_row(

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
-from unstuck.cli.render.terminal import Listing, emit, stderr, stdout, table
+from unstuck.cli.render.terminal import TextTable, emit, stderr, stdout, table
 from unstuck.doctor.finding import ago
 from unstuck.doctor.fleet_checks import of_versions
 from unstuck.documents.fleet_documents import FleetDocument
@@ -90,7 +90,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     return lines
 
 
-def _runners(view: FleetView) -> Listing:
+def _runners(view: FleetView) -> TextTable:
     columns = ("CODE",) if any(runner.code for runner in view.runners) else ()
     shown = table(
         "RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *columns, right=("SINCE",)
@@ -124,7 +124,7 @@ def _runners(view: FleetView) -> Listing:
     return shown
 
 
-def _coordinators(view: FleetView) -> Listing:
+def _coordinators(view: FleetView) -> TextTable:
     shown = table("COORDINATOR", "QUEUES", "LAST REPORT", "LAST SWEEP", "HEARD OF")
     for coordinator in view.coordinators:
         shown.add_row(
@@ -137,7 +137,7 @@ def _coordinators(view: FleetView) -> Listing:
     return shown
 
 
-def _queues(queues: tuple[QueueView, ...]) -> Listing:
+def _queues(queues: tuple[QueueView, ...]) -> TextTable:
     shown = table("QUEUE", "LENGTH", "LISTENERS", right=("LENGTH", "LISTENERS"))
     for queue in queues:
         shown.add_row(

@@ -185,7 +185,7 @@ def program(folder: Path) -> str:
     return shlex.quote(str(mine.relative_to(folder) if mine.is_relative_to(folder) else mine))
 
 
-class Listing:
+class TextTable:
     """Rows of columns, in which no id and no word is split.
 
     Where they are too wide for a terminal, the widest column is wrapped at words if it keeps half
@@ -236,8 +236,8 @@ class Listing:
                     yield hanging(console, Text("    ").append_text(line), 4)
 
 
-def table(*columns: str, right: Collection[str] = ()) -> Listing:
+def table(*columns: str, right: Collection[str] = ()) -> TextTable:
     """An empty table of plain columns, without a line of names if all are empty; those in ``right``
     hold numbers.
     """
-    return Listing(columns, right)
+    return TextTable(columns, right)
