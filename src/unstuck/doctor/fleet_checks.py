@@ -34,39 +34,54 @@ def of_fleet(
     Args:
         stalled_after: UNSTUCK_STALLED_AFTER, in seconds; 0: ``views.queues.STALLED_AFTER`` holds.
     """
+    yield _coordinators(view, place)
+    yield _runners(view, place, open_jobs)
+    yield from _unfit_hosts(view)
+    yield from _silent_and_stalled(view)
+    yield from _queues(view, stalled_after)
+
+
+def _coordinators(view: FleetView, place: str) -> Finding:
     coordinators = [coordinator for coordinator in view.coordinators if not coordinator.silent]
-    runners = [runner for runner in view.runners if not runner.silent]
     if coordinators:
         shown = [
             f"{coordinator.host}:{coordinator.pid} "
             f"(last report {ago(coordinator.read_at, view.at)})"
             for coordinator in coordinators
         ]
-        yield ok("COORDINATORS", some(shown))
-    else:
-        cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
-        yield problem(
-            "COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure
-        )
+        return ok("COORDINATORS", some(shown))
+    cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
+    return problem(
+        "COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure
+    )
+
+
+def _runners(view: FleetView, place: str, open_jobs: int) -> Finding:
+    runners = [runner for runner in view.runners if not runner.silent]
     if runners:
         shown = [
             f"{runner.host}:{runner.pid} (last work {ago(runner.worked_at, view.at)})"
             for runner in runners
         ]
-        yield ok("WORKERS", some(shown))
-    else:
-        text = f"no worker is heard of at {place}, so nothing runs"
-        cure = (
-            "Start one: celery -A unstuck.tasks worker. If some run, they use another "
-            "UNSTUCK_REDIS_URL or "
-        )
-        yield (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+        return ok("WORKERS", some(shown))
+    text = f"no worker is heard of at {place}, so nothing runs"
+    cure = (
+        "Start one: celery -A unstuck.tasks worker. If some run, they use another "
+        "UNSTUCK_REDIS_URL or "
+    )
+    return (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+
+
+def _unfit_hosts(view: FleetView) -> Iterator[Finding]:
     if unfit := [f"{host} ({why})" for host, why in unfit_runners(view).items()]:
         cure = (
             "Mend these hosts. Their runners try again every 30s while work stands ready; "
             "nothing need be restarted."
         )
         yield problem("HOSTS", f"unfit for Spark, so they take no such work: {some(unfit)}", cure)
+
+
+def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
     if silent := [
         f"{process.host}:{process.pid}"
         for process in [*view.coordinators, *view.runners]
@@ -86,7 +101,6 @@ def of_fleet(
             "between them and Redis."
         )
         yield warning("STALLED", text, cure)
-    yield from _queues(view, stalled_after)
 
 
 def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:

@@ -587,44 +587,63 @@ def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
 
 
 def of_warehouse_and_fleet(warehouse: WarehouseFacts, view: FleetView) -> list[Finding]:
-    """Is the warehouse here the one that runners and coordinators see? Each looks from its own
-    host, now and then.
+    """Check that runners and coordinators see the same warehouse as this process.
+
+    Each process looks from its own host, now and then.
     """
-    code = "WAREHOUSE_SHARED"
-    fleet = [*view.coordinators, *view.runners]
-    all_ = [
+    reports = [
         (f"{process.host}:{process.pid}", process.warehouse)
-        for process in fleet
+        for process in [*view.coordinators, *view.runners]
         if not process.silent
     ]
-    looks = [
-        (who, what)
-        for who, what in all_
-        if what.uri == warehouse.uri
-        and (what.id is not None or what.trouble)
-        and not _saw_too_early(warehouse, what)
-    ]
+    looks = [(who, report) for who, report in reports if _says_something(warehouse, report)]
+    findings = [*_differing_looks(warehouse, looks), *_other_addresses(warehouse, reports)]
+    text = (
+        f"{len(looks):,} of {len(reports):,} runners and coordinators say that they see the same "
+        "there"
+    )
+    if silent := len(reports) - len(looks):
+        text += (
+            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, "
+            "or they have not looked since it was made)"
+        )
+    return findings or [ok("WAREHOUSE_SHARED", text)]
+
+
+def _differing_looks(
+    warehouse: WarehouseFacts, looks: Sequence[tuple[str, WarehouseSeen]]
+) -> Iterator[Finding]:
+    """Report the processes that see another warehouse at this address, or cannot use it.
+
+    Where this process sees no warehouse id, the first id that a process reported is expected.
+    """
     expected, where = warehouse.id, "here"
     if expected is None:
         expected, where = next(
-            ((what.id, f"for {who}") for who, what in looks if what.id), ("", "here")
+            ((look.id, f"for {who}") for who, look in looks if look.id), ("", "here")
         )
-    findings = []
     if differing := [
-        f"{who} ({what.trouble or what.id or 'none'})" for who, what in looks if what.id != expected
+        f"{who} ({look.trouble or look.id or 'none'})" for who, look in looks if look.id != expected
     ]:
         text = (
             f"at {warehouse.uri} stands {expected or 'no warehouse'} {where}, and something "
             f"else for: {some(differing)}"
         )
         cure = (
-            "Mount the same folder at that path on their hosts. Until then their attempts "
-            "fail: "
+            "Mount the same folder at that path on their hosts. Until then their attempts fail: "
             "WAREHOUSE_MISMATCH."
         )
-        findings.append(problem(code, text, cure))
+        yield problem("WAREHOUSE_SHARED", text, cure)
+
+
+def _other_addresses(
+    warehouse: WarehouseFacts, reports: Sequence[tuple[str, WarehouseSeen]]
+) -> Iterator[Finding]:
+    """Report the processes that are set to another address of a warehouse."""
     if elsewhere := [
-        f"{who} ({what.uri})" for who, what in all_ if what.uri not in (None, warehouse.uri)
+        f"{who} ({report.uri})"
+        for who, report in reports
+        if report.uri not in (None, warehouse.uri)
     ]:
         text = (
             f"runners and coordinators that are set to another warehouse than {warehouse.uri}: "
@@ -634,24 +653,22 @@ def of_warehouse_and_fleet(warehouse: WarehouseFacts, view: FleetView) -> list[F
             "If it is the same one, mount it everywhere under one path, set as "
             "UNSTUCK_WAREHOUSE. Else nothing."
         )
-        findings.append(warning(code, text, cure))
-    text = (
-        f"{len(looks):,} of {len(all_):,} runners and coordinators say that they see the same there"
-    )
-    if silent := len(all_) - len(looks):
-        text += (
-            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, "
-            "or they have not looked since it was made)"
-        )
-    return findings or [ok(code, text)]
+        yield warning("WAREHOUSE_SHARED", text, cure)
 
 
-def _saw_too_early(warehouse: WarehouseFacts, what: WarehouseSeen) -> bool:
-    """Did that process see no warehouse, before it was made or about then? That says nothing.
-
-    Every process of a new fleet has looked before the first submit makes the warehouse. It looks
-    again within seconds.
-    """
-    if what.id != "" or what.looked_at is None or warehouse.made_at is None:
+def _says_something(warehouse: WarehouseFacts, report: WarehouseSeen) -> bool:
+    """Return whether a process has looked at the address of ``warehouse``, with a result."""
+    if report.uri != warehouse.uri or (report.id is None and not report.trouble):
         return False
-    return what.looked_at < warehouse.made_at + FRESH
+    return not _saw_too_early(warehouse, report)
+
+
+def _saw_too_early(warehouse: WarehouseFacts, report: WarehouseSeen) -> bool:
+    """Return whether a process saw no warehouse at or before the time when it was made.
+
+    Such a report says nothing. Every process of a new fleet has looked before the first submit
+    makes the warehouse. It looks again within seconds.
+    """
+    if report.id != "" or report.looked_at is None or warehouse.made_at is None:
+        return False
+    return report.looked_at < warehouse.made_at + FRESH

@@ -170,18 +170,33 @@ class ReferenceStore(WorkerScripts):
         old, new = decision.old, decision.job
         changed = {name: getattr(new, name) for name in new.changed_fields(old)}
         job.record = replace(job.record, **{**changed, "commit": commit_id})
+        self._write_groups(job, decision)
+        self._write_attempts(job, decision)
+        for offer, lane in decision.withdrawn.items():
+            self.ready.get(lane, {}).pop(offer, None)
+            job.turns.pop(lane, None)
+        self._add_offers(job, decision.offers)
+        job.events.extend(decision.events)
+        self.outbox += decision.notices
+        self._acked(job, acks)
+        self._set_due(old.id, decision.due, due_seen)
+        return CommitAnswer.APPLIED
+
+    def _write_groups(self, job: StoredJob, decision: Decision) -> None:
         for name, record in decision.groups.items():
             job.groups[name] = GroupRecord.from_json(record.to_json())
         job.frozen.update(decision.frozen)
         job.collected.update(decision.collected)
-        for group in decision.dropped:
-            job.attempts.pop(group, None)
         for group in decision.forgotten:
             job.groups.pop(group, None)
         for name in decision.unfrozen:
             job.frozen.pop(name, None)
         for fork in decision.uncollected:
             job.collected.pop(fork, None)
+
+    def _write_attempts(self, job: StoredJob, decision: Decision) -> None:
+        for group in decision.dropped:
+            job.attempts.pop(group, None)
         for group, attempt in decision.offered.items():
             job.attempts[group] = attempt
         for group, (epoch, nonce, instruction) in decision.instructions.items():
@@ -192,15 +207,6 @@ class ReferenceStore(WorkerScripts):
                 and current.outcome is None
             ):
                 job.attempts[group] = replace(current, instruction=instruction)
-        for offer, lane in decision.withdrawn.items():
-            self.ready.get(lane, {}).pop(offer, None)
-            job.turns.pop(lane, None)
-        self._add_offers(job, decision.offers)
-        job.events.extend(decision.events)
-        self.outbox += decision.notices
-        self._acked(job, acks)
-        self._set_due(old.id, decision.due, due_seen)
-        return CommitAnswer.APPLIED
 
     def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
         return job.record.commit != decision.old.commit

@@ -72,32 +72,16 @@ def show_dead(
         emit(WholeDeadLetterDocument.of_whole(letter))
         return
     why_not, is_report = unreadable(letter), not letter.notice and not letter.task
+    sent = f"{clock(_at(letter.entry))} as {letter.entry}" if letter.entry else "not recorded"
+    tries = str(letter.deliveries or "not recorded")
     shown = table("", "")
     for name, value in (
         ("refused task" if letter.task else "notice" if letter.notice else "report", letter.id),
         *((("task", letter.task),) if letter.task else ()),
         *((("target", letter.to),) if letter.to else ()),
         ("dead letter since", clock(letter.at)),
-        *(
-            (
-                (
-                    "sent",
-                    f"{clock(_at(letter.entry))} as {letter.entry}"
-                    if letter.entry
-                    else "not recorded",
-                ),
-            )
-            * is_report
-        ),
-        *(
-            (
-                (
-                    "tries" if letter.notice else "deliveries",
-                    str(letter.deliveries or "not recorded"),
-                ),
-            )
-            * (not letter.task)
-        ),
+        *((("sent", sent),) if is_report else ()),
+        *((("tries" if letter.notice else "deliveries", tries),) if not letter.task else ()),
         *(("" if n else "reason", line) for n, line in enumerate(letter.reason.splitlines())),
         ("replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {letter.id}"),
         *((f"says {name}", value) for name, value in letter.fields.items()),

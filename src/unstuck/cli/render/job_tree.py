@@ -26,7 +26,10 @@ def fitted(lines: Sequence[Line], height: int) -> list[Line]:
         return list(lines)
     for unimportant in ({"SUCCEEDED", "SKIPPED"}, {"SUCCEEDED", "SKIPPED", "WAITING"}):
         kept: list[Line] = []
-        for hidden, run in groupby(lines, lambda line: line.state in unimportant):  # noqa: B023 - called at once
+        for hidden, run in groupby(
+            lines,
+            lambda line: line.state in unimportant,  # noqa: B023 - called at once
+        ):
             some = list(run)
             kept += (
                 [Line(f"… {len(some)} more", "", " or ".join(sorted(unimportant)).lower())]

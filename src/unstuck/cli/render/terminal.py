@@ -205,35 +205,48 @@ class TextTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads = [Text(name, "bold") for name in self._columns]
         rows = [*([heads] if any(self._columns) else []), *self._rows]
-        widths = [
-            max(cell_len(line) for row in rows for line in row[n].plain.split("\n"))
-            for n in range(len(heads))
-        ]
-        beside = list(range(len(heads)))
-        while (wide := sum(widths[n] + GAP for n in beside) - GAP) > options.max_width and len(
-            beside
-        ) > 1:
-            widest = max(beside[1:], key=widths.__getitem__)  # the first names the row
-            left = options.max_width - (wide - widths[widest])
-            if left >= max(
-                options.max_width // 2, *(longest_word(row[widest].plain) for row in rows)
-            ):
-                widths[widest] = left
-                break
-            beside.remove(widest)
+        widths, wide = self._fitted_widths(rows, options.max_width)
         fitting = options.update(width=max(options.max_width, wide))
         for row in rows:
             columns = [
-                Column(width=widths[n], justify="right" if self._numbers[n] else "left")
-                for n in beside
+                Column(width=width, justify="right" if self._numbers[n] else "left")
+                for n, width in widths.items()
             ]
             grid = Table.grid(*columns, padding=(0, GAP, 0, 0))
-            grid.add_row(*(row[n] for n in beside))
+            grid.add_row(*(row[n] for n in widths))
             yield from console.render(grid, fitting)
-            for n, (name, cell) in enumerate(zip(self._columns, row, strict=True)):
-                if n not in beside and cell and row is not heads:
-                    line = Text.assemble((f"{name.lower()} " if name else "", "dim"), cell)
-                    yield hanging(console, Text("    ").append_text(line), 4)
+            if row is not heads:
+                yield from self._cells_below(console, row, widths)
+
+    def _fitted_widths(
+        self, rows: Sequence[Sequence[Text]], max_width: int
+    ) -> tuple[dict[int, int], int]:
+        """Choose the columns that stand beside each other.
+
+        Returns: their widths by number, in order, and the width of all before one was wrapped.
+        """
+        widths = [
+            max(cell_len(line) for row in rows for line in row[n].plain.split("\n"))
+            for n in range(len(self._columns))
+        ]
+        beside = list(range(len(widths)))
+        while (wide := sum(widths[n] + GAP for n in beside) - GAP) > max_width and len(beside) > 1:
+            widest = max(beside[1:], key=widths.__getitem__)  # the first names the row
+            left = max_width - (wide - widths[widest])
+            if left >= max(max_width // 2, *(longest_word(row[widest].plain) for row in rows)):
+                widths[widest] = left
+                break
+            beside.remove(widest)
+        return {n: widths[n] for n in beside}, wide
+
+    def _cells_below(
+        self, console: Console, row: Sequence[Text], beside: Collection[int]
+    ) -> Iterator[Text]:
+        """Yield the cells of ``row`` for which there is no room beside the others."""
+        for n, (name, cell) in enumerate(zip(self._columns, row, strict=True)):
+            if n not in beside and cell:
+                line = Text.assemble((f"{name.lower()} " if name else "", "dim"), cell)
+                yield hanging(console, Text("    ").append_text(line), 4)
 
 
 def table(*columns: str, right: Collection[str] = ()) -> TextTable:
