@@ -15,7 +15,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec, Spec
-from unstuck.coordinator.spec.plan import compile_plan
+from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.spec.selection import Selection, select
 from unstuck.in_process.attempts import Failing, RunnerHere
@@ -217,14 +217,7 @@ class InProcess:
                 raise NoSuchGroup(
                     f"fail: the job has no group {name}{suggestion(name, plan.groups)}"
                 )
-        on_spark = any(group.spec.spark for group in plan.groups.values())
-        if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
-            raise HostUnfit(lacks)
-        if on_spark and self.settings.spark_master == NO_SPARK:
-            raise HostUnfit(
-                f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process "
-                "runs none. Unset it, or run a part of the job with --only"
-            )
+        self._check_host(plan)
         job = self._coordinator.submit(job_spec, key or "", take_over=take_over)
         self._runner.make_fail(fail or {}, times)
         self._runner.on_input, self._on_change = on_input, on_change
@@ -241,6 +234,17 @@ class InProcess:
             if on_change is not None:
                 on_change(view)
         return JobResult(view, list(self._coordinator.events(job)))
+
+    def _check_host(self, plan: Plan) -> None:
+        """Raises: HostUnfit: this host lacks what a group of ``plan`` needs."""
+        on_spark = any(group.spec.spark for group in plan.groups.values())
+        if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
+            raise HostUnfit(lacks)
+        if on_spark and self.settings.spark_master == NO_SPARK:
+            raise HostUnfit(
+                f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process "
+                "runs none. Unset it, or run a part of the job with --only"
+            )
 
     def _part(self, part: Selection) -> JobSpec:
         warehouse = Warehouse(self.settings.warehouse)

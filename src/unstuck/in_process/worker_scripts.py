@@ -121,25 +121,12 @@ class WorkerScripts:
         attempt = job.attempts.get(offer.group) if job else None
         if job is None or job.record.terminal or attempt is None:
             return None
-        if (attempt.epoch, attempt.nonce) != (
-            offer.epoch,
-            offer.nonce,
-        ) or attempt.outcome is not None:
-            return None
-        if self._anothers(attempt, claimant):
-            return None
-        if not attempt.claimant and (
-            self._held(job.record) or (attempt.pool and not self.has_slot(attempt.pool))
-        ):
-            return None
-        plan = job.plans.get(split_member(offer.group)[0])
-        inputs = job.frozen.get(split_member(offer.group)[0])
-        member = job.frozen.get(offer.group)
-        if plan is None or (inputs is None and member is None):
+        if not self._claimable(job, attempt, offer, claimant):
             return None
         token = offer.held_by(claimant)
-        texts = [part for text in job.record.texts.items() for part in text]
-        claim = Claim(token, (plan, inputs or "{}", member or "{}", json.dumps(job.params), *texts))
+        claim = self._claim_of(job, token)
+        if claim is None:
+            return None
         if attempt.claimant != claimant:
             now = self.now
             claimed = replace(attempt, claimant=claimant, worker=worker, claimed_at=now)
@@ -151,6 +138,28 @@ class WorkerScripts:
             self._report(event, token, "claimed")
             self._due_earlier(offer.job, now)
         return claim
+
+    def _claimable(
+        self, job: StoredJob, attempt: AttemptRecord, offer: Offer, claimant: str
+    ) -> bool:
+        """Return whether ``attempt`` is the one offered, not ended, and free for ``claimant``."""
+        if (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce):
+            return False
+        if attempt.outcome is not None or self._anothers(attempt, claimant):
+            return False
+        if attempt.claimant:
+            return True
+        return not self._held(job.record) and (not attempt.pool or self.has_slot(attempt.pool))
+
+    def _claim_of(self, job: StoredJob, token: Token) -> Claim | None:
+        """Return the claim with what its attempt runs; None if a record that it needs is gone."""
+        group = split_member(token.group)[0]
+        plan, inputs = job.plans.get(group), job.frozen.get(group)
+        member = job.frozen.get(token.group)
+        if plan is None or (inputs is None and member is None):
+            return None
+        texts = [part for text in job.record.texts.items() for part in text]
+        return Claim(token, (plan, inputs or "{}", member or "{}", json.dumps(job.params), *texts))
 
     def _anothers(self, attempt: AttemptRecord, claimant: str) -> bool:
         return bool(attempt.claimant) and attempt.claimant != claimant
