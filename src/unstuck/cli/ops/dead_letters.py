@@ -5,7 +5,7 @@ that were refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -71,25 +71,34 @@ def show_dead(
     if as_json:
         emit(WholeDeadLetterDocument.of_whole(letter))
         return
-    why_not, is_report = unreadable(letter), not letter.notice and not letter.task
-    sent = f"{clock(_at(letter.entry))} as {letter.entry}" if letter.entry else "not recorded"
-    tries = str(letter.deliveries or "not recorded")
     shown = table("", "")
-    for name, value in (
-        ("refused task" if letter.task else "notice" if letter.notice else "report", letter.id),
-        *((("task", letter.task),) if letter.task else ()),
-        *((("target", letter.to),) if letter.to else ()),
-        ("dead letter since", clock(letter.at)),
-        *((("sent", sent),) if is_report else ()),
-        *((("tries" if letter.notice else "deliveries", tries),) if not letter.task else ()),
-        *(("" if n else "reason", line) for n, line in enumerate(letter.reason.splitlines())),
-        ("replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {letter.id}"),
-        *((f"says {name}", value) for name, value in letter.fields.items()),
-    ):
+    for name, value in _rows_of(letter):
         shown.add_row(Text(_cut(name)), Text(_cut(value)))
     stdout.print(shown)
     stdout.print()
     stdout.print(json.dumps(letter.raw, indent=2, ensure_ascii=False), soft_wrap=True)
+
+
+def _rows_of(letter: DeadLetter) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a dead letter, each value with its name."""
+    yield "refused task" if letter.task else "notice" if letter.notice else "report", letter.id
+    if letter.task:
+        yield "task", letter.task
+    if letter.to:
+        yield "target", letter.to
+    yield "dead letter since", clock(letter.at)
+    if not letter.notice and not letter.task:
+        sent = f"{clock(_at(letter.entry))} as {letter.entry}" if letter.entry else "not recorded"
+        yield "sent", sent
+    if not letter.task:
+        tries = str(letter.deliveries or "not recorded")
+        yield "tries" if letter.notice else "deliveries", tries
+    for n, line in enumerate(letter.reason.splitlines()):
+        yield "" if n else "reason", line
+    why_not = unreadable(letter)
+    yield "replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {letter.id}"
+    for name, value in letter.fields.items():
+        yield f"says {name}", value
 
 
 @dead.command("replay", epilog="Example: unstuck dead replay --all")
