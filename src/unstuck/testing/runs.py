@@ -103,11 +103,7 @@ class JobRun:
 
     def _staged(self, name: str) -> list[StagedOutput]:
         """The output ``name`` of each of its groups and members. Raises: DatasetNotFound."""
-        members = [member for group in self._ended.view.groups for member in group.members]
-        markers = [
-            read_marker(self._log.storage, member.folder) for member in members if member.folder
-        ]
-        outputs = [marker.outputs for marker in markers if marker is not None]
+        outputs = self._outputs_of_members()
         if parts := [by_name[name] for by_name in outputs if name in by_name]:
             return [part for part in parts if part.rows] or parts
         available = list(
@@ -115,6 +111,14 @@ class JobRun:
         )
         hint = suggestion(name, available) or f"; there are: {', '.join(available) or 'none'}"
         raise DatasetNotFound(f"no group of {self!r} has made an output {name!r}{hint}")
+
+    def _outputs_of_members(self) -> list[Mapping[str, StagedOutput]]:
+        """Return the outputs of each group and member that staged any, by name."""
+        members = [member for group in self._ended.view.groups for member in group.members]
+        markers = [
+            read_marker(self._log.storage, member.folder) for member in members if member.folder
+        ]
+        return [marker.outputs for marker in markers if marker is not None]
 
 
 @dataclass(frozen=True)
