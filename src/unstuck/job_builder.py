@@ -49,7 +49,7 @@ from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 if TYPE_CHECKING:
     from unstuck.client.client import Client
     from unstuck.client.job_handle import JobHandle
-    from unstuck.in_process.run_job import Ended
+    from unstuck.in_process.run_job import JobResult
 
 __all__ = ["Expect", "Group", "Job", "Join", "Output", "Quality", "Retry", "Step", "load_job"]
 
@@ -143,7 +143,7 @@ class Job:
         if description:
             self._written["description"] = description
         if params:
-            self._written["params"] = {one: _param(value) for one, value in params.items()}
+            self._written["params"] = {param: _param(value) for param, value in params.items()}
         self._groups: dict[str, dict[str, Any]] = {}
         self._functions: dict[Callable[..., Any], list[str]] = {}  # → the groups that run it
         self._outputs: dict[str, str] = {}  # → the group that writes it
@@ -260,7 +260,7 @@ class Job:
         until: Collection[str] = (),
         take_over: bool = False,
         keep: bool = False,
-    ) -> Ended:
+    ) -> JobResult:
         """Run it in this process, as ``unstuck run`` does: without Redis and without a fleet.
         Returns how it ended.
 
@@ -297,19 +297,25 @@ class Job:
             checked = Group.model_validate(group)
         except ValidationError as error:
             problems = problems_of(error, group, MODELS_OF_GROUP)
-            raise SpecError([_at(one, place, len(self._groups)) for one in problems]) from None
+            raise SpecError(
+                [_at(problem, place, len(self._groups)) for problem in problems]
+            ) from None
         if checked.name in self._groups:
             _refuse(f"there is a group {checked.name!r} already", place)
         if function is not None:
-            given = {*self._written.get("params", ()), *checked.params, *(checked.for_each or ())}
-            _check_call(function, given, place)
-        made = [step.output for step in checked.steps if step.output]
-        for output in made:
+            arguments = {
+                *self._written.get("params", ()),
+                *checked.params,
+                *(checked.for_each or ()),
+            }
+            _check_call(function, arguments, place)
+        outputs = [step.output for step in checked.steps if step.output]
+        for output in outputs:
             if output in self._outputs:
                 _refuse(
                     f"the group {self._outputs[output]!r} has the output {output!r} already", place
                 )
-        self._outputs |= dict.fromkeys(made, checked.name)
+        self._outputs |= dict.fromkeys(outputs, checked.name)
         self._groups[checked.name] = group
         self._places.append(place)
         return checked.name
@@ -332,8 +338,8 @@ class Job:
 
     def _needs(self, needs: Sequence[Need] | Need, place: Place) -> list[str]:
         return [
-            self._need(one, place)
-            for one in ([needs] if isinstance(needs, str) or callable(needs) else needs)
+            self._need(need, place)
+            for need in ([needs] if isinstance(needs, str) or callable(needs) else needs)
         ]
 
     def _need(self, need: Need, place: Place) -> str:
@@ -377,22 +383,28 @@ def load_job(name: str) -> Job:
         with contextlib.redirect_stdout(
             sys.stderr
         ):  # what it prints is no part of the answer of a command
-            found: Any = import_module(module)
+            target: Any = import_module(module)
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
         why = f"{module} cannot be imported: {type(error).__name__}: {error}"
         frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this function
-        last = next((one for one in reversed(frames) if "importlib" not in one.filename), None)
+        last = next(
+            (frame for frame in reversed(frames) if "importlib" not in frame.filename), None
+        )
         raise SpecError(
             [Problem(why, source=last.filename if last else name, line=last and last.lineno)]
         ) from error
-    found = getattr(found, path, None)
-    if not isinstance(found, Job):
-        known = [one for one, value in vars(sys.modules[module]).items() if isinstance(value, Job)]
-        near = suggestion(path, known) or (f"; it has: {listed(known)}" if known else "")
+    target = getattr(target, path, None)
+    if not isinstance(target, Job):
+        jobs = [
+            job_name
+            for job_name, value in vars(sys.modules[module]).items()
+            if isinstance(value, Job)
+        ]
+        near = suggestion(path, jobs) or (f"; it has: {listed(jobs)}" if jobs else "")
         raise SpecError([Problem(f"{module} has no Job {path!r}{near}", source=name)])
-    return found
+    return target
 
 
 def _refuse(message: str, place: Place) -> NoReturn:
@@ -418,9 +430,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple | range):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     return value.isoformat() if isinstance(value, datetime.date) else value
 
 
@@ -430,11 +442,11 @@ def _param(value: Any) -> Any:
     """
     if isinstance(value, type):
         if value not in _TYPES:
-            known = ", ".join(one.__name__ for one in _TYPES)
+            allowed = ", ".join(type_.__name__ for type_ in _TYPES)
             raise SpecError(
                 [
                     Problem(
-                        f"a parameter is one of the types {known}, not {value.__name__}",
+                        f"a parameter is one of the types {allowed}, not {value.__name__}",
                         ("params",),
                     )
                 ]

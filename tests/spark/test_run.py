@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.steps.small_steps import three
 from unstuck import Job, Settings, Status
-from unstuck.in_process.run_job import Ended, InProcess
+from unstuck.in_process.run_job import InProcess, JobResult
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
@@ -104,7 +104,7 @@ def test_a_part_of_a_job_reads_what_the_rest_has_published(here: InProcess) -> N
 
 
 def test_a_job_may_run_in_another_thread_than_the_main_one(here: InProcess) -> None:
-    ended: list[Ended] = []
+    ended: list[JobResult] = []
     job = {"name": "n", "groups": [sql("n", "SELECT 1 AS n")]}
     thread = threading.Thread(target=lambda: ended.append(here.run(job)))
     thread.start()

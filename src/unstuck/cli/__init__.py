@@ -41,8 +41,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last stop: explained, or shown as a bug
         from unstuck.exits import ExitCode, explained
 
-        found = explained(error)
-        if found is None:
+        explanation = explained(error)
+        if explanation is None:
             sys.stderr.write(
                 "unstuck: this is a bug in Unstuck; please report it with the lines below\n"
             )
@@ -52,7 +52,7 @@ def main() -> None:
             sys.excepthook(type(error), error, error.__traceback__)
         from unstuck.tasks.terminal_text import printable
 
-        code, text = found
+        code, text = explanation
         sys.stderr.write(f"{printable(text)}\n")
         sys.exit(code)
 

@@ -18,7 +18,7 @@ from unstuck.tasks.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class CliConnection:
     """The client of a command, and its connection to Redis."""
 
     client: Client
@@ -31,7 +31,7 @@ def settings_here() -> Settings:
 
 
 @contextmanager
-def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator[Connection]:
+def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator[CliConnection]:
     """A connection, closed at the end. ``otherwise``: the advice if Redis does not answer, instead
     of the usual.
 
@@ -43,4 +43,4 @@ def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator
         answering(settings.redis_url, otherwise) as store,
         Client(settings, redis_client=store) as client,
     ):
-        yield Connection(client, store)
+        yield CliConnection(client, store)

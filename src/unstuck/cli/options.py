@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from unstuck.cli.render.terminal import Listing, stderr
+from unstuck.cli.render.terminal import TextTable, stderr
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.job_params import UnparsedText
@@ -34,10 +34,10 @@ def read_status(word: str) -> Status:
     try:
         return Status(word.upper())
     except ValueError:
-        known = [str(status) for status in Status]
-        near = suggestion(word.upper(), known).replace("'", "")
+        statuses = [str(status) for status in Status]
+        near = suggestion(word.upper(), statuses).replace("'", "")
         raise typer.BadParameter(
-            f"{word!r} is no status{near or f'; there are {listed(known)}'}"
+            f"{word!r} is no status{near or f'; there are {listed(statuses)}'}"
         ) from None
 
 
@@ -202,7 +202,11 @@ def write_picture(picture: Svg, file: Path) -> None:
 
 
 def confirm(
-    word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Listing], yes: bool
+    word: str,
+    targets: Sequence[T],
+    what: str,
+    listing: Callable[[Sequence[T]], TextTable],
+    yes: bool,
 ) -> None:
     """Show what a command is meant for, and let a person confirm it.
 
@@ -214,14 +218,14 @@ def confirm(
         BadRequest: nobody can be asked.
         typer.Exit: the answer is no.
     """
-    if not found:
+    if not targets:
         return
-    stderr.print(listing(found[:SHOWN]))
-    if len(found) > SHOWN:
-        stderr.print(f"and {len(found) - SHOWN:,} more")
+    stderr.print(listing(targets[:SHOWN]))
+    if len(targets) > SHOWN:
+        stderr.print(f"and {len(targets) - SHOWN:,} more")
     if yes:
         return
-    count = count_of(len(found), what)
+    count = count_of(len(targets), what)
     if not (sys.stdin.isatty() and stderr.is_terminal):
         raise BadRequest(
             f"{word} would be given to {count}, and nobody is there to agree. Nothing was changed; "

@@ -106,10 +106,10 @@ class Doctor:
             )
         findings += [*checks.of_settings(settings), *of_names(os.environ), *_of_notify(settings)]
         if warehouse.done():
-            seen = warehouse.result()
-            findings += [checks.of_warehouse(seen), *checks.of_disk(seen)]
-            findings += [] if jobs is None else checks.of_warehouse_and_jobs(seen, jobs)
-            findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
+            facts = warehouse.result()
+            findings += [checks.of_warehouse(facts), *checks.of_disk(facts)]
+            findings += [] if jobs is None else checks.of_warehouse_and_jobs(facts, jobs)
+            findings += [] if view is None else checks.of_warehouse_and_fleet(facts, view)
         else:
             text = (
                 f"the warehouse {settings.warehouse} has not answered within {within}; a file "
@@ -142,44 +142,48 @@ class Doctor:
         """
         settings, keys = self._settings, Keys(self._settings.prefix)
         place = without_password(settings.redis_url)
-        found = self._of_redis = []
+        findings = self._of_redis = []
         try:
             with answering(settings.redis_url) as client:
-                found.append(ok("REDIS", f"answers at {place}"))
+                findings.append(ok("REDIS", f"answers at {place}"))
                 if lacks := lacking_rights(client, keys, DOCTOR):
                     cure = (
                         "docs/operate.md has the line of ACL for all of them; these checks "
                         "need "
                         "it as well."
                     )
-                    found.append(problem("REDIS_RIGHTS", may_not(settings.redis_url, lacks), cure))
+                    findings.append(
+                        problem("REDIS_RIGHTS", may_not(settings.redis_url, lacks), cure)
+                    )
                     return None, None
-                found.append(
+                findings.append(
                     ok("REDIS_RIGHTS", "the user of the address has each right that a fleet needs")
                 )
                 server = server_facts(client)
-                found.extend(checks.of_server(server, settings))
+                findings.extend(checks.of_server(server, settings))
                 if server.info.get("cluster_enabled"):
                     return None, None  # its records cannot be read at once, and none can be written
                 refused = checks.refused_writes(server)
                 records = record_facts(client, keys)
-                found.extend(checks.of_silence(checks.of_records(records, settings), refused))
+                findings.extend(checks.of_silence(checks.of_records(records, settings), refused))
                 if find_spec("deltalake") is None:
-                    found.extend(checks.of_delta(jobs_with_tables(client, keys)))
+                    findings.extend(checks.of_delta(jobs_with_tables(client, keys)))
                 view = fleet_of(client, keys, settings.runner_silence)
                 of_fleet = fleet_checks.of_fleet(view, place, records.open, settings.stalled_after)
-                found.extend(checks.of_silence(of_fleet, refused))
-                found.extend(fleet_checks.of_versions(view, release_here()))
-                found.extend(of_notices(notice_facts(client, keys), view))
+                findings.extend(checks.of_silence(of_fleet, refused))
+                findings.extend(fleet_checks.of_versions(view, release_here()))
+                findings.extend(of_notices(notice_facts(client, keys), view))
                 return records.warehouses, view
         except Unreachable as error:
-            found.append(_unreachable(error))
+            findings.append(_unreachable(error))
             return None, None
 
 
 def reached(findings: Iterable[Finding]) -> bool:
     """Whether Redis could be asked."""
-    return not any(one.code in UNREACHED and one.level is Level.PROBLEM for one in findings)
+    return not any(
+        finding.code in UNREACHED and finding.level is Level.PROBLEM for finding in findings
+    )
 
 
 def _of_notify(settings: Settings) -> list[Finding]:
@@ -201,21 +205,21 @@ def _of_notify(settings: Settings) -> list[Finding]:
 
 def of_names(environ: Iterable[str]) -> list[Finding]:
     """Variables that look like settings of ours and are none; nobody reads them. Pure."""
-    known = [f"UNSTUCK_{name.upper()}" for name in Settings.model_fields]
-    found: list[Finding] = []
+    variables = [f"UNSTUCK_{name.upper()}" for name in Settings.model_fields]
+    findings: list[Finding] = []
     for name in sorted(environ):
         prefix, _, rest = name.lower().partition("_")
         if prefix == "unstuck" and rest not in (*Settings.model_fields, *NO_SETTINGS):
             text = (
                 f"{name} is set and is no setting, so nobody reads "
-                f"it{suggestion(name.upper(), known)}"
+                f"it{suggestion(name.upper(), variables)}"
             )
             cure = (
                 "Correct its name or unset it; docs/settings.md has the names. Look at the "
                 "other processes' as well."
             )
-            found.append(warning("SETTINGS", text, cure))
-    return found
+            findings.append(warning("SETTINGS", text, cure))
+    return findings
 
 
 def _examine_jobs(settings: Settings) -> list[Finding]:

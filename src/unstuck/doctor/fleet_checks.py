@@ -34,46 +34,65 @@ def of_fleet(
     Args:
         stalled_after: UNSTUCK_STALLED_AFTER, in seconds; 0: ``views.queues.STALLED_AFTER`` holds.
     """
-    coordinators = [one for one in view.coordinators if not one.silent]
-    runners = [one for one in view.runners if not one.silent]
+    yield _coordinators(view, place)
+    yield _runners(view, place, open_jobs)
+    yield from _unfit_hosts(view)
+    yield from _silent_and_stalled(view)
+    yield from _queues(view, stalled_after)
+
+
+def _coordinators(view: FleetView, place: str) -> Finding:
+    coordinators = [coordinator for coordinator in view.coordinators if not coordinator.silent]
     if coordinators:
         shown = [
-            f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})"
-            for one in coordinators
+            f"{coordinator.host}:{coordinator.pid} "
+            f"(last report {ago(coordinator.read_at, view.at)})"
+            for coordinator in coordinators
         ]
-        yield ok("COORDINATORS", some(shown))
-    else:
-        cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
-        yield problem(
-            "COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure
-        )
+        return ok("COORDINATORS", some(shown))
+    cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
+    return problem(
+        "COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure
+    )
+
+
+def _runners(view: FleetView, place: str, open_jobs: int) -> Finding:
+    runners = [runner for runner in view.runners if not runner.silent]
     if runners:
         shown = [
-            f"{one.host}:{one.pid} (last work {ago(one.worked_at, view.at)})" for one in runners
+            f"{runner.host}:{runner.pid} (last work {ago(runner.worked_at, view.at)})"
+            for runner in runners
         ]
-        yield ok("WORKERS", some(shown))
-    else:
-        text = f"no worker is heard of at {place}, so nothing runs"
-        cure = (
-            "Start one: celery -A unstuck.tasks worker. If some run, they use another "
-            "UNSTUCK_REDIS_URL or "
-        )
-        yield (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+        return ok("WORKERS", some(shown))
+    text = f"no worker is heard of at {place}, so nothing runs"
+    cure = (
+        "Start one: celery -A unstuck.tasks worker. If some run, they use another "
+        "UNSTUCK_REDIS_URL or "
+    )
+    return (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+
+
+def _unfit_hosts(view: FleetView) -> Iterator[Finding]:
     if unfit := [f"{host} ({why})" for host, why in unfit_runners(view).items()]:
         cure = (
             "Mend these hosts. Their runners try again every 30s while work stands ready; "
             "nothing need be restarted."
         )
         yield problem("HOSTS", f"unfit for Spark, so they take no such work: {some(unfit)}", cure)
+
+
+def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
     if silent := [
-        f"{one.host}:{one.pid}" for one in [*view.coordinators, *view.runners] if one.silent
+        f"{process.host}:{process.pid}"
+        for process in [*view.coordinators, *view.runners]
+        if process.silent
     ]:
         cure = (
             "If they were stopped, nothing: they are forgotten after an hour. Else look at "
             "their hosts."
         )
         yield warning("SILENT", f"not heard of any more: {some(silent)}", cure)
-    if stalled := [f"{one.worker} ({ago(one.at, view.at)})" for one in view.stalled]:
+    if stalled := [f"{stall.worker} ({ago(stall.at, view.at)})" for stall in view.stalled]:
         text = (
             f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(stalled)}"
         )
@@ -82,7 +101,6 @@ def of_fleet(
             "between them and Redis."
         )
         yield warning("STALLED", text, cure)
-    yield from _queues(view, stalled_after)
 
 
 def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
@@ -105,7 +123,7 @@ def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
     if not unserved and not unread:
         yield ok(
             "QUEUES",
-            some([f"{one.name} {one.length:,}" for one in view.queues]) or "no queue in use",
+            some([f"{queue.name} {queue.length:,}" for queue in view.queues]) or "no queue in use",
         )
 
 
@@ -117,34 +135,36 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     we run.
     """
     everybody = [
-        (f"{one.host}:{one.pid}", one.runs_on)
-        for one in [*view.coordinators, *view.runners]
-        if not one.silent
+        (f"{process.host}:{process.pid}", process.runs_on)
+        for process in [*view.coordinators, *view.runners]
+        if not process.silent
     ]
-    seen: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    names_by_version: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for name, on in [("this machine", here), *everybody]:
-        seen["Unstuck"][on.release].append(name)
-        seen["Python"][minor(on.python)].append(name)
-    for one in [one for one in view.runners if not one.silent]:
-        on = one.runs_on
-        known = {"Spark": on.spark, "Java": on.java, "pandas": on.pandas, "pyarrow": on.pyarrow}
-        for what, version in known.items():
-            seen[what][minor(version)].append(f"{one.host}:{one.pid}")
+        names_by_version["Unstuck"][on.release].append(name)
+        names_by_version["Python"][minor(on.python)].append(name)
+    for runner in [runner for runner in view.runners if not runner.silent]:
+        on = runner.runs_on
+        installed = {"Spark": on.spark, "Java": on.java, "pandas": on.pandas, "pyarrow": on.pyarrow}
+        for what, version in installed.items():
+            names_by_version[what][minor(version)].append(f"{runner.host}:{runner.pid}")
     cure = (
         "Unless an upgrade is under way: install the same versions everywhere, and restart "
         "what "
         "differs."
     )
-    found = []
-    for what, versions in seen.items():
+    findings = []
+    for what, versions in names_by_version.items():
         named = [
-            f"{what} {one}: {some(names)}"
-            for one, names in sorted(versions.items())
-            if one not in ("", NO_SPARK)
+            f"{what} {number}: {some(names)}"
+            for number, names in sorted(versions.items())
+            if number not in ("", NO_SPARK)
         ]
         if len(named) > 1:
-            found.append(warning("VERSIONS", "; ".join(named), cure))
+            findings.append(warning("VERSIONS", "; ".join(named), cure))
     same = sum(bool(on.release) for _, on in everybody)
     text = f"Unstuck {here.release or '(not installed)'} and Python {here.python} here"
     text += f"; of {len(everybody):,} runners and coordinators {same:,} say that they run the same"
-    return found or [ok("VERSIONS", text)]
+    return findings or [ok("VERSIONS", text)]

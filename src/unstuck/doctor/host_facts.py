@@ -31,7 +31,7 @@ class WarehouseFacts:
     """The warehouse as seen from here.
 
     Attributes:
-        there: is anything at this address?
+        exists: whether anything exists at this address.
         id: of the warehouse; None if it has none yet.
         creates_once: of two creates of one file, the second was refused.
         trouble: why it cannot be used; empty if it can, or if nothing is there.
@@ -42,7 +42,7 @@ class WarehouseFacts:
     """
 
     uri: str
-    there: bool = False
+    exists: bool = False
     id: str | None = None
     creates_once: bool = False
     trouble: str = ""
@@ -65,11 +65,13 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
         local = files.local_path("")
         if not (local.is_dir() if local is not None else files.names("")):
             return WarehouseFacts(uri, trouble="" if local is None else in_the_way(local))
-        known = warehouse.identity()
-        made_at = local.joinpath(ID_FILE).stat().st_mtime if known and local is not None else None
+        identity = warehouse.identity()
+        made_at = (
+            local.joinpath(ID_FILE).stat().st_mtime if identity and local is not None else None
+        )
         once = files.creates_once(f"_doctor-{word}")
         free, disk = (None, None) if local is None else _room(local)
-        return WarehouseFacts(uri, True, known, once, made_at=made_at, free=free, disk=disk)
+        return WarehouseFacts(uri, True, identity, once, made_at=made_at, free=free, disk=disk)
     except (OSError, ValueError, UnstuckError) as error:
         return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")
 
@@ -123,13 +125,13 @@ def in_the_way(folder: Path) -> str:
     """Name the file in the place where ``folder``, or one above it, would have to be made; empty if
     there is none.
     """
-    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
-    if there.is_dir():
+    existing = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if existing.is_dir():
         return ""
     return (
-        f"{there} is a link that leads nowhere"
-        if there.is_symlink()
-        else f"{there} is a file, not a folder"
+        f"{existing} is a link that leads nowhere"
+        if existing.is_symlink()
+        else f"{existing} is a file, not a folder"
     )
 
 

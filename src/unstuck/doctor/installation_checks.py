@@ -59,9 +59,9 @@ _WRITES = (
 )  # in INFO
 
 
-def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
+def of_server(server: ServerFacts, settings: Settings) -> Iterator[Finding]:
     """Is this a Redis that loses nothing?"""
-    info = seen.info
+    info = server.info
     name = "Valkey" if info.get("valkey_version") else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version", "0"))
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < (
@@ -87,7 +87,7 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
         yield problem("REDIS_READ_ONLY", text, cure)
     if not cluster and not replica:
         yield ok("REDIS_READ_ONLY", "it is a primary and can be written to")
-    yield _persistence(seen, settings)
+    yield _persistence(server, settings)
     policy = info.get("maxmemory_policy", "unknown")
     if policy != "noeviction":
         text = (
@@ -99,15 +99,15 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield ok("REDIS_EVICTION", "maxmemory-policy is noeviction")
-    yield _memory(seen)
-    yield _clock(seen)
+    yield _memory(server)
+    yield _clock(server)
 
 
-def refused_writes(seen: ServerFacts) -> str:
+def refused_writes(server: ServerFacts) -> str:
     """The code of the finding that says why this Redis refuses all writes; empty if it takes them,
     as far as known.
     """
-    info = seen.info
+    info = server.info
     if info.get("role") == "slave":
         return "REDIS_READ_ONLY"
     if 0 < info.get("maxmemory", 0) < info.get("used_memory", 0):
@@ -121,26 +121,30 @@ def of_silence(findings: Iterable[Finding], refused: str) -> Iterator[Finding]:
 
     While Redis refuses writes, no process can note that it is there, or what it has done.
     """
-    for one in findings:
-        silent = refused and one.code in _SILENT and one.level is not Level.OK
+    for finding in findings:
+        silent = refused and finding.code in _SILENT and finding.level is not Level.OK
         first = (
             f"First mend {refused}: while Redis refuses writes, no process can say that it is "
             "there. "
         )
-        yield replace(one, cure=f"{first}If it still stands then: {one.cure}") if silent else one
+        yield (
+            replace(finding, cure=f"{first}If it still stands then: {finding.cure}")
+            if silent
+            else finding
+        )
 
 
-def _persistence(seen: ServerFacts, settings: Settings) -> Finding:
+def _persistence(server: ServerFacts, settings: Settings) -> Finding:
     code = "REDIS_PERSISTENCE"
     if errors := [
-        f"{name} is {seen.info[name]}" for name in _WRITES if seen.info.get(name, "ok") != "ok"
+        f"{name} is {server.info[name]}" for name in _WRITES if server.info.get(name, "ok") != "ok"
     ]:
         cure = (
             "Look at the server's log and disk. Until it can write, it refuses writes or loses "
             "them."
         )
         return problem(code, f"its last write to disk went wrong: {', '.join(errors)}", cure)
-    if not seen.info.get("aof_enabled"):
+    if not server.info.get("aof_enabled"):
         cure = (
             "Set `appendonly yes` and `appendfsync everysec` in its configuration (CONFIG SET, "
             "then CONFIG REWRITE)."
@@ -148,22 +152,22 @@ def _persistence(seen: ServerFacts, settings: Settings) -> Finding:
         return problem(
             code, "it has no append-only file, so a restart forgets jobs that were taken", cure
         )
-    if seen.fsync == "no":
+    if server.fsync == "no":
         cure = "Set `appendfsync everysec`, or `always`."
         return problem(
             code, "its append-only file is written whenever the kernel likes (appendfsync no)", cure
         )
-    if settings.durability == "replica" and not seen.info.get("connected_slaves"):
+    if settings.durability == "replica" and not server.info.get("connected_slaves"):
         cure = "Attach a replica, or set UNSTUCK_DURABILITY=fsync."
         return problem(
             code, "UNSTUCK_DURABILITY=replica, and it has no replica: every submit would fail", cure
         )
-    return ok(code, f"append-only file, appendfsync {seen.fsync or 'not known (we may not ask)'}")
+    return ok(code, f"append-only file, appendfsync {server.fsync or 'not known (we may not ask)'}")
 
 
-def _memory(seen: ServerFacts) -> Finding:
+def _memory(server: ServerFacts) -> Finding:
     memory, limit, host = (
-        seen.info.get(name, 0) for name in ("used_memory", "maxmemory", "total_system_memory")
+        server.info.get(name, 0) for name in ("used_memory", "maxmemory", "total_system_memory")
     )
     used = f"{_size(memory)} used"
     if not (limit or host):
@@ -186,12 +190,12 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _clock(seen: ServerFacts) -> Finding:
-    off = abs(seen.ahead)
-    if off > SKEW + seen.unsure:
+def _clock(server: ServerFacts) -> Finding:
+    off = abs(server.ahead)
+    if off > SKEW + server.unsure:
         text = (
             f"the clock of this machine is {off:.1f}s "
-            f"{'ahead of' if seen.ahead > 0 else 'behind'} that of Redis"
+            f"{'ahead of' if server.ahead > 0 else 'behind'} that of Redis"
         )
         cure = (
             "Let NTP set both. Nothing is decided by the clock of this machine, but times that "
@@ -200,14 +204,14 @@ def _clock(seen: ServerFacts) -> Finding:
         return warning("CLOCK", text, cure)
     return ok(
         "CLOCK",
-        f"this machine and Redis agree on the time within {max(off, seen.unsure, 0.1):.1f}s",
+        f"this machine and Redis agree on the time within {max(off, server.unsure, 0.1):.1f}s",
     )
 
 
-def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
+def of_records(records: RecordFacts, settings: Settings) -> Iterator[Finding]:
     """Does anybody take what waits?"""
-    yield _reports(seen, settings)
-    if seen.dead:
+    yield _reports(records, settings)
+    if records.dead:
         cure = (
             "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck "
             "dead "
@@ -217,30 +221,30 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
             "reports that nobody could apply, notices that nobody took, or submits that were "
             "refused"
         )
-        text = f"{count_of(seen.dead, 'dead letter')}: {what}"
+        text = f"{count_of(records.dead, 'dead letter')}: {what}"
         yield warning("DEAD_LETTERS", text, cure)
     else:
         yield ok("DEAD_LETTERS", "there are no dead letters")
     # As the fleet is set, which need not be as this process is.
-    gap = longest_gap(settings.sweep_every if seen.period is None else seen.period)
+    gap = longest_gap(settings.sweep_every if records.period is None else records.period)
     late = max(LATE, gap)
-    if seen.overdue is not None and seen.overdue > late:
+    if records.overdue is not None and records.overdue > late:
         text = (
-            f"job {seen.overdue_job} should have been decided {format_duration(seen.overdue)} "
-            "ago, and nobody did"
+            f"job {records.overdue_job} should have been decided "
+            f"{format_duration(records.overdue)} ago, and nobody did"
         )
         cure = (
-            f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} "
+            f"Start a coordinator. If one runs, its log says why: look for {records.overdue_job} "
             "in it."
         )
-        yield (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)(
+        yield (problem if records.overdue > max(TOO_LATE, 2 * late) else warning)(
             "JOBS_OVERDUE", text, cure
         )
     else:
-        yield ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
-    if seen.halted:
+        yield ok("JOBS_OVERDUE", f"{count_of(records.open, 'open job')}, none overdue")
+    if records.halted:
         text = (
-            f"{count_of(seen.halted, 'open job')} cannot go on alone: no coordinator could "
+            f"{count_of(records.halted, 'open job')} cannot go on alone: no coordinator could "
             "decide what is next"
         )
         cure = (
@@ -248,24 +252,24 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
             "when the cause is gone."
         )
         yield problem("JOBS_HALTED", text, cure)
-    if seen.halted_schedules:
-        which = some([f"{name} ({why})" for name, why in seen.halted_schedules.items()])
+    if records.halted_schedules:
+        which = some([f"{name} ({why})" for name, why in records.halted_schedules.items()])
         text = (
-            f"{count_of(len(seen.halted_schedules), 'schedule')} cannot go on alone, and run "
+            f"{count_of(len(records.halted_schedules), 'schedule')} cannot go on alone, and run "
             "no "
             f"job: {which}"
         )
         yield problem(
             "SCHEDULES_HALTED", text, "`unstuck schedule why NAME` says why, and what helps."
         )
-    for pool, waiting in seen.closed_pools.items():
+    for pool, waiting in records.closed_pools.items():
         text = f"{count_of(waiting, 'group')} waiting for a slot of pool {pool}, which has 0"
         yield warning(
             "POOLS", text, f"Unless it was closed on purpose: `unstuck pool set {pool} N`."
         )
-    if seen.newer:
+    if records.newer:
         text = (
-            f"a newer release than this one has stored {some(list(seen.newer))}: coordinators "
+            f"a newer release than this one has stored {some(list(records.newer))}: coordinators "
             "of this one leave them"
         )
         cure = (
@@ -273,9 +277,9 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
             "decides them."
         )
         yield warning("JOBS_NEWER", text, cure)
-    yield _sweep(seen, gap)
-    if seen.stray:
-        count = count_of(seen.stray, "message")
+    yield _sweep(records, gap)
+    if records.stray:
+        count = count_of(records.stray, "message")
         text = f"{count} for a coordinator, sent without a prefix to a queue that no fleet reads"
         option = (
             f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
@@ -287,36 +291,38 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
         yield problem("STRAY_MESSAGES", text, cure)
 
 
-def _reports(seen: RecordFacts, settings: Settings) -> Finding:
+def _reports(records: RecordFacts, settings: Settings) -> Finding:
     code, cure = (
         "REPORTS",
         "Start a coordinator, or look at the log of those that run: unstuck fleet",
     )
-    if seen.unread_age is not None and seen.unread_age > LATE:
-        count = "" if seen.lag is None else f" ({seen.lag:,} unread)"
+    if records.unread_age is not None and records.unread_age > LATE:
+        count = "" if records.lag is None else f" ({records.lag:,} unread)"
         text = (
             "the oldest report that no coordinator has read waits for "
-            f"{format_duration(seen.unread_age)}{count}"
+            f"{format_duration(records.unread_age)}{count}"
         )
-        return (problem if seen.unread_age > TOO_LATE else warning)(code, text, cure)
-    if seen.pending_age is not None and seen.pending_age > LATE + 2 * settings.report_idle:
-        waits = format_duration(seen.pending_age)
-        text = f"{count_of(seen.pending, 'report')} read and not finished, the oldest for {waits}"
-        return (problem if seen.pending_age > 2 * TOO_LATE else warning)(code, text, cure)
-    return ok(code, f"{seen.lag or 0:,} unread, {seen.pending:,} being applied")
+        return (problem if records.unread_age > TOO_LATE else warning)(code, text, cure)
+    if records.pending_age is not None and records.pending_age > LATE + 2 * settings.report_idle:
+        waits = format_duration(records.pending_age)
+        text = (
+            f"{count_of(records.pending, 'report')} read and not finished, the oldest for {waits}"
+        )
+        return (problem if records.pending_age > 2 * TOO_LATE else warning)(code, text, cure)
+    return ok(code, f"{records.lag or 0:,} unread, {records.pending:,} being applied")
 
 
-def _sweep(seen: RecordFacts, gap: float) -> Finding:
+def _sweep(records: RecordFacts, gap: float) -> Finding:
     cure = (
         "Start a coordinator (celery -A unstuck.coordinator worker -P threads) and a beat "
         "(celery -A unstuck.coordinator beat)."
     )
-    if seen.swept_age is None:
-        return (problem if seen.open else warning)("SWEEP", "nobody has ever swept here", cure)
-    text = f"the last sweep was {format_duration(max(0.0, seen.swept_age))} ago"
-    if seen.swept_age > gap:
-        return (problem if seen.open else warning)("SWEEP", text, cure)
-    if not seen.beat:
+    if records.swept_age is None:
+        return (problem if records.open else warning)("SWEEP", "nobody has ever swept here", cure)
+    text = f"the last sweep was {format_duration(max(0.0, records.swept_age))} ago"
+    if records.swept_age > gap:
+        return (problem if records.open else warning)("SWEEP", text, cure)
+    if not records.beat:
         text += "; no beat is there, so coordinators sweep by themselves, half as often"
         return warning("SWEEP", text, "Start a beat: celery -A unstuck.coordinator beat")
     return ok("SWEEP", f"{text}, and a beat is there")
@@ -397,13 +403,13 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
     """Can this machine run Spark? Takes what ``java_facts`` and ``lacks_connector`` found."""
     if spark is None:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
-    found = ok("SPARK", f"PySpark {spark}")
+    spark_finding = ok("SPARK", f"PySpark {spark}")
     if not spark.startswith(tuple(f"{version}." for version in SPARKS)):
         text = (
             f"PySpark {spark} is here, with which Unstuck is not tested; it is with "
             f"{', '.join(SPARKS)}"
         )
-        found = warning("SPARK", text, "Install one of these versions on all workers.")
+        spark_finding = warning("SPARK", text, "Install one of these versions on all workers.")
     if lacks_connector:
         text = (
             f"PySpark {spark} has no connector for S3, where the warehouse is: groups that use "
@@ -413,15 +419,15 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
             "Set spark.jars.packages in UNSTUCK_SPARK_CONF of the workers (SPARK_LACKS_STORE), "
             "or use spark: false."
         )
-        found = warning("SPARK", text, cure)
+        spark_finding = warning("SPARK", text, cure)
     if java >= JAVA:
-        return [ok("JAVA", f"Java {java}"), found]
+        return [ok("JAVA", f"Java {java}"), spark_finding]
     what = f"Java {java} is too old" if java else "Java is not installed"
     cure = (
         f"Install Java {JAVA} or newer, on the PATH or in JAVA_HOME. It matters only where a "
         "worker is to run."
     )
-    return [problem("JAVA", f"{what} for Spark on this machine", cure), found]
+    return [problem("JAVA", f"{what} for Spark on this machine", cure), spark_finding]
 
 
 def of_delta(jobs: list[str]) -> list[Finding]:
@@ -438,29 +444,31 @@ def of_delta(jobs: list[str]) -> list[Finding]:
     return [warning("DELTA", text, cure)]
 
 
-def of_warehouse(seen: WarehouseFacts) -> Finding:
+def of_warehouse(warehouse: WarehouseFacts) -> Finding:
     """Can the warehouse be published to?"""
     cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
-    if "://" in seen.uri:
+    if "://" in warehouse.uri:
         cure = (
             "Look at the bucket, its region and endpoint, and the credentials: "
             "docs/operate.md, "
             "object store."
         )
-    if (install := how_to_install("s3")) in seen.trouble:
+    if (install := how_to_install("s3")) in warehouse.trouble:
         cure = install
-    if any(os.strerror(full) in seen.trouble for full in (errno.ENOSPC, errno.EDQUOT)):
+    if any(os.strerror(full) in warehouse.trouble for full in (errno.ENOSPC, errno.EDQUOT)):
         cure = MAKE_ROOM
-    if seen.trouble:
+    if warehouse.trouble:
         return problem(
-            "WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure
+            "WAREHOUSE",
+            f"the warehouse {warehouse.uri} cannot be used from here: {warehouse.trouble}",
+            cure,
         )
-    if not seen.there:
-        text = f"there is no warehouse at {seen.uri} yet; the first submit makes one"
+    if not warehouse.exists:
+        text = f"there is no warehouse at {warehouse.uri} yet; the first submit makes one"
         return warning("WAREHOUSE", text, f"Nothing, if this is a new installation. {cure}")
-    if not seen.creates_once:
+    if not warehouse.creates_once:
         text = (
-            f"{seen.uri} does not create a file only if it is absent: two publishers would "
+            f"{warehouse.uri} does not create a file only if it is absent: two publishers would "
             "overwrite each other"
         )
         cure = (
@@ -468,42 +476,48 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
             "WAREHOUSE_UNSAFE."
         )
         return problem("WAREHOUSE", text, cure)
-    return ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")
+    return ok(
+        "WAREHOUSE", f"{warehouse.uri} can be written, and creates a file only if it is absent"
+    )
 
 
-def of_disk(seen: WarehouseFacts) -> list[Finding]:
+def of_disk(warehouse: WarehouseFacts) -> list[Finding]:
     """Is there room for what the next jobs write? Nothing where the warehouse is no folder, or
     cannot be used.
     """
-    if seen.free is None or not seen.disk:
+    if warehouse.free is None or not warehouse.disk:
         return []
-    share = 1 - seen.free / seen.disk
+    share = 1 - warehouse.free / warehouse.disk
     text = (
-        f"the disk of the warehouse {seen.uri} has {_size(seen.free)} of {_size(seen.disk)} "
-        f"free ({share:.0%} full)"
+        f"the disk of the warehouse {warehouse.uri} has {_size(warehouse.free)} "
+        f"of {_size(warehouse.disk)} free ({share:.0%} full)"
     )
     return [warning("DISK", text, MAKE_ROOM) if share >= FULL else ok("DISK", text)]
 
 
-def of_warehouse_and_jobs(seen: WarehouseFacts, jobs: tuple[JobWarehouse, ...]) -> list[Finding]:
+def of_warehouse_and_jobs(
+    warehouse: WarehouseFacts, jobs: tuple[JobWarehouse, ...]
+) -> list[Finding]:
     """Is the warehouse here the one that the open jobs were submitted to? Nothing where it cannot
     be used.
     """
-    if seen.trouble:
+    if warehouse.trouble:
         return []
-    here = [job for job in jobs if job.warehouse == seen.uri]
-    if differing := [f"{job.job} ({job.id})" for job in here if job.id != seen.id]:
-        what = f"has the id {seen.id} here" if seen.id else "is not there, as seen from here"
+    here = [job for job in jobs if job.warehouse == warehouse.uri]
+    if differing := [f"{job.job} ({job.id})" for job in here if job.id != warehouse.id]:
+        what = (
+            f"has the id {warehouse.id} here" if warehouse.id else "is not there, as seen from here"
+        )
         text = (
-            f"the warehouse {seen.uri} {what}, and {count_of(len(differing), 'open job')} "
+            f"the warehouse {warehouse.uri} {what}, and {count_of(len(differing), 'open job')} "
             f"submitted to another under that path: {some(differing)}"
         )
         cure = "Share one folder between all hosts, mounted under one path. See WAREHOUSE_MISMATCH."
         return [problem("WAREHOUSE_ID", text, cure)]
-    text = f"{seen.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at"
+    text = f"{warehouse.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at"
     if away := len(jobs) - len(here):
         text = (
-            f"{count_of(away, 'open job')} with another warehouse than {seen.uri}, which was "
+            f"{count_of(away, 'open job')} with another warehouse than {warehouse.uri}, which was "
             "not looked at"
         )
     return [ok("WAREHOUSE_ID", text)]
@@ -535,12 +549,18 @@ def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -
     return warning(code, text, cure)
 
 
-def of_small_files(found: Mapping[str, int]) -> list[Finding]:
-    """Do readers of a dataset open many files for few rows? ``found``: by dataset."""
-    if not found:
+def of_small_files(file_counts: Mapping[str, int]) -> list[Finding]:
+    """Check whether readers of a dataset open many files for few rows.
+
+    Args:
+        file_counts: the number of small files by dataset.
+    """
+    if not file_counts:
         return []
-    which = some([f"{dataset} ({files:,})" for dataset, files in found.items()])
-    cure = f"unstuck compact {next(iter(found))}. A job can do it each night (docs/operate.md)."
+    which = some([f"{dataset} ({files:,})" for dataset, files in file_counts.items()])
+    cure = (
+        f"unstuck compact {next(iter(file_counts))}. A job can do it each night (docs/operate.md)."
+    )
     return [
         warning(
             "SMALL_FILES", f"datasets of many small files, which slow their readers: {which}", cure
@@ -566,68 +586,89 @@ def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
     ]
 
 
-def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:
-    """Is the warehouse here the one that runners and coordinators see? Each looks from its own
-    host, now and then.
+def of_warehouse_and_fleet(warehouse: WarehouseFacts, view: FleetView) -> list[Finding]:
+    """Check that runners and coordinators see the same warehouse as this process.
+
+    Each process looks from its own host, now and then.
     """
-    code = "WAREHOUSE_SHARED"
-    fleet = [*view.coordinators, *view.runners]
-    all_ = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
-    looks = [
-        (who, what)
-        for who, what in all_
-        if what.uri == seen.uri
-        and (what.id is not None or what.trouble)
-        and not _saw_too_early(seen, what)
+    reports = [
+        (f"{process.host}:{process.pid}", process.warehouse)
+        for process in [*view.coordinators, *view.runners]
+        if not process.silent
     ]
-    known, where = seen.id, "here"
-    if known is None:
-        known, where = next(
-            ((what.id, f"for {who}") for who, what in looks if what.id), ("", "here")
+    looks = [(who, report) for who, report in reports if _says_something(warehouse, report)]
+    findings = [*_differing_looks(warehouse, looks), *_other_addresses(warehouse, reports)]
+    text = (
+        f"{len(looks):,} of {len(reports):,} runners and coordinators say that they see the same "
+        "there"
+    )
+    if silent := len(reports) - len(looks):
+        text += (
+            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, "
+            "or they have not looked since it was made)"
         )
-    found = []
+    return findings or [ok("WAREHOUSE_SHARED", text)]
+
+
+def _differing_looks(
+    warehouse: WarehouseFacts, looks: Sequence[tuple[str, WarehouseSeen]]
+) -> Iterator[Finding]:
+    """Report the processes that see another warehouse at this address, or cannot use it.
+
+    Where this process sees no warehouse id, the first id that a process reported is expected.
+    """
+    expected, where = warehouse.id, "here"
+    if expected is None:
+        expected, where = next(
+            ((look.id, f"for {who}") for who, look in looks if look.id), ("", "here")
+        )
     if differing := [
-        f"{who} ({what.trouble or what.id or 'none'})" for who, what in looks if what.id != known
+        f"{who} ({look.trouble or look.id or 'none'})" for who, look in looks if look.id != expected
     ]:
         text = (
-            f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: "
-            f"{some(differing)}"
+            f"at {warehouse.uri} stands {expected or 'no warehouse'} {where}, and something "
+            f"else for: {some(differing)}"
         )
         cure = (
-            "Mount the same folder at that path on their hosts. Until then their attempts "
-            "fail: "
+            "Mount the same folder at that path on their hosts. Until then their attempts fail: "
             "WAREHOUSE_MISMATCH."
         )
-        found.append(problem(code, text, cure))
+        yield problem("WAREHOUSE_SHARED", text, cure)
+
+
+def _other_addresses(
+    warehouse: WarehouseFacts, reports: Sequence[tuple[str, WarehouseSeen]]
+) -> Iterator[Finding]:
+    """Report the processes that are set to another address of a warehouse."""
     if elsewhere := [
-        f"{who} ({what.uri})" for who, what in all_ if what.uri not in (None, seen.uri)
+        f"{who} ({report.uri})"
+        for who, report in reports
+        if report.uri not in (None, warehouse.uri)
     ]:
         text = (
-            f"runners and coordinators that are set to another warehouse than {seen.uri}: "
+            f"runners and coordinators that are set to another warehouse than {warehouse.uri}: "
             f"{some(elsewhere)}"
         )
         cure = (
             "If it is the same one, mount it everywhere under one path, set as "
             "UNSTUCK_WAREHOUSE. Else nothing."
         )
-        found.append(warning(code, text, cure))
-    text = (
-        f"{len(looks):,} of {len(all_):,} runners and coordinators say that they see the same there"
-    )
-    if silent := len(all_) - len(looks):
-        text += (
-            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, "
-            "or they have not looked since it was made)"
-        )
-    return found or [ok(code, text)]
+        yield warning("WAREHOUSE_SHARED", text, cure)
 
 
-def _saw_too_early(seen: WarehouseFacts, what: WarehouseSeen) -> bool:
-    """Did that process see no warehouse, before it was made or about then? That says nothing.
-
-    Every process of a new fleet has looked before the first submit makes the warehouse. It looks
-    again within seconds.
-    """
-    if what.id != "" or what.looked_at is None or seen.made_at is None:
+def _says_something(warehouse: WarehouseFacts, report: WarehouseSeen) -> bool:
+    """Return whether a process has looked at the address of ``warehouse``, with a result."""
+    if report.uri != warehouse.uri or (report.id is None and not report.trouble):
         return False
-    return what.looked_at < seen.made_at + FRESH
+    return not _saw_too_early(warehouse, report)
+
+
+def _saw_too_early(warehouse: WarehouseFacts, report: WarehouseSeen) -> bool:
+    """Return whether a process saw no warehouse at or before the time when it was made.
+
+    Such a report says nothing. Every process of a new fleet has looked before the first submit
+    makes the warehouse. It looks again within seconds.
+    """
+    if report.id != "" or report.looked_at is None or warehouse.made_at is None:
+        return False
+    return report.looked_at < warehouse.made_at + FRESH

@@ -49,7 +49,10 @@ def notice_facts(client: redis.Redis, keys: Keys) -> NoticeFacts:
         pipe.hget(keys.of(job).job, "spec")
     specs = [(f"job {job}", spec) for job, spec in zip(jobs, pipe.execute(), strict=True)]
     store = ScheduleStore(client, keys)
-    specs += [(f"schedule {one.name}", one.spec) for one in store.load_all(store.names())[0]]
+    specs += [
+        (f"schedule {schedule.name}", schedule.spec)
+        for schedule in store.load_all(store.names())[0]
+    ]
     for who, spec in specs:
         for target in _targets_in(spec or "{}"):
             named[target].append(who)
@@ -61,7 +64,7 @@ def notice_facts(client: redis.Redis, keys: Keys) -> NoticeFacts:
             failing[target] = (
                 state["since"],
                 state.get("said", ""),
-                sum(one.to == target for one in waiting),
+                sum(notice.to == target for notice in waiting),
             )
     return NoticeFacts(named, failing)
 
@@ -79,24 +82,26 @@ def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
     """Does each target that a spec names exist, on all coordinators, and does it take what is
     sent?
     """
-    coordinators = [one for one in view.coordinators if not one.silent]
-    known = {target for one in coordinators for target in one.targets}
+    coordinators = [coordinator for coordinator in view.coordinators if not coordinator.silent]
+    configured = {target for coordinator in coordinators for target in coordinator.targets}
     bad = False
     for target, who in sorted(facts.named.items()):
-        if coordinators and target not in known:
+        if coordinators and target not in configured:
             bad = True
             text = (
                 f"{some(who)} tell {target!r}, which no coordinator has in "
-                f"UNSTUCK_NOTIFY{suggestion(target, known)}"
+                f"UNSTUCK_NOTIFY{suggestion(target, configured)}"
             )
             cure = (
                 "Add it there and restart the coordinators, or correct `to:`. Until then it is "
                 "told nothing."
             )
             yield problem(CODE, text, cure)
-    for target in sorted(known):
+    for target in sorted(configured):
         if lacking := [
-            f"{one.host}:{one.pid}" for one in coordinators if target not in one.targets
+            f"{coordinator.host}:{coordinator.pid}"
+            for coordinator in coordinators
+            if target not in coordinator.targets
         ]:
             bad = True
             text = (
@@ -104,13 +109,13 @@ def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
                 "that of others"
             )
             yield warning(CODE, text, "Give all coordinators one setting, and restart those.")
-    for target, (since, said, waiting) in sorted(facts.failing.items()):
+    for target, (since, reply, waiting) in sorted(facts.failing.items()):
         bad = True
         text = (
             f"{target!r} has taken no notice for {format_duration(max(0.0, view.at - since))}: "
-            f"{said}"
+            f"{reply}"
         )
         text += f"; {count_of(waiting, 'notice')} for it" if waiting else ""
         yield warning(CODE, text, f"Try it where the setting is: unstuck notify test {target}")
     if not bad:
-        yield ok(CODE, f"{count_of(len(known), 'target')} known to the coordinators")
+        yield ok(CODE, f"{count_of(len(configured), 'target')} known to the coordinators")

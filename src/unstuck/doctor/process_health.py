@@ -47,8 +47,8 @@ def health_of(
     Raises: redis.RedisError.
     """
     keys = Keys(settings.prefix)
-    found = [one for one in ProcessRegistry(client, keys).read() if one.host == host]
-    mine = [one for one in found if isinstance(one, RunnerStatus) == (role == "worker")]
+    statuses = [status for status in ProcessRegistry(client, keys).read() if status.host == host]
+    mine = [status for status in statuses if isinstance(status, RunnerStatus) == (role == "worker")]
     (seconds, micros), alive = (
         client.time(),
         cast(list[str | None], client.hmget(keys.alive, ["at", "period"])),
@@ -57,7 +57,7 @@ def health_of(
     if role == "worker":
         return judged(mine, now, max(max_age, settings.runner_silence), process_age)
     health = judged(mine, now, max_age, process_age)
-    swept, period = (float(one) if one else 0.0 for one in alive)
+    swept, period = (float(text) if text else 0.0 for text in alive)
     if health.well and now - swept > max(max_age, 3 * period + 1):
         # Each coordinator sweeps by itself where nobody else does.
         silent = (
@@ -69,32 +69,32 @@ def health_of(
 
 
 def judged(
-    found: Iterable[ProcessStatus],
+    statuses: Iterable[ProcessStatus],
     now: float,
     max_age: float,
     process_age: Callable[[int], float | None],
 ) -> Health:
-    """The health of those of ``found`` that are still there (pure).
+    """Return the health of those processes of ``statuses`` that still exist (pure).
 
     Args:
         now: by the clock of Redis, as the times of the processes.
         process_age: of a pid, the seconds since that process began; None: there is no such process.
     """
     newest: dict[int, ProcessStatus] = {}
-    for one in found:
-        if one.pid not in newest or one.seen > newest[one.pid].seen:
-            newest[one.pid] = one
+    for status in statuses:
+        if status.pid not in newest or status.seen > newest[status.pid].seen:
+            newest[status.pid] = status
     well, ailing = 0, []
-    for pid, one in sorted(newest.items()):
-        silent, age = max(0.0, now - one.seen), process_age(pid)
+    for pid, status in sorted(newest.items()):
+        silent, age = max(0.0, now - status.seen), process_age(pid)
         if age is None or age + SLACK < silent:
             continue  # it is dead, or its number is another process's by now
         if silent <= max_age:
             well += 1
         else:
             what = (
-                f"runner {pid} of worker {one.worker_pid}"
-                if isinstance(one, RunnerStatus)
+                f"runner {pid} of worker {status.worker_pid}"
+                if isinstance(status, RunnerStatus)
                 else f"coordinator {pid}"
             )
             ailing.append(f"{what} has done nothing for {format_duration(silent)}")

@@ -144,9 +144,9 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         newer=newer,
         halted_schedules=_halted_schedules(ScheduleStore(client, keys)),
         closed_pools={
-            one.name: one.waiting
-            for one in Pools(client, keys).all()
-            if one.waiting and not one.slots
+            pool.name: pool.waiting
+            for pool in Pools(client, keys).all()
+            if pool.waiting and not pool.slots
         },
     )
 
@@ -154,9 +154,9 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
 def _halted_schedules(store: ScheduleStore) -> dict[str, str]:
     records, unreadable = store.load_all(store.names())
     halted = {
-        one.name: one.halted.code
-        for one in records
-        if one.halted is not None and not one.status.terminal
+        record.name: record.halted.code
+        for record in records
+        if record.halted is not None and not record.status.terminal
     }
     return {**halted, **dict.fromkeys(unreadable, "its record cannot be read")}
 
@@ -166,7 +166,7 @@ def unknown_jobs(client: redis.Redis, keys: Keys, jobs: Sequence[str]) -> list[s
     pipe = client.pipeline(transaction=False)
     for job in jobs:
         pipe.exists(keys.of(job).job)
-    return [job for job, known in zip(jobs, pipe.execute(), strict=True) if not known]
+    return [job for job, exists in zip(jobs, pipe.execute(), strict=True) if not exists]
 
 
 def _stray_messages(client: redis.Redis) -> int:
@@ -183,7 +183,7 @@ def _stray_messages(client: redis.Redis) -> int:
 def _stream(client: redis.Redis, keys: Keys) -> tuple[int | None, str | None, int, str | None]:
     """Lag, id of the oldest unread entry, how many are pending, id of the oldest of those."""
     groups: list[dict[str, Any]] = client.xinfo_groups(keys.reports)
-    group = next((one for one in groups if one["name"] == REPORT_GROUP), None)
+    group = next((info for info in groups if info["name"] == REPORT_GROUP), None)
     after = "-" if group is None else f"({group['last-delivered-id']}"
     unread = cast(list[tuple[str, Any]], client.xrange(keys.reports, min=after, count=1))
     pending: Any = (
@@ -213,7 +213,8 @@ def jobs_with_tables(client: redis.Redis, keys: Keys) -> list[str]:
 def _has_tables(spec: str) -> bool:
     try:
         return any(
-            one.get("format") == "delta" for one in json.loads(spec).get("outputs", {}).values()
+            output.get("format") == "delta"
+            for output in json.loads(spec).get("outputs", {}).values()
         )
     except (ValueError, AttributeError):
         return False  # a record that is damaged
@@ -232,9 +233,9 @@ def _open_records(
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id", "schema")
-    known = list(zip(jobs, pipe.execute(), strict=True))
-    warehouses = tuple(JobWarehouse(job, uri, id_) for job, (uri, id_, _) in known if uri and id_)
-    schemas = ((job, schema or "") for job, (_, _, schema) in known)
+    records = list(zip(jobs, pipe.execute(), strict=True))
+    warehouses = tuple(JobWarehouse(job, uri, id_) for job, (uri, id_, _) in records if uri and id_)
+    schemas = ((job, schema or "") for job, (_, _, schema) in records)
     return warehouses, tuple(
         job for job, text in schemas if text.isdecimal() and int(text) > JOB_SCHEMA
     )

@@ -112,7 +112,7 @@ class StoreHere:
         open_jobs = [job.record for job in self._core.jobs.values() if not job.record.terminal]
         plans = [plan_of(job.spec, job.texts) for job in open_jobs]
         queues = tuple(
-            sorted({one.spec.queue_name for plan in plans for one in plan.groups.values()})
+            sorted({group.spec.queue_name for plan in plans for group in plan.groups.values()})
         )
         host, pid = os.uname().nodename, os.getpid()
         here = RunnerStatus(
@@ -187,8 +187,8 @@ class _SubmissionsHere:
     ) -> tuple[str, bool]:
         job, new = self._store.submit(submission.job, submission.fingerprint)
         if new:
-            told = {"kind": "SUBMITTED", "at": self._store.now, "by": submission.job.submitted_by}
-            self._store.jobs[job].events.append(told)
+            event = {"kind": "SUBMITTED", "at": self._store.now, "by": submission.job.submitted_by}
+            self._store.jobs[job].events.append(event)
         return job, new
 
 
@@ -239,7 +239,9 @@ class Coordinator:
                 by_job.setdefault(job, []).append(entry)
             for job, batch in by_job.items():
                 reports = [
-                    Delivered(one.id, one.report) for one in batch if one.fields["kind"] != "due"
+                    Delivered(entry.id, entry.report)
+                    for entry in batch
+                    if entry.fields["kind"] != "due"
                 ]
                 self._reconciler.reconcile(job, reports, due=len(reports) < len(batch))
         self.store.alive_at = (
@@ -259,10 +261,10 @@ class Coordinator:
     def cancel(self, job: str, why: str) -> None:
         """As `Client.cancel`, by the user of this process."""
         record = self.record(job)
-        asked = command(record, Command.CANCEL, by=user_here(), why=why)
-        if asked.answer is Answer.DONE:
+        cancellation = command(record, Command.CANCEL, by=user_here(), why=why)
+        if cancellation.answer is Answer.DONE:
             event = {"kind": "USER_CANCEL", "by": user_here(), "was": record.status, "text": why}
-            self.store.command(asked.job, record, _mint(), event)
+            self.store.command(cancellation.job, record, _mint(), event)
 
     def note_progress(self, token: Token, progress: str) -> None:
         attempts = self.store.jobs[token.job].attempts
@@ -281,7 +283,7 @@ class Coordinator:
         )  # it is decided when the step has ended
         settings, queues = (
             self._settings,
-            {one.spec.queue_name for one in state.plan.groups.values()},
+            {group.spec.queue_name for group in state.plan.groups.values()},
         )
         env = Environment(
             now=now,

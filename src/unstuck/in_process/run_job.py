@@ -15,7 +15,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec, Spec
-from unstuck.coordinator.spec.plan import compile_plan
+from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.spec.selection import Selection, select
 from unstuck.in_process.attempts import Failing, RunnerHere
@@ -49,7 +49,7 @@ class GroupEnd:
     attempts: int
 
 
-class Ended:
+class JobResult:
     """A job that has run to its end in this process.
 
     Attributes:
@@ -61,7 +61,7 @@ class Ended:
         self.view, self.job_id, self._events = view, view.job.id, events
 
     def __repr__(self) -> str:
-        return f"<Ended {self.view.job.name} {self.status}>"
+        return f"<JobResult {self.view.job.name} {self.status}>"
 
     @property
     def status(self) -> Status:
@@ -98,9 +98,9 @@ class Ended:
     def results(self) -> dict[str, Any]:
         """By group, what its steps recorded; of a fork a list, in the order of its members."""
         return {
-            fork.name: found if fork.forked else found[0]
+            fork.name: recorded if fork.forked else recorded[0]
             for fork in self.view.groups
-            if (found := [dict(member.results) for member in fork.members]) and any(found)
+            if (recorded := [dict(member.results) for member in fork.members]) and any(recorded)
         }
 
     def why(self) -> str:
@@ -136,8 +136,10 @@ class InProcess:
                 its own.
             now: where the clock begins.
         """
-        known = (settings or Settings()).model_dump(exclude_unset=True)
-        self.settings = Settings(**{**known, "warehouse": str(warehouse), "durability": "everysec"})
+        explicit = (settings or Settings()).model_dump(exclude_unset=True)
+        self.settings = Settings(
+            **{**explicit, "warehouse": str(warehouse), "durability": "everysec"}
+        )
         self.clock = JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
         self._on_change: Callable[[JobView], None] | None = None
@@ -150,8 +152,8 @@ class InProcess:
         self._runner.close()
 
     def run_or_leave(
-        self, *given: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
-    ) -> Ended:
+        self, *args: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any
+    ) -> JobResult:
         """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by
         the same error.
 
@@ -159,7 +161,7 @@ class InProcess:
             leaves: more errors of a step that end the caller, too, and are no failure of the step.
         """
         self._runner.leaves += leaves
-        ended = self.run(*given, **named)
+        ended = self.run(*args, **named)
         if self._runner.left_with is not None:
             raise self._runner.left_with
         return ended
@@ -185,7 +187,7 @@ class InProcess:
         keep: bool = False,
         on_change: Callable[[JobView], None] | None = None,
         on_input: Callable[[], None] = lambda: None,
-    ) -> Ended:
+    ) -> JobResult:
         """Run a job until it has ended, or cannot go on by itself.
 
         Args:
@@ -215,14 +217,7 @@ class InProcess:
                 raise NoSuchGroup(
                     f"fail: the job has no group {name}{suggestion(name, plan.groups)}"
                 )
-        on_spark = any(one.spec.spark for one in plan.groups.values())
-        if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
-            raise HostUnfit(lacks)
-        if on_spark and self.settings.spark_master == NO_SPARK:
-            raise HostUnfit(
-                f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process "
-                "runs none. Unset it, or run a part of the job with --only"
-            )
+        self._check_host(plan)
         job = self._coordinator.submit(job_spec, key or "", take_over=take_over)
         self._runner.make_fail(fail or {}, times)
         self._runner.on_input, self._on_change = on_input, on_change
@@ -238,7 +233,18 @@ class InProcess:
             view = self._coordinator.show(job)
             if on_change is not None:
                 on_change(view)
-        return Ended(view, list(self._coordinator.events(job)))
+        return JobResult(view, list(self._coordinator.events(job)))
+
+    def _check_host(self, plan: Plan) -> None:
+        """Raises: HostUnfit: this host lacks what a group of ``plan`` needs."""
+        on_spark = any(group.spec.spark for group in plan.groups.values())
+        if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
+            raise HostUnfit(lacks)
+        if on_spark and self.settings.spark_master == NO_SPARK:
+            raise HostUnfit(
+                f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process "
+                "runs none. Unset it, or run a part of the job with --only"
+            )
 
     def _part(self, part: Selection) -> JobSpec:
         warehouse = Warehouse(self.settings.warehouse)
@@ -271,11 +277,11 @@ class InProcess:
             self._spent += time.monotonic() - began
 
     def _run(self, job: str) -> None:
-        coordinator, runner, told = self._coordinator, self._runner, ""
+        coordinator, runner, shown_commit = self._coordinator, self._runner, ""
         while True:
             coordinator.decide()
-            if (record := coordinator.record(job)).commit != told:
-                told = record.commit
+            if (record := coordinator.record(job)).commit != shown_commit:
+                shown_commit = record.commit
                 self._show(job)
             if record.at_rest or record.publish_tries >= PUBLISH_TRIES:
                 return

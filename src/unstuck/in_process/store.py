@@ -54,10 +54,10 @@ class ReferenceStore(WorkerScripts):
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
         """As ``Store.submitted``. Raises: KeyTaken."""
-        standing, same = self.keys.get(key, (None, fingerprint))
-        if standing is not None and same != fingerprint:
-            raise KeyTaken(standing)
-        return standing
+        existing, same = self.keys.get(key, (None, fingerprint))
+        if existing is not None and same != fingerprint:
+            raise KeyTaken(existing)
+        return existing
 
     def submit(
         self, record: JobRecord, fingerprint: str = "f", reason: str = ""
@@ -67,11 +67,11 @@ class ReferenceStore(WorkerScripts):
         """
         if record.id in self.jobs:
             return record.id, True
-        standing, same = self.keys.get(record.key, ("", fingerprint))
+        existing, same = self.keys.get(record.key, ("", fingerprint))
         if same != fingerprint:
-            raise KeyTaken(standing)
-        if standing:
-            return standing, False
+            raise KeyTaken(existing)
+        if existing:
+            return existing, False
         if record.retry_of in self.jobs and not self._ended_badly(
             self.jobs[record.retry_of].record
         ):
@@ -85,13 +85,13 @@ class ReferenceStore(WorkerScripts):
             replace(record, submitted_at=now), plans=plans, params=dict(plan.params)
         )
         if record.retry_of in self.jobs:
-            told = {
+            event = {
                 "kind": "RETRIED",
                 "at": now,
                 "by": record.submitted_by,
                 "text": f"as job {record.id}",
             }
-            self.jobs[record.retry_of].events.append(told)
+            self.jobs[record.retry_of].events.append(event)
         self.due[record.id] = now
         self._stream.add({"v": "1", "kind": "due", "job": record.id})
         return record.id, True
@@ -170,24 +170,8 @@ class ReferenceStore(WorkerScripts):
         old, new = decision.old, decision.job
         changed = {name: getattr(new, name) for name in new.changed_fields(old)}
         job.record = replace(job.record, **{**changed, "commit": commit_id})
-        for name, record in decision.groups.items():
-            job.groups[name] = GroupRecord.from_json(record.to_json())
-        job.frozen.update(decision.frozen)
-        job.collected.update(decision.collected)
-        for group in decision.dropped:
-            job.attempts.pop(group, None)
-        for group in decision.forgotten:
-            job.groups.pop(group, None)
-        for name in decision.unfrozen:
-            job.frozen.pop(name, None)
-        for fork in decision.uncollected:
-            job.collected.pop(fork, None)
-        for group, attempt in decision.offered.items():
-            job.attempts[group] = attempt
-        for group, (epoch, nonce, instruction) in decision.instructions.items():
-            told = job.attempts.get(group)
-            if told and (told.epoch, told.nonce) == (epoch, nonce) and told.outcome is None:
-                job.attempts[group] = replace(told, instruction=instruction)
+        self._write_groups(job, decision)
+        self._write_attempts(job, decision)
         for offer, lane in decision.withdrawn.items():
             self.ready.get(lane, {}).pop(offer, None)
             job.turns.pop(lane, None)
@@ -197,6 +181,32 @@ class ReferenceStore(WorkerScripts):
         self._acked(job, acks)
         self._set_due(old.id, decision.due, due_seen)
         return CommitAnswer.APPLIED
+
+    def _write_groups(self, job: StoredJob, decision: Decision) -> None:
+        for name, record in decision.groups.items():
+            job.groups[name] = GroupRecord.from_json(record.to_json())
+        job.frozen.update(decision.frozen)
+        job.collected.update(decision.collected)
+        for group in decision.forgotten:
+            job.groups.pop(group, None)
+        for name in decision.unfrozen:
+            job.frozen.pop(name, None)
+        for fork in decision.uncollected:
+            job.collected.pop(fork, None)
+
+    def _write_attempts(self, job: StoredJob, decision: Decision) -> None:
+        for group in decision.dropped:
+            job.attempts.pop(group, None)
+        for group, attempt in decision.offered.items():
+            job.attempts[group] = attempt
+        for group, (epoch, nonce, instruction) in decision.instructions.items():
+            current = job.attempts.get(group)
+            if (
+                current
+                and (current.epoch, current.nonce) == (epoch, nonce)
+                and current.outcome is None
+            ):
+                job.attempts[group] = replace(current, instruction=instruction)
 
     def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
         return job.record.commit != decision.old.commit
@@ -236,10 +246,10 @@ class ReferenceStore(WorkerScripts):
         if job.record.commit != old.commit:
             return CommitAnswer.CONFLICT
         before, now = job.record, self.now
-        asked = {name: getattr(commanded, name) for name in commanded.changed_fields(old)}
-        if "intent" in asked:
-            asked["intent_at"] = now
-        job.record = replace(before, **{**asked, "commit": command_id})
+        changes = {name: getattr(commanded, name) for name in commanded.changed_fields(old)}
+        if "intent" in changes:
+            changes["intent_at"] = now
+        job.record = replace(before, **{**changes, "commit": command_id})
         job.plans.update(plans or {})
         if params is not None:
             job.params = dict(params)
@@ -253,14 +263,14 @@ class ReferenceStore(WorkerScripts):
         last: dict[str, float] = {}
         step = {"high": 1, "low": 16}.get(job.record.priority, 4)
         for offer, lane in offers.items():
-            standing, queue, pool = self.ready.setdefault(lane, {}), queue_of(lane), pool_of(lane)
+            ready, queue, pool = self.ready.setdefault(lane, {}), queue_of(lane), pool_of(lane)
             if lane not in last:
                 taken = self.turn.get(queue, 0.0)
-                next_turn = taken if pool else min(standing.values(), default=taken)
+                next_turn = taken if pool else min(ready.values(), default=taken)
                 last[lane] = max(next_turn, job.turns.get(lane, 0.0))
             turn = last[lane]
-            if offer not in standing:
-                standing[offer] = last[lane] = job.turns[lane] = turn + step
+            if offer not in ready:
+                ready[offer] = last[lane] = job.turns[lane] = turn + step
 
     def acknowledge(
         self,
@@ -330,8 +340,8 @@ class ReferenceStore(WorkerScripts):
         return now, gap
 
     def due_by(self, now: float, limit: int) -> list[str]:
-        found = sorted((at, job) for job, at in self.due.items() if at <= now)
-        return [job for _, job in found[:limit]]
+        due_jobs = sorted((at, job) for job, at in self.due.items() if at <= now)
+        return [job for _, job in due_jobs[:limit]]
 
     def set_pool(self, name: str, slots: int) -> None:
         self.pools[name] = slots
@@ -354,33 +364,40 @@ class ReferenceStore(WorkerScripts):
         waiting: Callable[[str], int],
     ) -> dict[str, int]:
         """``waiting``: how many wake-ups lie in a queue of the broker."""
-        wanted: dict[str, int] = {}
+        needed: dict[str, int] = {}
         for lane in lanes:
-            pool, standing = pool_of(lane), len(self.ready.get(lane, ()))
+            pool, offers = pool_of(lane), len(self.ready.get(lane, ()))
             room = (
-                self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held)
-                if pool
-                else standing
+                self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held) if pool else offers
             )
-            wanted[queue_of(lane)] = wanted.get(queue_of(lane), 0) + min(standing, max(0, room))
-        idle = {one.id: one for there in listening.values() for one in there if self._idle(one)}
+            needed[queue_of(lane)] = needed.get(queue_of(lane), 0) + min(offers, max(0, room))
+        idle = {
+            runner.id: runner
+            for runners in listening.values()
+            for runner in runners
+            if self._idle(runner)
+        }
 
         def choose(queue: str) -> bool:
             """An idle runner of the queue has its wake-up: of those on the fewest queues."""
-            there = [(len(one.queues), one.id) for one in idle.values() if queue in one.queues]
-            return bool(there) and bool(idle.pop(min(there)[1]))
+            candidates = [
+                (len(runner.queues), runner.id)
+                for runner in idle.values()
+                if queue in runner.queues
+            ]
+            return bool(candidates) and bool(idle.pop(min(candidates)[1]))
 
-        for queue in sorted({*wanted, *listening}):
+        for queue in sorted({*needed, *listening}):
             for _ in range(waiting(queue)):
                 choose(queue)
         sent = {
             queue: 1
-            for queue, count in wanted.items()
+            for queue, count in needed.items()
             if count and not listening.get(queue) and not waiting(queue)
         }
         more = {
             queue: count - waiting(queue)
-            for queue, count in sorted(wanted.items())
+            for queue, count in sorted(needed.items())
             if listening.get(queue)
         }
         while more := {

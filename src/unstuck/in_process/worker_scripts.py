@@ -66,8 +66,8 @@ class WorkerScripts:
         self.polled[caller] = self.now
         for queue in queues:
             staying: set[Offer] = set()
-            while len(staying) < 20 and (found := self._next_offer(queue, staying)):
-                first, turn, lane = found
+            while len(staying) < 20 and (next_offer := self._next_offer(queue, staying)):
+                first, turn, lane = next_offer
                 if self._stays(first, worker):
                     staying.add(first)
                     continue
@@ -86,7 +86,7 @@ class WorkerScripts:
         pools have a slot.
         """
         lanes = [lane for lane in sorted(self.ready) if queue_of(lane) == queue]
-        standing = [
+        candidates = [
             (*min(rest.items(), key=by_turn), lane)
             for lane in lanes
             if not (pool := pool_of(lane)) or self.has_slot(pool)
@@ -96,7 +96,7 @@ class WorkerScripts:
                 }
             )
         ]
-        return min(standing, key=lambda one: one[1], default=None)
+        return min(candidates, key=lambda candidate: candidate[1], default=None)
 
     def _stays(self, offer: Offer, worker: str) -> bool:
         """It stands, and other hosts than that of ``worker`` are asked first."""
@@ -121,25 +121,12 @@ class WorkerScripts:
         attempt = job.attempts.get(offer.group) if job else None
         if job is None or job.record.terminal or attempt is None:
             return None
-        if (attempt.epoch, attempt.nonce) != (
-            offer.epoch,
-            offer.nonce,
-        ) or attempt.outcome is not None:
-            return None
-        if self._anothers(attempt, claimant):
-            return None
-        if not attempt.claimant and (
-            self._held(job.record) or (attempt.pool and not self.has_slot(attempt.pool))
-        ):
-            return None
-        plan = job.plans.get(split_member(offer.group)[0])
-        inputs = job.frozen.get(split_member(offer.group)[0])
-        member = job.frozen.get(offer.group)
-        if plan is None or (inputs is None and member is None):
+        if not self._claimable(job, attempt, offer, claimant):
             return None
         token = offer.held_by(claimant)
-        texts = [part for text in job.record.texts.items() for part in text]
-        claim = Claim(token, (plan, inputs or "{}", member or "{}", json.dumps(job.params), *texts))
+        claim = self._claim_of(job, token)
+        if claim is None:
+            return None
         if attempt.claimant != claimant:
             now = self.now
             claimed = replace(attempt, claimant=claimant, worker=worker, claimed_at=now)
@@ -151,6 +138,28 @@ class WorkerScripts:
             self._report(event, token, "claimed")
             self._due_earlier(offer.job, now)
         return claim
+
+    def _claimable(
+        self, job: StoredJob, attempt: AttemptRecord, offer: Offer, claimant: str
+    ) -> bool:
+        """Return whether ``attempt`` is the one offered, not ended, and free for ``claimant``."""
+        if (attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce):
+            return False
+        if attempt.outcome is not None or self._anothers(attempt, claimant):
+            return False
+        if attempt.claimant:
+            return True
+        return not self._held(job.record) and (not attempt.pool or self.has_slot(attempt.pool))
+
+    def _claim_of(self, job: StoredJob, token: Token) -> Claim | None:
+        """Return the claim with what its attempt runs; None if a record that it needs is gone."""
+        group = split_member(token.group)[0]
+        plan, inputs = job.plans.get(group), job.frozen.get(group)
+        member = job.frozen.get(token.group)
+        if plan is None or (inputs is None and member is None):
+            return None
+        texts = [part for text in job.record.texts.items() for part in text]
+        return Claim(token, (plan, inputs or "{}", member or "{}", json.dumps(job.params), *texts))
 
     def _anothers(self, attempt: AttemptRecord, claimant: str) -> bool:
         return bool(attempt.claimant) and attempt.claimant != claimant
@@ -182,9 +191,9 @@ class WorkerScripts:
         return RenewAnswer(attempt.instruction or "CONTINUE")
 
     def finish(self, token: Token, outcome: Outcome, event: str, caller: str) -> FinishAnswer:
-        before, said = self.finished.get(caller, ("", FinishAnswer.STALE))
+        before, recorded = self.finished.get(caller, ("", FinishAnswer.STALE))
         if before == event:
-            return FinishAnswer.DUPLICATE if said is FinishAnswer.APPLIED else said
+            return FinishAnswer.DUPLICATE if recorded is FinishAnswer.APPLIED else recorded
         answer = self._finish(token, outcome, event)
         self.finished[caller] = event, answer
         return answer
@@ -249,7 +258,7 @@ class WorkerScripts:
             self.due[job_id] = min(self.due[job_id], at)
 
 
-def by_turn(standing: tuple[Offer, float]) -> tuple[float, str]:
+def by_turn(entry: tuple[Offer, float]) -> tuple[float, str]:
     """As Redis sorts: what has the same turn by its bytes."""
-    offer, turn = standing
+    offer, turn = entry
     return turn, str(offer)

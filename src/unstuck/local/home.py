@@ -176,20 +176,19 @@ def ping(url: str) -> None:
         client.ping()
 
 
-def free_port(*wanted: int) -> int:
-    """A port on the loopback address that nobody listens at, for a server that is to start again at
-    the same one.
+def free_port(*preferred: int) -> int:
+    """Return a free port on the loopback address, for a server that may restart on the same port.
 
-    The first of ``wanted`` that is free, if one is.
+    The first free port of ``preferred`` is returned, if there is one.
 
-    None of those that systems give to outgoing connections (from 32768 on Linux, from 49152
-    elsewhere): while a server of such a port is away, a client that tries it again and again may be
-    given that very port, and be connected with itself; the server then cannot come back.
+    The port is never an ephemeral one (from 32768 on Linux, from 49152 elsewhere). While a server
+    on an ephemeral port is down, a client that retries may get that very port for its outgoing
+    connection and connect to itself. The server could then not bind the port again.
 
     Raises:
         OSError: none of 1,000 ports could be bound.
     """
-    for port in (*wanted, *random.sample(_PORTS, 1000)):
+    for port in (*preferred, *random.sample(_PORTS, 1000)):
         if _bindable(port):
             return port
     raise OSError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1")

@@ -162,23 +162,28 @@ class LocalFleet:
         Raises:
             FleetFailed: a process keeps ending, or one did not answer within ``timeout`` seconds.
         """
-        silent = {one.program.node: one for one in self.processes if one.program.node}
+        silent = {
+            process.program.node: process for process in self.processes if process.program.node
+        }
         deadline = time.monotonic() + timeout
         while self._signals.empty():
-            for one in self.processes:
-                if one.deaths >= START_TRIES:
+            for process in self.processes:
+                if process.deaths >= START_TRIES:
                     raise FleetFailed(
-                        f"{one.name} ended {one.deaths} times while it was starting. "
-                        f"The end of its log ({one.log}):\n{one.log_tail()}"
+                        f"{process.name} ended {process.deaths} times while it was starting. "
+                        f"The end of its log ({process.log}):\n{process.log_tail()}"
                     )
             for node in self._ping(sorted(silent)):
                 silent.pop(node, None)
-            waited_for = [*silent.values(), *(one for one in self.processes if not one.up)]
+            waited_for = [
+                *silent.values(),
+                *(process for process in self.processes if not process.up),
+            ]
             if not waited_for:
                 return True
             if time.monotonic() > deadline:
                 names, first = (
-                    ", ".join(dict.fromkeys(one.name for one in waited_for)),
+                    ", ".join(dict.fromkeys(process.name for process in waited_for)),
                     waited_for[0],
                 )
                 raise FleetFailed(
@@ -255,15 +260,17 @@ class LocalFleet:
         terminal knows.
         """
         url = self.redis_url
-        found = self._valkey is not None and self.home.path == Home().path  # by `with_local_fleet`
+        discoverable = (
+            self._valkey is not None and self.home.path == Home().path
+        )  # by `with_local_fleet`
         secret = self._valkey is None and has_password(
             url
         )  # it is not written on a terminal; the reader has it
         reach = (
             self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
         )
-        prefix = "" if found or secret else f"{reach} "
-        where = ", and with this UNSTUCK_REDIS_URL" if secret and not found else ""
+        prefix = "" if discoverable or secret else f"{reach} "
+        where = ", and with this UNSTUCK_REDIS_URL" if secret and not discoverable else ""
         if self.settings.warehouse != str(Path("warehouse").resolve()):
             prefix += f"UNSTUCK_WAREHOUSE={shlex.quote(self.settings.warehouse)} "
         return "\n".join(
@@ -410,8 +417,8 @@ class LocalFleet:
         """Restart the workers whenever the source of steps has changed."""
         while not self._stopped.wait(LOOK_EVERY):
             if changed := source.changed():
-                workers = [one for one in self.processes if one.program.runs_steps]
-                names = ", ".join(one.name for one in workers)
+                workers = [process for process in self.processes if process.program.runs_steps]
+                names = ", ".join(worker.name for worker in workers)
                 first = os.path.relpath(changed[0], source.folders[0])
                 more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
                 self._say(

@@ -59,8 +59,8 @@ class SourceWatch:
     def _sources(self, folder: str) -> Iterator[tuple[os.DirEntry[str], tuple[int, int]]]:
         try:
             with os.scandir(folder) as entries:
-                found = list(entries)
-            for entry in found:
+                children = list(entries)
+            for entry in children:
                 if entry.name[0] == "." or entry.name in _NO_SOURCE or entry.path in self._without:
                     continue
                 if entry.is_dir(follow_symlinks=False):

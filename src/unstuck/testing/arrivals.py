@@ -20,7 +20,7 @@ from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, 
 from unstuck.testing.given_rows import frame_of
 
 
-class Arrivals:
+class ArrivalQueue:
     """Files that have arrived, and where the streams of jobs find them."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,38 +58,42 @@ class Arrivals:
         groups = []
         for group in spec.groups:
             inputs = dict(group.inputs)
-            for name, one in group.inputs.items():
-                if isinstance(one, KafkaInput) and group.name in running:
+            for name, source in group.inputs.items():
+                if isinstance(source, KafkaInput) and group.name in running:
                     raise NotImplementedError(
                         f"the input {name} of {group.name} is a Kafka topic, and tests have "
                         "streams of files alone. Test the step with unstuck.step(…, "
                         f"inputs={{{name!r}: rows}})"
                     )
-                if isinstance(one, StreamInput):
-                    here = one.model_copy(update={"stream": str(self._folder_of(name, one.stream))})
-                    inputs[name] = streams.setdefault(name, {})[one.stream] = here
-                    streams[f"{group.name}.{name}"] = {one.stream: here}
-                    streams.setdefault(one.stream, {})[one.stream] = here
+                if isinstance(source, StreamInput):
+                    here = source.model_copy(
+                        update={"stream": str(self._folder_of(name, source.stream))}
+                    )
+                    inputs[name] = streams.setdefault(name, {})[source.stream] = here
+                    streams[f"{group.name}.{name}"] = {source.stream: here}
+                    streams.setdefault(source.stream, {})[source.stream] = here
             groups.append(
                 group if inputs == group.inputs else group.model_copy(update={"inputs": inputs})
             )
         while self._waiting:
             name, content, file = self._waiting[0]
-            found = list(streams.get(name, {}).values())
-            if len(found) != 1:
-                there = ", ".join(streams) or "none"
+            matches = list(streams.get(name, {}).values())
+            if len(matches) != 1:
+                available = ", ".join(streams) or "none"
                 what = (
                     "has several streams of this name; take one with its group, or the address"
-                    if found
+                    if matches
                     else "has no such stream"
                 )
                 raise ValueError(
-                    f"arrive({name!r}): the job {spec.name} {what}; there are: {there}"
+                    f"arrive({name!r}): the job {spec.name} {what}; there are: {available}"
                 )
             self._count += 1
-            ending = "txt" if found[0].format == "text" else found[0].format
+            ending = "txt" if matches[0].format == "text" else matches[0].format
             _write(
-                found[0], content, Path(found[0].stream) / (file or f"{self._count:06d}.{ending}")
+                matches[0],
+                content,
+                Path(matches[0].stream) / (file or f"{self._count:06d}.{ending}"),
             )
             del self._waiting[0]
         return spec.model_copy(update={"groups": tuple(groups)}) if streams else spec
@@ -100,10 +104,10 @@ class Arrivals:
         return folder
 
 
-def _rows(given: Any, stream: str) -> list[Any]:
-    if isinstance(given, Sequence) and all(isinstance(row, str | Mapping) for row in given):
-        return list(given)
-    return list(frame_of(given, about=f"arrive({stream!r})").to_pylist())
+def _rows(content: Any, stream: str) -> list[Any]:
+    if isinstance(content, Sequence) and all(isinstance(row, str | Mapping) for row in content):
+        return list(content)
+    return list(frame_of(content, about=f"arrive({stream!r})").to_pylist())
 
 
 def _write(stream: StreamInput, content: Any, path: Path) -> None:
@@ -148,10 +152,12 @@ def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
 
 
 def _csv(stream: StreamInput, options: FileOptions, rows: list[Any]) -> str:
-    given = dict.fromkeys(name for row in rows for name in row)
-    wanted = [one["name"] for one in declared(stream.columns) if one["name"] != FILE_COLUMN]
+    present = dict.fromkeys(name for row in rows for name in row)
+    schema_names = [
+        column["name"] for column in declared(stream.columns) if column["name"] != FILE_COLUMN
+    ]
     # Without a header, the place says which column it is.
-    names = list(given) if options.header else list(dict.fromkeys([*wanted, *given]))
+    names = list(present) if options.header else list(dict.fromkeys([*schema_names, *present]))
     text = io.StringIO()
     quoting = (
         {"quotechar": options.quote}

@@ -17,13 +17,13 @@ from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.steps.step_inputs import published
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
-from unstuck.testing.arrivals import Arrivals
+from unstuck.testing.arrivals import ArrivalQueue
 from unstuck.testing.given_rows import Kind, as_kind, frame_of, rows_of
 from unstuck.testing.one_step import OneStep, Results, StepRun
 from unstuck.testing.published_data import Mode, publish_frame
 from unstuck.testing.runs import JobRun, TickRun
 from unstuck.testing.shared_spark import SharedSpark
-from unstuck.testing.specs import Part, When, job_of, read_spec, tick_at, ticks_between
+from unstuck.testing.specs import GroupSelection, When, job_of, read_spec, tick_at, ticks_between
 
 # A limit of pytest-timeout, or the end of its debugger, is for the test and no failure of the step
 # that it meets.
@@ -48,7 +48,7 @@ class Unstuck:
         """
         self._folder, self._spark, self._root, self._tell = folder, spark, root, tell
         self._session: tuple[Driver, Any] | None = None  # with the driver that it is of
-        self._arrivals = Arrivals(folder / "arrived")
+        self._arrivals = ArrivalQueue(folder / "arrived")
         self._log = Warehouse(str(folder / "warehouse"))
         self._log.ensure_id()
         self.warehouse = self._log.storage.uri("")
@@ -176,8 +176,9 @@ class Unstuck:
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.
         """
-        job, part = read_spec(spec, params or {}, self._root), Part.of(only, from_, until)
-        return self._run(job, part, fail=fail, times=times)
+        job = read_spec(spec, params or {}, self._root)
+        selection = GroupSelection.of(only, from_, until)
+        return self._run(job, selection, fail=fail, times=times)
 
     def at(self, when: When, spec: Spec, params: Mapping[str, Any] | None = None) -> TickRun:
         """The run of a schedule that is due at a moment: its tick, its parameters, and ``run()``.
@@ -216,20 +217,20 @@ class Unstuck:
     def _run(
         self,
         spec: JobSpec,
-        part: Part,
+        selection: GroupSelection,
         *,
         fail: Failing | None,
         times: int,
         now: datetime | None = None,
     ) -> JobRun:
-        here = self._arrivals.put(spec, part.names(spec))
+        here = self._arrivals.put(spec, selection.names(spec))
         spark, place = self._spark, self._folder / "warehouse"
         with InProcess(
             place, settings=spark.settings, driver=lambda: spark.driver, now=now
         ) as process:
             # `JobRun` reads what was staged.
             ended = process.run_or_leave(
-                here, **part._asdict(), fail=fail, times=times, keep=True, leaves=_OF_PYTEST
+                here, **selection._asdict(), fail=fail, times=times, keep=True, leaves=_OF_PYTEST
             )
         done = JobRun(ended, here.values, self._log, lambda: self.spark)
         self._tell(done.why())

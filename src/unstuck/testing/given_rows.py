@@ -17,48 +17,48 @@ Kind = Literal["pandas", "arrow", "duckdb", "spark"]
 Rows = Iterable[Mapping[str, Any]]
 
 
-def frame_of(given: Any, schema: str | None = None, *, about: str = "rows") -> Any:
-    """``given`` as a Spark frame if it is one, else as an Arrow table of plain types.
+def frame_of(data: Any, schema: str | None = None, *, about: str = "rows") -> Any:
+    """Return ``data`` unchanged if it is a Spark frame, else as an Arrow table of plain types.
 
     Args:
-        given: rows as mappings, a frame of Spark, pandas or Arrow, or anything that hands out an
+        data: rows as mappings, a frame of Spark, pandas or Arrow, or anything that hands out an
             Arrow stream (Polars, DuckDB).
         schema: the columns and their types in SQL, as ``id BIGINT, at TIMESTAMP``; None: those of
             the values. A column that a row lacks is null.
-        about: names ``given`` in errors.
+        about: names ``data`` in errors.
 
     Raises:
         TypeError: it is nothing of that, or a column has values of several types.
         ValueError: there are no rows, and so no columns either; or the schema is none.
         OutputInvalid: a value does not fit the schema, or cannot be stored.
     """
-    wanted = None if schema is None else declared(schema)
-    frame = given if is_any_frame(given) else _table(given, about)
+    columns = None if schema is None else declared(schema)
+    frame = data if is_any_frame(data) else _table(data, about)
     if frame is None:
-        if wanted is None:
+        if columns is None:
             raise ValueError(
                 f"{about} has no rows, and so no columns: give them, as schema='id BIGINT, name "
                 "STRING'"
             )
-        return empty_table(schema_of(wanted))
+        return empty_table(schema_of(columns))
     frame = frame if is_frame(frame) else table_of(frame)
-    return frame if wanted is None else cast_frame(frame, wanted, fill=True)
+    return frame if columns is None else cast_frame(frame, columns, fill=True)
 
 
-def _table(given: Any, about: str) -> Any:
+def _table(data: Any, about: str) -> Any:
     """An Arrow table; None of no rows. Raises: TypeError, OutputInvalid."""
     import pyarrow as pa
 
-    if hasattr(given, "__arrow_c_stream__"):
-        return pa.table(given)
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
     rows = (
         None
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
-        else list(given)
+        if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable)
+        else list(data)
     )
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
         raise TypeError(
-            f"{about} is a list of rows, as [{{'id': 1}}], or a frame, not {type(given).__name__}"
+            f"{about} is a list of rows, as [{{'id': 1}}], or a frame, not {type(data).__name__}"
         )
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:

@@ -72,11 +72,11 @@ class StepRun:
         Raises: KeyError: as `rows`; ModuleNotFoundError: the library is not installed.
         """
         names = list(self._outputs) if name is None else [name]
-        there = ", ".join(self._outputs) or "none"
+        available = ", ".join(self._outputs) or "none"
         if len(names) != 1:
-            raise KeyError(f"the step has the outputs: {there}; name one")
+            raise KeyError(f"the step has the outputs: {available}; name one")
         if (output := self._outputs.get(names[0])) is None:
-            raise KeyError(f"the step wrote no output {name!r}; it wrote: {there}")
+            raise KeyError(f"the step wrote no output {name!r}; it wrote: {available}")
         if to == "spark":
             return read_parquet(self._spark(), Dataset(names[0], (output,)).by_schema(self._files))
         return as_kind(read_table(self._files, [output]), to)

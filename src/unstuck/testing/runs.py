@@ -10,7 +10,7 @@ from typing import Any
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.in_process.attempts import Failing
-from unstuck.in_process.run_job import Ended, GroupEnd
+from unstuck.in_process.run_job import GroupEnd, JobResult
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.frames.output import read_table
 from unstuck.tasks.frames.spark import read_parquet
@@ -19,7 +19,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
 from unstuck.tasks.warehouse.published import read_arrow
 from unstuck.testing.given_rows import Kind, as_kind, rows_of
-from unstuck.testing.specs import Part
+from unstuck.testing.specs import GroupSelection
 
 
 class JobRun:
@@ -30,7 +30,7 @@ class JobRun:
     """
 
     def __init__(
-        self, ended: Ended, params: Mapping[str, Any], log: Warehouse, spark: Callable[[], Any]
+        self, ended: JobResult, params: Mapping[str, Any], log: Warehouse, spark: Callable[[], Any]
     ) -> None:
         self._ended, self.params, self._log, self._spark = ended, dict(params), log, spark
 
@@ -103,14 +103,22 @@ class JobRun:
 
     def _staged(self, name: str) -> list[StagedOutput]:
         """The output ``name`` of each of its groups and members. Raises: DatasetNotFound."""
-        members = [member for group in self._ended.view.groups for member in group.members]
-        markers = [read_marker(self._log.storage, one.folder) for one in members if one.folder]
-        outputs = [marker.outputs for marker in markers if marker is not None]
-        if parts := [made[name] for made in outputs if name in made]:
+        outputs = self._outputs_of_members()
+        if parts := [by_name[name] for by_name in outputs if name in by_name]:
             return [part for part in parts if part.rows] or parts
-        there = list(dict.fromkeys(one for made in outputs for one in made))
-        hint = suggestion(name, there) or f"; there are: {', '.join(there) or 'none'}"
+        available = list(
+            dict.fromkeys(output_name for by_name in outputs for output_name in by_name)
+        )
+        hint = suggestion(name, available) or f"; there are: {', '.join(available) or 'none'}"
         raise DatasetNotFound(f"no group of {self!r} has made an output {name!r}{hint}")
+
+    def _outputs_of_members(self) -> list[Mapping[str, StagedOutput]]:
+        """Return the outputs of each group and member that staged any, by name."""
+        members = [member for group in self._ended.view.groups for member in group.members]
+        markers = [
+            read_marker(self._log.storage, member.folder) for member in members if member.folder
+        ]
+        return [marker.outputs for marker in markers if marker is not None]
 
 
 @dataclass(frozen=True)
@@ -145,4 +153,4 @@ class TickRun:
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.
         """
-        return self._run(Part.of(only, from_, until), fail=fail, times=times)
+        return self._run(GroupSelection.of(only, from_, until), fail=fail, times=times)

@@ -25,11 +25,11 @@ class SharedSpark:
 
     def __init__(self, temporary: Path) -> None:
         """Starts nothing. ``temporary``: a folder for the files of the JVM."""
-        known = settings()
-        given: dict[str, Any] = {"spark_conf": {**_CONF, **known.spark_conf}}
-        if "spark_master" not in known.model_fields_set:
-            given["spark_master"] = "local[2]"
-        self.settings = known.model_copy(update=given)
+        base = settings()
+        overrides: dict[str, Any] = {"spark_conf": {**_CONF, **base.spark_conf}}
+        if "spark_master" not in base.model_fields_set:
+            overrides["spark_master"] = "local[2]"
+        self.settings = base.model_copy(update=overrides)
         self._spark = SparkHere(self.settings, temporary)
 
     @property

@@ -20,7 +20,7 @@ When = str | datetime.datetime
 _MOMENT = datetime.timedelta(microseconds=1)
 
 
-class Part(NamedTuple):
+class GroupSelection(NamedTuple):
     """The groups of a job that run; where all are empty, all of them."""
 
     only: Collection[str]
@@ -28,9 +28,9 @@ class Part(NamedTuple):
     until: Collection[str]
 
     @classmethod
-    def of(cls, *names: str | Collection[str]) -> Part:
+    def of(cls, *names: str | Collection[str]) -> GroupSelection:
         """As a test gives them: one name, or several."""
-        return cls(*([one] if isinstance(one, str) else one for one in names))
+        return cls(*([name] if isinstance(name, str) else name for name in names))
 
     def names(self, spec: JobSpec) -> set[str]:
         """Raises: NoSuchGroup, SpecError: as `select`."""

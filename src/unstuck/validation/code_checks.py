@@ -61,16 +61,16 @@ class Statement(NamedTuple):
 
 def groups_of(written: Written) -> dict[int, GroupSpec]:
     """The groups of a wrong spec that can be read, with the text of SQL files that can be read."""
-    found = {}
+    readable = {}
     for i, group in enumerate(_list(_get(written.values, "groups"))):
         try:
             read = group if isinstance(group, GroupSpec) else GroupSpec.model_validate(group)
-            found[i] = read.model_copy(
+            readable[i] = read.model_copy(
                 update={"steps": tuple(_with_sql(step, written) for step in read.steps)}
             )
         except (ValidationError, ValueError):  # told already
             continue
-    return found
+    return readable
 
 
 def _with_sql(step: Step, written: Written) -> Step:
@@ -95,27 +95,32 @@ def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> C
         BadRequest: nothing can be imported here.
     """
     params = _get(written.values, "params")
-    asked = {
+    request = {
         "groups": [group.model_dump(mode="json", by_alias=True) for group in groups.values()],
         "params": list(params) if isinstance(params, Mapping) else [],
         "allowed": allowed,
     }
-    answer = _ask("unstuck.tasks.steps.calls", asked)
+    answer = _ask("unstuck.tasks.steps.calls", request)
     if answer is None:
         raise BadRequest(
             "the code of the steps cannot be imported here; validate it where workers run"
         )
-    found = dict(zip(groups, answer, strict=True))
+    answers = dict(zip(groups, answer, strict=True))
     problems = [
         Problem(text, ("groups", i, "steps", step, "python"))
-        for i, said in found.items()
-        for step, text in said["problems"]
+        for i, group_answer in answers.items()
+        for step, text in group_answer["problems"]
     ]
-    uses = {i: {int(step): use for step, use in said["uses"].items()} for i, said in found.items()}
+    uses = {
+        i: {int(step): use for step, use in group_answer["uses"].items()}
+        for i, group_answer in answers.items()
+    }
     writes = {group.name: _written_by(group, uses[i]) for i, group in groups.items()}
     problems += _wrong_names(groups, uses, writes)
     return CodeOfSteps(
-        {groups[i].name: said["takes"] for i, said in found.items()}, problems, writes
+        {groups[i].name: group_answer["takes"] for i, group_answer in answers.items()},
+        problems,
+        writes,
     )
 
 
@@ -126,24 +131,26 @@ def _wrong_names(
     by_name = {group.name: group for group in groups.values()}
     for i, group in groups.items():
         read = list(groups_read(group, by_name))
-        makes = [written[one.name] for one in read]
+        makes = [written[source.name] for source in read]
         needed = set(group.needs) <= by_name.keys()
-        there = {
+        available = {
             *group.inputs,
-            *(one.name for one in read),
-            *(name for one in makes for name in one or ()),
+            *(source.name for source in read),
+            *(name for outputs in makes for name in outputs or ()),
         }
-        there |= {*(written[group.name] or ())}
+        available |= {*(written[group.name] or ())}
         for j, use in uses[i].items():
             name = group.steps[j].python
             loc: Loc = ("groups", i, "steps", j)
             if needed and None not in (*makes, written[group.name]):
-                for one in sorted({*use["reads"]} - there):
+                for input_name in sorted({*use["reads"]} - available):
                     hint = (
-                        suggestion(one, there) or f"; there are: {listed(sorted(there)) or 'none'}"
+                        suggestion(input_name, available)
+                        or f"; there are: {listed(sorted(available)) or 'none'}"
                     )
                     yield Problem(
-                        f"{name} reads the input {one!r}, which no need and no input gives{hint}",
+                        f"{name} reads the input {input_name!r}, which no need and no input "
+                        f"gives{hint}",
                         loc,
                     )
             output, writes = group.steps[j].output, use["writes"]
@@ -185,35 +192,37 @@ def statement_problems(
     """
     problems, doubtful = list[Problem](), list[Problem]()
     every = []
-    for one in _statements(groups, written, conf):
-        if wrong := wrong_statement(one.sql):
-            problems.append(Problem(wrong, one.loc))
+    for statement in _statements(groups, written, conf):
+        if wrong := wrong_statement(statement.sql):
+            problems.append(Problem(wrong, statement.loc))
         else:
-            every.append(one)
+            every.append(statement)
     if not every:
         return "", problems, []
-    asked = [[one.sql, one.conf] for one in every]
-    answer = _ask("unstuck.tasks.driver.parse_sql", asked, _PARSED_WITHIN) or {"by": ""}
+    requests = [[statement.sql, statement.conf] for statement in every]
+    answer = _ask("unstuck.tasks.driver.parse_sql", requests, _PARSED_WITHIN) or {"by": ""}
     if not answer["by"]:
-        answer = _by_sqlglot([one.sql for one in every])
+        answer = _by_sqlglot([statement.sql for statement in every])
     is_spark = answer["by"].startswith("Spark")
-    for one, found in zip(every, answer["found"], strict=False):
-        if found is not None:
-            is_sure = is_spark and _CONF_OF_EXTENSIONS not in one.conf
-            (problems if is_sure else doubtful).append(_unparsed(one, found, answer["by"], is_sure))
+    for statement, error in zip(every, answer["found"], strict=False):
+        if error is not None:
+            is_sure = is_spark and _CONF_OF_EXTENSIONS not in statement.conf
+            (problems if is_sure else doubtful).append(
+                _unparsed(statement, error, answer["by"], is_sure)
+            )
     return answer["by"], problems, doubtful
 
 
-def _unparsed(one: Statement, found: Mapping[str, Any], by: str, is_sure: bool) -> Problem:
+def _unparsed(statement: Statement, error: Mapping[str, Any], by: str, is_sure: bool) -> Problem:
     code, text = (
-        match.groups() if (match := _CODE.match(found["message"])) else ("", found["message"])
+        match.groups() if (match := _CODE.match(error["message"])) else ("", error["message"])
     )
     who = f"{code}, {by}" if code else by
     doubt = (
         "" if is_sure else f"; {'an extension' if by.startswith('Spark') else 'Spark'} may take it"
     )
-    place = f"line {found['line']}, column {found['column']} of {one.where}"
-    return Problem(f"{place}: {text} ({who}){doubt}", one.loc, line_inside=found["line"])
+    place = f"line {error['line']}, column {error['column']} of {statement.where}"
+    return Problem(f"{place}: {text} ({who}){doubt}", statement.loc, line_inside=error["line"])
 
 
 def _statements(groups: Groups, written: Written, conf: Mapping[str, str]) -> Iterator[Statement]:
@@ -237,36 +246,36 @@ def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
         import sqlglot
     except ImportError:
         return {"by": "", "found": []}
-    found: list[dict[str, Any] | None] = []
+    results: list[dict[str, Any] | None] = []
     for sql in statements:
         try:
             if "BEGIN" not in sql.upper():  # it knows no scripts
                 sqlglot.parse(sql, dialect="spark")
-            found.append(None)
+            results.append(None)
         except sqlglot.errors.SqlglotError as error:
             first = (getattr(error, "errors", None) or [{}])[0]
             message = first.get("description") or str(error).partition("\n")[0]
-            found.append(
+            results.append(
                 {
                     "message": message,
                     "line": first.get("line") or 1,
                     "column": first.get("col") or 1,
                 }
             )
-    return {"by": f"sqlglot {sqlglot.__version__}", "found": found}
+    return {"by": f"sqlglot {sqlglot.__version__}", "found": results}
 
 
 # -- both ------------------------------------------------------------------------------------------
 
 
-def _ask(program: str, asked: Any, within: float | None = None) -> Any:
+def _ask(program: str, request: Any, within: float | None = None) -> Any:
     """The JSON that ``program`` answers with; None if it fails, or does not answer ``within`` these
     seconds.
     """
     command = [sys.executable, "-m", program]
     try:
         done = subprocess.run(
-            command, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, timeout=within
+            command, input=json.dumps(request), text=True, stdout=subprocess.PIPE, timeout=within
         )
     except subprocess.TimeoutExpired:
         return None

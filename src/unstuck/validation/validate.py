@@ -42,7 +42,7 @@ class ValidationDocument(Document):
     @classmethod
     def of_error(cls, error: SpecError) -> Self:
         return cls.model_validate(
-            {"ok": False, "problems": [one.to_json() for one in error.problems]}
+            {"ok": False, "problems": [problem.to_json() for problem in error.problems]}
         )
 
 
@@ -71,10 +71,10 @@ def validate_spec(
     if imports:
         code = code_problems(groups, written, settings.step_modules)
     by, wrong, doubtful = statement_problems(groups, written, settings.spark_conf)
-    told = {
+    reported = {
         problem.loc for problem in problems
     }  # the first that is told of a place is the nearest to its cause
-    problems += [problem for problem in (*code.problems, *wrong) if problem.loc not in told]
+    problems += [problem for problem in (*code.problems, *wrong) if problem.loc not in reported]
     unknown = _unknown_tables(job, settings, code.writes) if job else []
     steps = {problem.loc[:4] for problem in problems}
     problems += [
@@ -85,7 +85,7 @@ def validate_spec(
         raise SpecError([written.located(problem) for problem in problems])
     warnings += [*doubts(job, code.takes), *doubtful]
     located = sorted(
-        map(written.located, warnings), key=lambda one: (one.line or 0, one.column or 0)
+        map(written.located, warnings), key=lambda problem: (problem.line or 0, problem.column or 0)
     )
     forks = [group.spec for group in plan.groups.values() if group.spec.for_each is not None]
     dynamic = any(fork.fork_from is not None for fork in forks)
@@ -116,7 +116,9 @@ def check_tables_by_code(job: JobSpec, settings: Settings) -> None:
         with suppress(BadRequest):
             values = {"params": dict(job.params)}
             code = code_problems(
-                dict(enumerate(job.groups)), Written(values, lambda one: one), settings.step_modules
+                dict(enumerate(job.groups)),
+                Written(values, lambda problem: problem),
+                settings.step_modules,
             )
         unknown = _unknown_tables(job, settings, code.writes)
     if problems := [table.problem for table in unknown if table.is_sure]:

@@ -17,7 +17,7 @@ from tests.support import fleet
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
 from unstuck import Settings
-from unstuck.in_process.run_job import Ended, InProcess
+from unstuck.in_process.run_job import InProcess, JobResult
 from unstuck.testing.fixture import Unstuck
 from unstuck.testing.runs import JobRun
 from unstuck.testing.shared_spark import SharedSpark
@@ -47,7 +47,7 @@ Run = Callable[[str], str]
 """Runs a group of one step. Returns how it ended."""
 
 
-def ended(run: Ended | JobRun) -> str:
+def ended(run: JobResult | JobRun) -> str:
     group = run.group("g")
     return "succeeded" if group.reason is None else f"{group.reason.code}: {group.reason.text}"
 

@@ -17,7 +17,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
 from unstuck.in_process.limits_of_one import told
-from unstuck.in_process.run_job import Ended, InProcess
+from unstuck.in_process.run_job import InProcess, JobResult
 from unstuck.tasks.errors import HostUnfit, Unrecoverable
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
@@ -301,7 +301,7 @@ def test_of_a_wide_fork_it_is_not_shown_each_time_how_it_stands(here: InProcess)
 
 
 def test_a_run_beside_one_that_goes_on_leaves_its_staging(here: InProcess) -> None:
-    beside: list[Ended] = []
+    beside: list[JobResult] = []
 
     def run_another(view: JobView) -> None:
         if not beside and view.groups[0].census.get(GroupState.SUCCEEDED):

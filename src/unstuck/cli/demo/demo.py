@@ -120,7 +120,9 @@ def footer(fleet: LocalFleet) -> str:
     """The workers with their process ids, and what a reader may do to them."""
     kind = "spark-" if fleet.size.workers else "light-"
     pids = [
-        f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith(kind)
+        f"{process.name} {process.pid}"
+        for process in fleet.processes
+        if process.pid and process.name.startswith(kind)
     ]
     if not pids:
         return "The worker is being started again …"

@@ -35,7 +35,7 @@ from unstuck.cli.options import (
     read_spec,
 )
 from unstuck.cli.render.terminal import (
-    Listing,
+    TextTable,
     coloured,
     emit,
     for_people,
@@ -85,7 +85,7 @@ BAD = {
 }
 
 
-def _command(given: Command) -> Callable[..., None]:
+def _command(command: Command) -> Callable[..., None]:
     def run(
         jobs: Jobs = None,
         status: Statuses = None,
@@ -97,11 +97,13 @@ def _command(given: Command) -> Callable[..., None]:
         as_json: AsJson = False,
     ) -> None:
         def ask(client: Client, job: str) -> CommandResult:
-            return client.command(job, given, reason=reason, by=by)
+            return client.command(job, command, reason=reason, by=by)
 
-        _ask_each(given, LEGAL[given], ask, Selection(jobs, status, name, since, yes), as_json)
+        _ask_each(
+            command, LEGAL[command], ask, JobSelection(jobs, status, name, since, yes), as_json
+        )
 
-    run.__doc__ = MEANS[given]
+    run.__doc__ = MEANS[command]
     return run
 
 
@@ -122,7 +124,7 @@ def pause(
         return client.pause(job, now=now, reason=reason, by=by)
 
     _ask_each(
-        "pause", LEGAL[Command.PAUSE], ask, Selection(jobs, status, name, since, yes), as_json
+        "pause", LEGAL[Command.PAUSE], ask, JobSelection(jobs, status, name, since, yes), as_json
     )
 
 
@@ -184,7 +186,7 @@ def retry(
         how: dict[str, Any] = {"rerun": again, "adopt_all": adopts, "take_over": take_over}
         return retry_job(client, job, spec=mended, params=params, **how, reason=reason, by=by)
 
-    _ask_each("retry", RETRY_LEGAL, ask, Selection(jobs, status, name, since, yes), as_json)
+    _ask_each("retry", RETRY_LEGAL, ask, JobSelection(jobs, status, name, since, yes), as_json)
 
 
 def alter(
@@ -208,7 +210,10 @@ def alter(
     """
     values = params_of(settings, "--set", "PATH=VALUE")
     _ask_one(
-        "alter", job, lambda client, one: client.alter(one, values, reason=reason, by=by), as_json
+        "alter",
+        job,
+        lambda client, job_id: client.alter(job_id, values, reason=reason, by=by),
+        as_json,
     )
 
 
@@ -220,7 +225,10 @@ def skip(
     The groups after it go by their join rules.
     """
     _ask_one(
-        "skip", job, lambda client, one: client.skip(one, group, reason=reason, by=by), as_json
+        "skip",
+        job,
+        lambda client, job_id: client.skip(job_id, group, reason=reason, by=by),
+        as_json,
     )
 
 
@@ -229,7 +237,10 @@ def rerun(
 ) -> None:
     """Run a group of a PAUSED, HALTED or RETRYING job again, and everything after it."""
     _ask_one(
-        "rerun", job, lambda client, one: client.rerun(one, group, reason=reason, by=by), as_json
+        "rerun",
+        job,
+        lambda client, job_id: client.rerun(job_id, group, reason=reason, by=by),
+        as_json,
     )
 
 
@@ -240,7 +251,7 @@ def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Selection:
+class JobSelection:
     """The jobs of a command: those that are named, or those that fit a filter. ``yes``: nobody is
     asked to confirm.
     """
@@ -257,7 +268,7 @@ class Selection:
 
 
 def _ask_each(
-    word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as_json: bool
+    word: str, legal: frozenset[Status], ask: Ask, jobs: JobSelection, as_json: bool
 ) -> None:
     """Give the command ``word`` to each job that is named or fits the filter, and show what each
     answered.
@@ -309,7 +320,7 @@ def _ask_each(
     show_answers(word, [*missing, *answers], as_json, filtered=jobs.filtered, more=more)
 
 
-def _listing(jobs: Sequence[ListedJob]) -> Listing:
+def _listing(jobs: Sequence[ListedJob]) -> TextTable:
     shown = table("ID", "NAME", "STATUS")
     for job in jobs:
         shown.add_row(job.id, job.name, coloured(job.status))
@@ -342,11 +353,11 @@ def show_answers(
     """
     if as_json:
         emit(answers)
-    for one in answers if not as_json else ():
-        bad = one.answer in BAD
+    for document in answers if not as_json else ():
+        bad = document.answer in BAD
         if bad or not filtered:
-            (stderr if bad else stdout).print(one.text, soft_wrap=True)
-    counts = Counter(one.answer for one in answers)
+            (stderr if bad else stdout).print(document.text, soft_wrap=True)
+    counts = Counter(document.answer for document in answers)
     if filtered or len(answers) > 1:
         counted = [
             *(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]),

@@ -87,7 +87,9 @@ def _lines(
             read[log.path] = start + len(data)
             if data:
                 written = data.decode(errors="replace").removesuffix("\n").split("\n")
-                yield from ((log, line) for one in written for line in as_text(one).split("\n"))
+                yield from (
+                    (log, line) for raw_line in written for line in as_text(raw_line).split("\n")
+                )
         sys.stdout.flush()
         if ended:
             return

@@ -31,7 +31,7 @@ from unstuck.cli.options import (
 )
 from unstuck.cli.render.job_tree import job_tree
 from unstuck.cli.render.terminal import (
-    Listing,
+    TextTable,
     clock,
     coloured,
     emit,
@@ -128,17 +128,17 @@ def list_jobs(
 def _list_late(as_json: bool) -> None:
     """The names that are late, and that no schedule submits."""
     with connected() as connection:
-        found = connection.client.late_jobs()
+        late_jobs = connection.client.late_jobs()
     if as_json:
-        emit([LateJobDocument.model_validate(one) for one in found])
+        emit([LateJobDocument.model_validate(job) for job in late_jobs])
         return
-    if not found:
+    if not late_jobs:
         stderr.print("No job is late.")
         return
     listing = table("NAME", "LATE FOR", "WHY", right=("LATE FOR",))
-    for one in found:
-        lasting = format_duration(max(0.0, time.time() - one.since)) if one.since else ""
-        listing.add_row(one.name, lasting, one.text)
+    for job in late_jobs:
+        lasting = format_duration(max(0.0, time.time() - job.since)) if job.since else ""
+        listing.add_row(job.name, lasting, job.text)
     stdout.print(listing)
 
 
@@ -165,7 +165,7 @@ def print_listing(
         listing.add_row(
             job.id,
             job.name,
-            "" if len({one.status for one in lines[n]}) > 1 else coloured(job.status),
+            "" if len({run.status for run in lines[n]}) > 1 else coloured(job.status),
             count_of(len(lines[n]), "run")
             if lines[n][1:]
             else f"{job.done}/{'?' if job.total is None else job.total}",
@@ -178,9 +178,9 @@ def print_listing(
 
 def _fold_told(line: list[ListedJob]) -> str:
     counts = Counter(job.status for job in line)
-    told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    by_status = ", ".join(f"{count:,} {status}" for status, count in counts.items())
     what = f"the backfill of {line[0].backfill}" if line[0].backfill else "earlier runs"
-    return f"{what}: {told}; --unfold shows each"
+    return f"{what}: {by_status}; --unfold shows each"
 
 
 def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
@@ -234,10 +234,12 @@ def _small_inputs(view: JobView) -> list[str]:
     """
     if not view.reads:
         return []
-    asked = call_in_thread(partial(small_files, view.job.warehouse), "small files")
+    future = call_in_thread(partial(small_files, view.job.warehouse), "small files")
     with suppress(OSError, ValueError, UnstuckError):
-        found = asked.result(WAREHOUSE_WITHIN)
-        return [small_files_hint(name, found[name]) for name in view.reads if name in found]
+        file_counts = future.result(WAREHOUSE_WITHIN)
+        return [
+            small_files_hint(name, file_counts[name]) for name in view.reads if name in file_counts
+        ]
     return []
 
 
@@ -247,12 +249,13 @@ def diff_lines(view: JobView) -> Iterator[Text]:
     if not job.alterations:
         yield Text(f"job {job.id} was never altered")
         return
-    for number, one in enumerate(job.alterations, 1):
-        why = f": {one.reason}" if one.reason else ""
+    for number, alteration in enumerate(job.alterations, 1):
+        why = f": {alteration.reason}" if alteration.reason else ""
         yield Text.assemble(
-            (f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}"
+            (f"revision {number}", "bold"),
+            f"  {clock(alteration.at)} by {printable(alteration.by + why)}",
         )
-        for change in one.changes:
+        for change in alteration.changes:
             old, new = (
                 printable(in_words(change.path, value)) for value in (change.old, change.new)
             )
@@ -285,7 +288,7 @@ def _spec_text(job: str) -> str:
     return yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
 
 
-def _facts(view: JobView) -> Listing:
+def _facts(view: JobView) -> TextTable:
     job = view.job
     times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
     facts = {
@@ -309,7 +312,7 @@ def _facts(view: JobView) -> Listing:
         ),
         "version": str(job.version or ""),
         "replaced": "; ".join(
-            f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())
+            f"{name}: {replacement.text()}" for name, replacement in sorted(job.replaced.items())
         ),
     }
     listing = table("", "")
@@ -368,12 +371,14 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
     Neighbouring groups whose explanation is the same, times included, are shown together.
     """
     with connected() as connection:
-        found = connection.client.explain(find_job(connection.client, job, by_key=True))
+        explanations = connection.client.explain(find_job(connection.client, job, by_key=True))
     if as_json:
-        emit([ExplanationDocument.of_explanation(one) for one in found])
+        emit([ExplanationDocument.of_explanation(explanation) for explanation in explanations])
         return
-    for (state, lines), alike in groupby(found, lambda one: (one.state, _explained(one))):
-        subjects = ", ".join(one.subject for one in alike)
+    for (state, lines), alike in groupby(
+        explanations, lambda explanation: (explanation.state, _explained(explanation))
+    ):
+        subjects = ", ".join(explanation.subject for explanation in alike)
         stdout.print(
             Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True
         )
@@ -384,30 +389,36 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
 
 def stacks_of(view: JobView) -> Iterator[Text]:
     """Where the steps stand that run long, a few of them."""
-    stacks = {subject: one.stack for subject, one in view.why.items() if one.stack is not None}
+    stacks = {
+        subject: explanation.stack
+        for subject, explanation in view.why.items()
+        if explanation.stack is not None
+    }
     for subject, stack in islice(stacks.items(), STACKS_SHOWN):
         yield Text.assemble("\n", (subject, "bold"), f" stands {printable(stands_in_lines(stack))}")
 
 
 def stands_in_lines(stack: StepStack) -> str:
     """Where a step stands, a line for each frame."""
-    seen = f"as seen {clock(stack.at)}"
-    since = f"at the same lines since {clock(stack.since)}, {seen}" if stack.stood else seen
+    sampled = f"as seen {clock(stack.at)}"
+    since = f"at the same lines since {clock(stack.since)}, {sampled}" if stack.stood else sampled
     return "\n  ".join([since, *stack_lines(stack)])
 
 
-def _explained(one: Explanation) -> list[tuple[str, str]]:
+def _explained(explanation: Explanation) -> list[tuple[str, str]]:
     lines = {
-        "why": one.what,
-        "since": clock(one.since),
-        "tried": one.tried,
-        "stands": "" if one.stack is None else stands_in_lines(one.stack),
-        "next": f"{clock(one.next.at)}: {one.next.what}" if one.next.at else one.next.what,
-        "ends": f"{one.ends.what}, at {clock(one.ends.at)}"
-        if one.ends.what and one.ends.at
-        else one.ends.what,
+        "why": explanation.what,
+        "since": clock(explanation.since),
+        "tried": explanation.tried,
+        "stands": "" if explanation.stack is None else stands_in_lines(explanation.stack),
+        "next": f"{clock(explanation.next.at)}: {explanation.next.what}"
+        if explanation.next.at
+        else explanation.next.what,
+        "ends": f"{explanation.ends.what}, at {clock(explanation.ends.at)}"
+        if explanation.ends.what and explanation.ends.at
+        else explanation.ends.what,
     }
     return [
         *((label, text) for label, text in lines.items() if text),
-        *(("try", command) for command in one.help),
+        *(("try", command) for command in explanation.help),
     ]

@@ -12,7 +12,7 @@ from rich.text import Text
 from unstuck.cli.connection import connected
 from unstuck.cli.jobs.look import REASON_WIDTH, print_listing
 from unstuck.cli.options import AsJson
-from unstuck.cli.render.terminal import Listing, coloured, emit, stdout, table
+from unstuck.cli.render.terminal import TextTable, coloured, emit, stdout, table
 from unstuck.client.now import (
     LATELY,
     MOST,
@@ -36,39 +36,42 @@ def now(as_json: AsJson = False) -> None:
     Exits with 0 if all is well, 1 if something is not, 5 if Redis cannot be reached.
     """
     with connected() as connection:
-        seen = Seen.of(connection.client)
-        found, ended = troubles(seen), ended_lately(seen)
-        waits = waits_now(connection.client, seen, found)
+        snapshot = Seen.of(connection.client)
+        problems, ended = troubles(snapshot), ended_lately(snapshot)
+        waits = waits_now(connection.client, snapshot, problems)
     if as_json:
-        emit(NowDocument.of_seen(seen, found, ended, waits))
+        emit(NowDocument.of_seen(snapshot, problems, ended, waits))
     else:
-        _show(seen, found, ended, waits)
-    if found:
+        _show(snapshot, problems, ended, waits)
+    if problems:
         raise typer.Exit(ExitCode.NOT_WELL)
 
 
 def _show(
-    seen: Seen, found: Sequence[Trouble], ended: Sequence[EndedJobs], waits: Mapping[str, str]
+    snapshot: Seen,
+    problems: Sequence[Trouble],
+    ended: Sequence[EndedJobs],
+    waits: Mapping[str, str],
 ) -> None:
-    if found:
-        stdout.print(Text(f"Not well ({len(found):,})", "bold"))
-        stdout.print(_not_well(found[: 2 * MOST], waits, seen.at))
-        if more := found[2 * MOST :]:
+    if problems:
+        stdout.print(Text(f"Not well ({len(problems):,})", "bold"))
+        stdout.print(_not_well(problems[: 2 * MOST], waits, snapshot.at))
+        if more := problems[2 * MOST :]:
             stdout.print(f"and {len(more):,} more")
     else:
         stdout.print(Text("All is well.", "bold green"))
     stdout.print()
-    if going_on := seen.beside(found):
+    if going_on := snapshot.beside(problems):
         stdout.print(Text("Goes on", "bold"))
-        print_listing(stdout, [[job] for job in going_on], waits, seen.at)
-        if len(seen.going_on) > MOST:
+        print_listing(stdout, [[job] for job in going_on], waits, snapshot.at)
+        if len(snapshot.going_on) > MOST:
             stdout.print(f"These are the newest {MOST}; `unstuck list` shows more.")
     else:
-        stdout.print("No job goes on." if not found else "No other job goes on.")
+        stdout.print("No job goes on." if not problems else "No other job goes on.")
     stdout.print()
     if ended:
         stdout.print(Text("Ended in the last day", "bold"))
-        stdout.print(_ended(ended[:MOST], seen.at))
+        stdout.print(_ended(ended[:MOST], snapshot.at))
     else:
         stdout.print(f"None of the newest {LATELY:,} jobs has ended in the last day.")
     stdout.print(
@@ -78,25 +81,27 @@ def _show(
     )
 
 
-def _not_well(found: Sequence[Trouble], waits: Mapping[str, str], at: float) -> Listing:
+def _not_well(problems: Sequence[Trouble], waits: Mapping[str, str], at: float) -> TextTable:
     shown = table("WHAT", "STATUS", "FOR", "WHY", right=("FOR",))
-    for one in found:
-        text = one.text or ("" if one.job is None else waits.get(one.job.id, ""))
+    for problem in problems:
+        job = problem.job
+        text = problem.text or ("" if job is None else waits.get(job.id, ""))
+        name = problem.name if job is None else f"{problem.name} ({job.id})"
         shown.add_row(
-            f"{one.kind} {one.name if one.job is None else f'{one.name} ({one.job.id})'}",
-            coloured(one.status),
-            format_duration(max(0.0, at - one.since)) if one.since else "",
+            f"{problem.kind} {name}",
+            coloured(problem.status),
+            format_duration(max(0.0, at - problem.since)) if problem.since else "",
             shortened(one_line(text), 2 * REASON_WIDTH),
         )
     return shown
 
 
-def _ended(ended: Sequence[EndedJobs], at: float) -> Listing:
+def _ended(ended: Sequence[EndedJobs], at: float) -> TextTable:
     shown = table("NAME", "HOW", "LAST", "ENDED")
-    for one in ended:
+    for entry in ended:
         counts = Text(", ").join(
-            coloured(status, f"{count:,} {status}") for status, count in one.counts.items()
+            coloured(status, f"{count:,} {status}") for status, count in entry.counts.items()
         )
-        since = f"{format_duration(max(0.0, at - one.job.ended_at))} ago"
-        shown.add_row(one.job.name, counts, f"{one.job.id} {one.job.status}", since)
+        since = f"{format_duration(max(0.0, at - entry.job.ended_at))} ago"
+        shown.add_row(entry.job.name, counts, f"{entry.job.id} {entry.job.status}", since)
     return shown

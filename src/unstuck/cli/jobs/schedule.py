@@ -97,10 +97,10 @@ def list_schedules(as_json: AsJson = False) -> None:
     shown = table("NAME", "STATUS", "TRIGGER", "NEXT", "LAST SUCCESS", "WAITS")
     for view in views:
         ticks = view.next_ticks(1)
-        one, well = view.schedule, view.schedule.last_success
+        record, well = view.schedule, view.schedule.last_success
         next_at = clock(ticks[0].timestamp()) if ticks else ""
-        cells = (one.name, coloured(one.status), one.trigger, next_at)
-        fill = one.backfill
+        cells = (record.name, coloured(record.status), record.trigger, next_at)
+        fill = record.backfill
         fills = "" if fill is None or fill.over else f"; backfill {fill.status}: {fill.progress}"
         shown.add_row(*cells, clock(well.at) if well else "", one_line(view.waits + fills))
     stdout.print(shown)
@@ -128,20 +128,20 @@ def show_schedule(
     if as_json:
         emit(WholeScheduleDocument.of_all(view, count, runs, events))
         return
-    one = view.schedule
-    stdout.print(f"{one.name}  ", coloured(one.status), f"  {one.trigger}", sep="")
+    record = view.schedule
+    stdout.print(f"{record.name}  ", coloured(record.status), f"  {record.trigger}", sep="")
     stdout.print(f"  {view.waits}")
     for tick in view.next_ticks(count):
         stdout.print(f"  next      {view.on_its_clock(tick)}{_told(view.params_at(tick))}")
     for fact in backlog_facts(view):
         stdout.print(f"  {fact.what:<9} {one_line(fact.text)} {clock(fact.at)}".rstrip())
-    if backfill := one.backfill:
+    if backfill := record.backfill:
         stdout.print("  backfill  ", coloured(backfill.status), f"  {backfill.progress}", sep="")
-    if well := one.last_success:
+    if well := record.last_success:
         stdout.print(
             f"  last well {clock(well.at)}  job {well.job}, version {well.version or 'none'}"
         )
-    if failed := one.last_error:
+    if failed := record.last_error:
         stdout.print(
             f"  failed    {clock(failed.at)}  {one_line(failed.text)}   unstuck logs {failed.job}"
         )
@@ -163,17 +163,17 @@ def why_schedule(name: Name, as_json: AsJson = False) -> None:
     would help.
     """
     with connected() as connection:
-        found = connection.client.schedules.why(name)
+        explanation = connection.client.schedules.why(name)
     if as_json:
-        emit(ScheduleExplanationDocument.of_explanation(found))
+        emit(ScheduleExplanationDocument.of_explanation(explanation))
         return
-    stdout.print(f"{found.name}  ", coloured(found.status), sep="")
-    lines = [("why", found.what), ("since", clock(found.since))]
+    stdout.print(f"{explanation.name}  ", coloured(explanation.status), sep="")
+    lines = [("why", explanation.what), ("since", clock(explanation.since))]
     lines += [
         (fact.what, " ".join(filter(None, (clock(fact.at), one_line(fact.text)))))
-        for fact in found.facts
+        for fact in explanation.facts
     ]
-    for label, text in [*lines, *(("try", command) for command in found.help)]:
+    for label, text in [*lines, *(("try", command) for command in explanation.help)]:
         stdout.print(hanging(stdout, Text(f"  {label:<12}{text}"), 14), soft_wrap=True)
 
 
@@ -208,27 +208,29 @@ def export_schedules(
 
 def print_event(event: dict[str, Any]) -> None:
     """One event of a schedule, in a line."""
-    said = " ".join(
+    details = " ".join(
         str(event[part]) for part in ("code", "job", "tick", "by", "text") if event.get(part)
     )
-    stdout.print(f"  {clock(event['at'])}  {event['kind']}  {one_line(said)}")
+    stdout.print(f"  {clock(event['at'])}  {event['kind']}  {one_line(details)}")
 
 
-def _command(given: ScheduleCommand) -> Callable[..., None]:
+def _command(command: ScheduleCommand) -> Callable[..., None]:
     def run(names: Names, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
         with connected() as connection:
-            asked = [(name, _asked(connection.client, name, given, reason, by)) for name in names]
-        _answer(asked, as_json)
+            results = [
+                (name, _try_command(connection.client, name, command, reason, by)) for name in names
+            ]
+        _answer(results, as_json)
 
-    run.__doc__ = MEANS[given]
+    run.__doc__ = MEANS[command]
     return run
 
 
-def _asked(
-    client: Client, name: str, given: ScheduleCommand, reason: str, by: str | None
+def _try_command(
+    client: Client, name: str, command: ScheduleCommand, reason: str, by: str | None
 ) -> ScheduleResult | str:
     try:
-        return client.schedules.command(name, given, reason=reason, by=by)
+        return client.schedules.command(name, command, reason=reason, by=by)
     except NoSuchSchedule as error:
         return str(error)
 
@@ -243,19 +245,21 @@ def run_schedules(
     """
     if param is None:
         _command(ScheduleCommand.RUN)(names, reason, by, as_json)
-    given = params_of(param or [])
+    params = params_of(param or [])
     with connected() as connection:
         schedules = connection.client.schedules
         results = [
-            (name, schedules.run(name, params=given, reason=reason, by=by)) for name in names
+            (name, schedules.run(name, params=params, reason=reason, by=by)) for name in names
         ]
     _answer(results, as_json)
 
 
-for _given in [given for given in ScheduleCommand if given is not ScheduleCommand.RUN]:
-    schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(
-        _command(_given)
-    )
+for _simple_command in [
+    command for command in ScheduleCommand if command is not ScheduleCommand.RUN
+]:
+    schedule.command(
+        str(_simple_command), epilog=f"Example: unstuck schedule {_simple_command} nightly"
+    )(_command(_simple_command))
 
 
 @schedule.command(
@@ -306,20 +310,20 @@ def backfill_schedule(
     Given again, it goes on with what is missing: a tick that had a run is left as it is, unless
     --redo says otherwise.
     """
-    asked = [
-        given
-        for given, is_asked in zip(BackfillCommand, (pause, resume, cancel), strict=True)
-        if is_asked
+    commands = [
+        command
+        for command, is_requested in zip(BackfillCommand, (pause, resume, cancel), strict=True)
+        if is_requested
     ]
     begins = first is not None and (last is None) == from_here
-    if len(asked) + (first is not None or last is not None) != 1 or not (asked or begins):
+    if len(commands) + (first is not None or last is not None) != 1 or not (commands or begins):
         raise typer.BadParameter(
             "give --from and --to, --from and --from-here, or one of --pause, --resume, --cancel"
         )
     with connected() as connection:
         schedules = connection.client.schedules
-        if asked:
-            result = schedules.command_backfill(name, asked[0], reason=reason, by=by)
+        if commands:
+            result = schedules.command_backfill(name, commands[0], reason=reason, by=by)
         elif dry_run:
             _show_ticks(connection.client, name, str(first), last, backwards, as_json)
             return
@@ -341,15 +345,15 @@ def _show_ticks(
     ticks = client.schedules.backfill_ticks(name, first, last, backwards=backwards)
     view = client.schedules.show(name)
     if as_json:
-        emit([TickDocument.of_tick(one) for one in ticks])
+        emit([TickDocument.of_tick(tick) for tick in ticks])
         return
-    for one in ticks:
-        job = f" by job {one.had}" if one.had else ""
+    for tick in ticks:
+        job = f" by job {tick.had}" if tick.had else ""
         stdout.print(
-            f"  {view.on_its_clock(one.tick)}{_told(one.params)}  {one.outcome}{job}",
+            f"  {view.on_its_clock(tick.tick)}{_told(tick.params)}  {tick.outcome}{job}",
             soft_wrap=True,
         )
-    counts = Counter(one.outcome for one in ticks)
+    counts = Counter(tick.outcome for tick in ticks)
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
     stdout.print(f"{count_of(len(ticks), 'tick')} ({outcomes}); nothing is changed.")
 

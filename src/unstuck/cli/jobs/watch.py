@@ -73,13 +73,13 @@ def events_of(
             # Asked before the events are read, so that the last of them is among those read.
             ended = until(ask(lambda: client.facts(job)))
             read_at = time.monotonic()
-        if found := ask(lambda: list(client.events(job, after))):  # noqa: B023 - asked at once
-            after = found[-1][0]
+        if batch := ask(lambda: list(client.events(job, after))):  # noqa: B023 - asked at once
+            after = batch[-1][0]
             last_event = time.monotonic()
             ended = ended or any(
-                "group" not in event and event["kind"] in _ENDS for _, event in found
+                "group" not in event and event["kind"] in _ENDS for _, event in batch
             )
-            yield from found
+            yield from batch
         if ended:
             return
         if on_quiet is not None and time.monotonic() - last_event >= QUIET:
@@ -111,12 +111,12 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
         client = connection.client
         job_id = find_job(client, job, by_key=True)
         client.facts(job_id)  # a job without events is not the same as no job
-        found = events_of(client, job_id, follow=follow)
+        job_events = events_of(client, job_id, follow=follow)
         if not as_json:
-            for event in told_once(found):
+            for event in told_once(job_events):
                 stdout.print(hanging(stdout, event_text(event), 4))
             return
-        for entry, event in found:
+        for entry, event in job_events:
             emit_line(EventDocument.of_event(entry, event))
 
 
@@ -210,9 +210,9 @@ def _may_pass(error: BaseException) -> bool:
 
 def _live(client: Client, job_id: str, console: Console, footer: Footer | None) -> JobView:
     def read() -> tuple[JobView, float, float]:
-        asked = time.monotonic()
+        started_at = time.monotonic()
         view = client.show(job_id, why=True, members=MEMBERS)
-        return view, time.monotonic(), time.monotonic() - asked
+        return view, time.monotonic(), time.monotonic() - started_at
 
     latest = read()  # before the display starts, so that an error stands alone on the screen
     ask = _through_outages(console.print)

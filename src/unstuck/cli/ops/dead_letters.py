@@ -5,7 +5,7 @@ that were refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from unstuck.cli.connection import connected
 from unstuck.cli.jobs.control import show_answers
 from unstuck.cli.options import AsJson, Yes, confirm
-from unstuck.cli.render.terminal import Listing, clock, emit, stderr, stdout, table
+from unstuck.cli.render.terminal import TextTable, clock, emit, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
 from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
@@ -50,7 +50,7 @@ def list_dead(
     with connected() as connection:
         letters = connection.client.dead_letters.newest(limit)
     if as_json:
-        emit([DeadLetterDocument.of_letter(one) for one in letters])
+        emit([DeadLetterDocument.of_letter(letter) for letter in letters])
         return
     if not letters:
         stderr.print("No dead letters.")
@@ -67,33 +67,38 @@ def show_dead(
     word for word.
     """
     with connected() as connection:
-        one = connection.client.dead_letters.get(report)
+        letter = connection.client.dead_letters.get(report)
     if as_json:
-        emit(WholeDeadLetterDocument.of_whole(one))
+        emit(WholeDeadLetterDocument.of_whole(letter))
         return
-    why_not, is_report = unreadable(one), not one.notice and not one.task
     shown = table("", "")
-    for name, value in (
-        ("refused task" if one.task else "notice" if one.notice else "report", one.id),
-        *((("task", one.task),) if one.task else ()),
-        *((("target", one.to),) if one.to else ()),
-        ("dead letter since", clock(one.at)),
-        *(
-            (("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),)
-            * is_report
-        ),
-        *(
-            (("tries" if one.notice else "deliveries", str(one.deliveries or "not recorded")),)
-            * (not one.task)
-        ),
-        *(("" if n else "reason", line) for n, line in enumerate(one.reason.splitlines())),
-        ("replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {one.id}"),
-        *((f"says {name}", value) for name, value in one.fields.items()),
-    ):
+    for name, value in _rows_of(letter):
         shown.add_row(Text(_cut(name)), Text(_cut(value)))
     stdout.print(shown)
     stdout.print()
-    stdout.print(json.dumps(one.raw, indent=2, ensure_ascii=False), soft_wrap=True)
+    stdout.print(json.dumps(letter.raw, indent=2, ensure_ascii=False), soft_wrap=True)
+
+
+def _rows_of(letter: DeadLetter) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a dead letter, each value with its name."""
+    yield "refused task" if letter.task else "notice" if letter.notice else "report", letter.id
+    if letter.task:
+        yield "task", letter.task
+    if letter.to:
+        yield "target", letter.to
+    yield "dead letter since", clock(letter.at)
+    if not letter.notice and not letter.task:
+        sent = f"{clock(_at(letter.entry))} as {letter.entry}" if letter.entry else "not recorded"
+        yield "sent", sent
+    if not letter.task:
+        tries = str(letter.deliveries or "not recorded")
+        yield "tries" if letter.notice else "deliveries", tries
+    for n, line in enumerate(letter.reason.splitlines()):
+        yield "" if n else "reason", line
+    why_not = unreadable(letter)
+    yield "replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {letter.id}"
+    for name, value in letter.fields.items():
+        yield f"says {name}", value
 
 
 @dead.command("replay", epilog="Example: unstuck dead replay --all")
@@ -132,28 +137,28 @@ def _resolve(
     with connected() as connection:
         client = connection.client
         ids = list(dict.fromkeys(reports or ()))
-        known: list[DeadLetter] = client.dead_letters.all() if everything else []
-        for one in ids:
+        letters: list[DeadLetter] = client.dead_letters.all() if everything else []
+        for letter_id in ids:
             with suppress(NoSuchReport):  # its answer says so
-                known.append(client.dead_letters.get(one))
+                letters.append(client.dead_letters.get(letter_id))
         if everything or word == "drop":
-            confirm(word, known, "dead letter", _listing, yes)
+            confirm(word, letters, "dead letter", _listing, yes)
         resolve = client.dead_letters.drop if word == "drop" else client.dead_letters.replay
-        results = [resolve(one) for one in (ids or [letter.id for letter in known])]
-    answers = [DeadLetterAnswerDocument.of(one, answer=one.word) for one in results]
+        results = [resolve(letter_id) for letter_id in (ids or [letter.id for letter in letters])]
+    answers = [DeadLetterAnswerDocument.of(result, answer=result.word) for result in results]
     show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")
 
 
-def _listing(letters: Sequence[DeadLetter]) -> Listing:
+def _listing(letters: Sequence[DeadLetter]) -> TextTable:
     listing = table("ID", "WHEN", "KIND", "OF", "DELIVERIES", "REASON", right=("DELIVERIES",))
-    for one in letters:
+    for letter in letters:
         listing.add_row(
-            one.id,
-            clock(one.at),
-            Text(_cut(one.kind)),
-            Text(_cut(one.subject)),
-            "" if one.task else str(one.deliveries or "?"),
-            Text(_cut(one.reason)),
+            letter.id,
+            clock(letter.at),
+            Text(_cut(letter.kind)),
+            Text(_cut(letter.subject)),
+            "" if letter.task else str(letter.deliveries or "?"),
+            Text(_cut(letter.reason)),
         )
     return listing
 

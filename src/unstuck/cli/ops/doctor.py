@@ -28,7 +28,7 @@ def doctor(as_json: AsJson = False) -> None:
     """
     settings = settings_here()
     findings = Doctor(settings).examine()
-    counts = {level: sum(one.level is level for one in findings) for level in Level}
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     if as_json:
         emit(ExaminationDocument.of_findings(without_password(settings.redis_url), findings))
     else:
@@ -44,14 +44,17 @@ def doctor(as_json: AsJson = False) -> None:
 def _show(findings: list[Finding]) -> None:
     """A table on a terminal; elsewhere a line for each, that a script can cut."""
     if not stdout.is_terminal:
-        for one in findings:
-            cure = f" → {one.cure}" if one.cure else ""
-            stdout.print(f"{one.level:<8} {one.code}: {one_line(one.text + cure)}", soft_wrap=True)
+        for finding in findings:
+            cure = f" → {finding.cure}" if finding.cure else ""
+            stdout.print(
+                f"{finding.level:<8} {finding.code}: {one_line(finding.text + cure)}",
+                soft_wrap=True,
+            )
         return
     shown = table("", "CHECK", "FOUND")
-    for one in findings:
-        text = Text(one_line(one.text))
-        if one.cure:
-            text.append(f"\n→ {one_line(one.cure)}", "bold")
-        shown.add_row(Text(str(one.level), STYLES[one.level]), one.code, text)
+    for finding in findings:
+        text = Text(one_line(finding.text))
+        if finding.cure:
+            text.append(f"\n→ {one_line(finding.cure)}", "bold")
+        shown.add_row(Text(str(finding.level), STYLES[finding.level]), finding.code, text)
     stdout.print(shown)

@@ -41,15 +41,15 @@ def health(
     from unstuck.doctor.process_health import health_of
 
     with connected() as connection:
-        found = health_of(
+        processes = health_of(
             connection.redis, connection.client.settings, role, os.uname().nodename, seconds
         )
-    for sentence in found.ailing:
+    for sentence in processes.ailing:
         stderr.print(sentence, soft_wrap=True)
-    if found.ailing:
+    if processes.ailing:
         raise typer.Exit(ExitCode.NOT_WELL)
     noun = "runner" if role == "worker" else role
-    if not found.well:
+    if not processes.well:
         stderr.print(f"no {noun} of this host has been heard of", soft_wrap=True)
         raise typer.Exit(ExitCode.NOT_WELL)
-    stdout.print(f"{count_of(found.well, noun)} of this host at work")
+    stdout.print(f"{count_of(processes.well, noun)} of this host at work")

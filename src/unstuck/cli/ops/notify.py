@@ -60,13 +60,13 @@ def try_target(
         answers.append(
             f"its end could not be sent, so it is open there: {error}" if answers else str(error)
         )
-    said = "; its end: ".join(answers) if sent else "; ".join(answers)
-    said = setting.secrets.clean(said)
+    reply = "; its end: ".join(answers) if sent else "; ".join(answers)
+    reply = setting.secrets.clean(reply)
     if as_json:
-        emit({"target": target, "sent": sent, "said": said})
+        emit({"target": target, "sent": sent, "said": reply})
     else:
         (stdout if sent else stderr).print(
-            Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{said}")),
+            Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{reply}")),
             soft_wrap=True,
         )
     if not sent:
@@ -115,27 +115,27 @@ def list_notices(
         shown = table(
             "WAITS FOR", "SINCE", "EVENT", "OF", "TRIES", "NEXT TRY", "LAST SAID", right=("TRIES",)
         )
-        for one in waiting:
+        for delivery in waiting:
             shown.add_row(
-                one.to,
-                clock(one.since),
-                one.notice.event,
-                Text(one_line(f"{one.notice.kind} {one.notice.name}")),
-                str(one.tries),
-                clock(one.next_at),
-                Text(one_line(one.said)),
+                delivery.to,
+                clock(delivery.since),
+                delivery.notice.event,
+                Text(one_line(f"{delivery.notice.kind} {delivery.notice.name}")),
+                str(delivery.tries),
+                clock(delivery.next_at),
+                Text(one_line(delivery.said)),
             )
         stdout.print(shown)
     if sent:
         shown = table("SENT TO", "WHEN", "EVENT", "OF", "TRIES", "SAID", right=("TRIES",))
-        for done in sent:
-            of = Text(one_line(f"{done.notice.kind} {done.notice.name}"))
+        for sent_notice in sent:
+            of = Text(one_line(f"{sent_notice.notice.kind} {sent_notice.notice.name}"))
             shown.add_row(
-                done.to,
-                clock(done.at),
-                done.notice.event,
+                sent_notice.to,
+                clock(sent_notice.at),
+                sent_notice.notice.event,
                 of,
-                str(done.tries),
-                Text(one_line(done.said)),
+                str(sent_notice.tries),
+                Text(one_line(sent_notice.said)),
             )
         stdout.print(shown)

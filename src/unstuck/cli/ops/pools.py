@@ -26,7 +26,7 @@ def list_pools(as_json: AsJson = False) -> None:
     with connected() as connection:
         pools = connection.client.pools.all()
     if as_json:
-        emit([PoolDocument.model_validate(one) for one in pools])
+        emit([PoolDocument.model_validate(view) for view in pools])
         return
     if not pools:
         stderr.print(
@@ -35,9 +35,9 @@ def list_pools(as_json: AsJson = False) -> None:
         )
         return
     shown = table("POOL", "SLOTS", "USED", "WAITING", "USED BY", right=("SLOTS", "USED", "WAITING"))
-    for one in pools:
-        by = ", ".join(one.holders[:3]) + (f" and {one.used - 3:,} more" if one.used > 3 else "")
-        shown.add_row(one.name, f"{one.slots:,}", f"{one.used:,}", f"{one.waiting:,}", by)
+    for view in pools:
+        by = ", ".join(view.holders[:3]) + (f" and {view.used - 3:,} more" if view.used > 3 else "")
+        shown.add_row(view.name, f"{view.slots:,}", f"{view.used:,}", f"{view.waiting:,}", by)
     stdout.print(shown)
 
 
@@ -58,8 +58,8 @@ def set_pool(
 def remove_pool(name: Name) -> None:
     """Forget the size of a pool. A group that names it gets one slot."""
     with connected() as connection:
-        found = connection.client.pools.remove(name)
-    if not found:
+        removed = connection.client.pools.remove(name)
+    if not removed:
         stderr.print(f"There is no pool {name}.")
         raise typer.Exit(ExitCode.NO_SUCH_JOB)
     stdout.print(f"pool {name} is removed")

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
-from unstuck.cli.render.terminal import Listing, emit, stderr, stdout, table
+from unstuck.cli.render.terminal import TextTable, emit, stderr, stdout, table
 from unstuck.doctor.finding import ago
 from unstuck.doctor.fleet_checks import of_versions
 from unstuck.documents.fleet_documents import FleetDocument
@@ -39,10 +39,10 @@ def fleet(as_json: AsJson = False) -> None:
         *([_coordinators(view)] if view.coordinators else []),
         *([_queues(view.queues)] if view.queues else []),
     ]
-    for number, found in enumerate(tables):
+    for number, listing in enumerate(tables):
         if number:
             stdout.print()
-        stdout.print(found)
+        stdout.print(listing)
     for text in advice(view, place):
         stderr.print(text, soft_wrap=True)
 
@@ -73,9 +73,9 @@ def advice(view: FleetView, place: str) -> list[str]:
     for host, why in unfit_runners(view).items():
         lines.append(f"The host {host} is unfit for Spark, and takes no such work: {why}.")
     lines += [
-        f"The fleet is mixed: {one.text}. {one.cure}"
-        for one in of_versions(view, RunsOn())
-        if one.cure
+        f"The fleet is mixed: {finding.text}. {finding.cure}"
+        for finding in of_versions(view, RunsOn())
+        if finding.cure
     ]
     if view.stalled:
         last = view.stalled[0]
@@ -90,29 +90,33 @@ def advice(view: FleetView, place: str) -> list[str]:
     return lines
 
 
-def _runners(view: FleetView) -> Listing:
-    columns = ("CODE",) if any(one.code for one in view.runners) else ()
+def _runners(view: FleetView) -> TextTable:
+    columns = ("CODE",) if any(runner.code for runner in view.runners) else ()
     shown = table(
         "RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *columns, right=("SINCE",)
     )
-    for one in view.runners:
+    for runner in view.runners:
         runs = (
-            f"{one.job} {one.group}#{one.attempt}"
-            if one.job
+            f"{runner.job} {runner.group}#{runner.attempt}"
+            if runner.job
             else "unfit for Spark"
-            if one.unfit
+            if runner.unfit
             else "idle"
         )
-        step = f" {one_line(one.step)}" if one.step else ""
+        step = f" {one_line(runner.step)}" if runner.step else ""
         shown.add_row(
-            f"{one.host}:{one.pid}",
-            ",".join(one.queues),
-            Text(runs + step, "" if one.job else "dim"),
-            "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
-            ago(one.worked_at, view.at),
-            _heard(one, view.at),
+            f"{runner.host}:{runner.pid}",
+            ",".join(runner.queues),
+            Text(runs + step, "" if runner.job else "dim"),
+            "" if runner.since is None else format_duration(max(0.0, view.at - runner.since)),
+            ago(runner.worked_at, view.at),
+            _heard(runner, view.at),
             *(
-                [" ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items()))]
+                [
+                    " ".join(
+                        f"{name}:{digest[:SHORT]}" for name, digest in sorted(runner.code.items())
+                    )
+                ]
                 if columns
                 else []
             ),
@@ -120,31 +124,31 @@ def _runners(view: FleetView) -> Listing:
     return shown
 
 
-def _coordinators(view: FleetView) -> Listing:
+def _coordinators(view: FleetView) -> TextTable:
     shown = table("COORDINATOR", "QUEUES", "LAST REPORT", "LAST SWEEP", "HEARD OF")
-    for one in view.coordinators:
+    for coordinator in view.coordinators:
         shown.add_row(
-            f"{one.host}:{one.pid}",
-            ",".join(one.queues),
-            ago(one.read_at, view.at),
-            ago(one.swept_at, view.at),
-            _heard(one, view.at),
+            f"{coordinator.host}:{coordinator.pid}",
+            ",".join(coordinator.queues),
+            ago(coordinator.read_at, view.at),
+            ago(coordinator.swept_at, view.at),
+            _heard(coordinator, view.at),
         )
     return shown
 
 
-def _queues(queues: tuple[QueueView, ...]) -> Listing:
+def _queues(queues: tuple[QueueView, ...]) -> TextTable:
     shown = table("QUEUE", "LENGTH", "LISTENERS", right=("LENGTH", "LISTENERS"))
-    for one in queues:
+    for queue in queues:
         shown.add_row(
-            one.name,
-            f"{one.length:,}",
-            Text(str(one.listeners), "" if one.listeners else "bold red"),
+            queue.name,
+            f"{queue.length:,}",
+            Text(str(queue.listeners), "" if queue.listeners else "bold red"),
         )
     return shown
 
 
-def _heard(one: ProcessStatus, now: float) -> Text:
-    if one.silent:
-        return Text(f"not heard of for {format_duration(now - one.seen)}", "bold red")
-    return Text(ago(one.seen, now))
+def _heard(process: ProcessStatus, now: float) -> Text:
+    if process.silent:
+        return Text(f"not heard of for {format_duration(now - process.seen)}", "bold red")
+    return Text(ago(process.seen, now))

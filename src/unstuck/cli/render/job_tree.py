@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from unstuck.cli.render.terminal import BAR, STYLES, Listing, bar, coloured, table
+from unstuck.cli.render.terminal import BAR, STYLES, TextTable, bar, coloured, table
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.graph.status_marks import mark
 from unstuck.tasks.duration import format_duration
@@ -26,7 +26,10 @@ def fitted(lines: Sequence[Line], height: int) -> list[Line]:
         return list(lines)
     for unimportant in ({"SUCCEEDED", "SKIPPED"}, {"SUCCEEDED", "SKIPPED", "WAITING"}):
         kept: list[Line] = []
-        for hidden, run in groupby(lines, lambda line: line.state in unimportant):  # noqa: B023 - called at once
+        for hidden, run in groupby(
+            lines,
+            lambda line: line.state in unimportant,  # noqa: B023 - called at once
+        ):
             some = list(run)
             kept += (
                 [Line(f"… {len(some)} more", "", " or ".join(sorted(unimportant)).lower())]
@@ -103,7 +106,7 @@ def _grid(lines: Sequence[Line]) -> Table:
     return grid
 
 
-def _listing(lines: Sequence[Line]) -> Listing:
+def _listing(lines: Sequence[Line]) -> TextTable:
     """The lines in full."""
     listing = table("", "", "", "", "", "")
     for cells in _cells(lines):

@@ -33,8 +33,8 @@ BAR = 16
 GAP = 2  # columns between two columns of a table
 
 STYLES = {
-    state: {"grey": "dim", "red": "bold red"}.get(one.colour, one.colour)
-    for state, one in MARKS.items()
+    state: {"grey": "dim", "red": "bold red"}.get(mark.colour, mark.colour)
+    for state, mark in MARKS.items()
 }
 
 
@@ -179,13 +179,13 @@ def program(folder: Path) -> str:
     ``make demo`` runs it from a ``.venv`` that nobody has activated.
     """
     mine = Path(sys.executable).parent / "unstuck"
-    found = shutil.which("unstuck")
-    if not mine.is_file() or (found is not None and Path(found).resolve() == mine.resolve()):
+    on_path = shutil.which("unstuck")
+    if not mine.is_file() or (on_path is not None and Path(on_path).resolve() == mine.resolve()):
         return "unstuck"
     return shlex.quote(str(mine.relative_to(folder) if mine.is_relative_to(folder) else mine))
 
 
-class Listing:
+class TextTable:
     """Rows of columns, in which no id and no word is split.
 
     Where they are too wide for a terminal, the widest column is wrapped at words if it keeps half
@@ -205,39 +205,52 @@ class Listing:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads = [Text(name, "bold") for name in self._columns]
         rows = [*([heads] if any(self._columns) else []), *self._rows]
-        widths = [
-            max(cell_len(line) for row in rows for line in row[n].plain.split("\n"))
-            for n in range(len(heads))
-        ]
-        beside = list(range(len(heads)))
-        while (wide := sum(widths[n] + GAP for n in beside) - GAP) > options.max_width and len(
-            beside
-        ) > 1:
-            widest = max(beside[1:], key=widths.__getitem__)  # the first names the row
-            left = options.max_width - (wide - widths[widest])
-            if left >= max(
-                options.max_width // 2, *(longest_word(row[widest].plain) for row in rows)
-            ):
-                widths[widest] = left
-                break
-            beside.remove(widest)
+        widths, wide = self._fitted_widths(rows, options.max_width)
         fitting = options.update(width=max(options.max_width, wide))
         for row in rows:
             columns = [
-                Column(width=widths[n], justify="right" if self._numbers[n] else "left")
-                for n in beside
+                Column(width=width, justify="right" if self._numbers[n] else "left")
+                for n, width in widths.items()
             ]
             grid = Table.grid(*columns, padding=(0, GAP, 0, 0))
-            grid.add_row(*(row[n] for n in beside))
+            grid.add_row(*(row[n] for n in widths))
             yield from console.render(grid, fitting)
-            for n, (name, cell) in enumerate(zip(self._columns, row, strict=True)):
-                if n not in beside and cell and row is not heads:
-                    line = Text.assemble((f"{name.lower()} " if name else "", "dim"), cell)
-                    yield hanging(console, Text("    ").append_text(line), 4)
+            if row is not heads:
+                yield from self._cells_below(console, row, widths)
+
+    def _fitted_widths(
+        self, rows: Sequence[Sequence[Text]], max_width: int
+    ) -> tuple[dict[int, int], int]:
+        """Choose the columns that stand beside each other.
+
+        Returns: their widths by number, in order, and the width of all before one was wrapped.
+        """
+        widths = [
+            max(cell_len(line) for row in rows for line in row[n].plain.split("\n"))
+            for n in range(len(self._columns))
+        ]
+        beside = list(range(len(widths)))
+        while (wide := sum(widths[n] + GAP for n in beside) - GAP) > max_width and len(beside) > 1:
+            widest = max(beside[1:], key=widths.__getitem__)  # the first names the row
+            left = max_width - (wide - widths[widest])
+            if left >= max(max_width // 2, *(longest_word(row[widest].plain) for row in rows)):
+                widths[widest] = left
+                break
+            beside.remove(widest)
+        return {n: widths[n] for n in beside}, wide
+
+    def _cells_below(
+        self, console: Console, row: Sequence[Text], beside: Collection[int]
+    ) -> Iterator[Text]:
+        """Yield the cells of ``row`` for which there is no room beside the others."""
+        for n, (name, cell) in enumerate(zip(self._columns, row, strict=True)):
+            if n not in beside and cell:
+                line = Text.assemble((f"{name.lower()} " if name else "", "dim"), cell)
+                yield hanging(console, Text("    ").append_text(line), 4)
 
 
-def table(*columns: str, right: Collection[str] = ()) -> Listing:
+def table(*columns: str, right: Collection[str] = ()) -> TextTable:
     """An empty table of plain columns, without a line of names if all are empty; those in ``right``
     hold numbers.
     """
-    return Listing(columns, right)
+    return TextTable(columns, right)

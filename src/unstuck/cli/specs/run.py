@@ -148,12 +148,12 @@ class _Signals:
 
     def __enter__(self) -> _Signals:
         self._terminal = [fd for fd in (1, 2) if os.isatty(fd)]
-        wanted = [
-            one
-            for one in (signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(one) is signal.SIG_DFL
+        unhandled = [
+            number
+            for number in (signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is signal.SIG_DFL
         ]
-        self._before = {one: signal.signal(one, self._end) for one in wanted}
+        self._before = {number: signal.signal(number, self._end) for number in unhandled}
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -56,7 +56,7 @@ def validate(
         raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
     try:
         written, values = written_spec(spec), params_of(param) if param else None
-        plan, found = validate_spec(written, values, settings_here(), imports=imports)
+        plan, document = validate_spec(written, values, settings_here(), imports=imports)
     except SpecError as error:
         if not as_json:
             raise
@@ -67,15 +67,16 @@ def validate(
         if graph == STANDARD_INPUT:
             return
     if as_json:
-        emit(found)
+        emit(document)
         return
-    warn(found.warnings)
+    warn(document.warnings)
     dynamic = sum(group.spec.fork_from is not None for group in plan.groups.values())
     open_ended = f", {dynamic} of them dynamic" if dynamic else ""
     members = sum(plan.member_count(group, {}) or 0 for group in plan.groups)
     size = f"at least {members}" if dynamic else str(members)
     source = "standard input" if spec == STANDARD_INPUT else spec
     stdout.print(
-        f"OK: {source}: job {found.name}, {count_of(len(plan.groups), 'group')} ({found.forks} "
-        f"forked{open_ended}), {count_of(found.steps or 0, 'step')}, {size} to run"
+        f"OK: {source}: job {document.name}, {count_of(len(plan.groups), 'group')} "
+        f"({document.forks} forked{open_ended}), {count_of(document.steps or 0, 'step')}, "
+        f"{size} to run"
     )

@@ -121,21 +121,21 @@ def datasets(
     if export_views is not None or to is not None or keep:
         _export_views(place, name, version, export_views, to, keep)
         return
-    found = place.state(version) if name is None else {name: place.dataset(name, version)}
+    states = place.state(version) if name is None else {name: place.dataset(name, version)}
     if as_json:
         emit(
             [
-                DatasetDocument.of_state(place, settings.warehouse, *one, files)
-                for one in sorted(found.items())
+                DatasetDocument.of_state(place, settings.warehouse, dataset, state, files)
+                for dataset, state in sorted(states.items())
             ]
         )
         return
     if files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
-        for _, state in sorted(found.items()):
+        for _, state in sorted(states.items()):
             for file in state.files:
                 stdout.print(place.storage.uri(file.path), soft_wrap=True)
         return
-    if not found:
+    if not states:
         stderr.print(
             f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another "
             "warehouse)."
@@ -143,13 +143,13 @@ def datasets(
         return
     headings = ("DATASET", "OWNER", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB")
     listing = table(*headings, right=("VERSION", "ROWS", "FILES"))
-    for dataset, state in sorted(found.items()):
+    for dataset, state in sorted(states.items()):
         size, job = filesize.decimal(bytes_of(state)), f"{state.job} ({state.job_name})"
         rows, count = f"{state.rows:,}", str(len(state.files))
         owner = "" if state.owner is None else state.owner.job_name
         listing.add_row(dataset, owner, str(state.changed), rows, count, size, clock(state.at), job)
     stdout.print(listing)
-    for dataset, state in sorted(found.items()):
+    for dataset, state in sorted(states.items()):
         if state.table is not None:
             stdout.print(
                 f"{dataset} is the Delta table {state.table}: its rows are counted there.",
@@ -157,7 +157,7 @@ def datasets(
             )
         if state.many_small:
             stdout.print(small_files_hint(dataset, state.many_small), soft_wrap=True)
-    for state in found.values():
+    for state in states.values():
         if name is not None:
             if state.owner is not None and state.owner.shared_with:
                 stdout.print(
@@ -256,7 +256,10 @@ def _show_history(
     newest = place.dataset(
         name
     ).changed  # a name that is misspelled is refused, not answered with an empty list
-    changes = [(one.entry, one.change) for one in versions_of(place, name, newest, limit).versions]
+    changes = [
+        (dataset_version.entry, dataset_version.change)
+        for dataset_version in versions_of(place, name, newest, limit).versions
+    ]
     if as_json:
         emit([DatasetVersionDocument.of_entry(name, entry) for entry, _ in changes])
         return
@@ -300,21 +303,23 @@ def _show_sources(
     entries = (
         place.history(name, limit, changed) if version is None else [place.existing_entry(version)]
     )
-    found = [one for entry in entries for one in sources_of(place, name, entry)]
+    source_files = [
+        source_file for entry in entries for source_file in sources_of(place, name, entry)
+    ]
     if as_json:
-        emit([SourceDocument.model_validate(one) for one in found])
+        emit([SourceDocument.model_validate(source_file) for source_file in source_files])
         return
     listing = table(
         "VERSION", "SOURCE", "ROWS", "SIZE", "PUT ASIDE", right=("VERSION", "ROWS", "SIZE")
     )
-    for one in found:
-        size = "" if one.bytes is None else filesize.decimal(one.bytes)
+    for source_file in source_files:
+        size = "" if source_file.bytes is None else filesize.decimal(source_file.bytes)
         listing.add_row(
-            str(one.version),
-            one.source,
-            "" if one.rows is None else f"{one.rows:,}",
+            str(source_file.version),
+            source_file.source,
+            "" if source_file.rows is None else f"{source_file.rows:,}",
             size,
-            one.put_aside,
+            source_file.put_aside,
         )
     stdout.print(listing)
 

@@ -14,7 +14,7 @@ import pytest
 from unstuck import Refused
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
-from unstuck.in_process.run_job import Ended, InProcess
+from unstuck.in_process.run_job import InProcess, JobResult
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.stream_look import Look, Looks
 from unstuck.tasks.warehouse.log import Warehouse
@@ -42,10 +42,10 @@ def stream_of(landing: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def load(landing: Path, tmp_path: Path) -> Iterator[Callable[..., Ended]]:
+def load(landing: Path, tmp_path: Path) -> Iterator[Callable[..., JobResult]]:
     with InProcess(tmp_path / "warehouse") as here:
 
-        def run(**more: Any) -> Ended:
+        def run(**more: Any) -> JobResult:
             step = {"python": "tests.support.steps.small_steps:passes_on", "output": "loads"}
             group = {
                 "name": "load",
@@ -62,7 +62,7 @@ def load(landing: Path, tmp_path: Path) -> Iterator[Callable[..., Ended]]:
 
 
 @pytest.fixture
-def warehouse(load: Callable[..., Ended], tmp_path: Path) -> Warehouse:
+def warehouse(load: Callable[..., JobResult], tmp_path: Path) -> Warehouse:
     load_nothing = Warehouse(str(tmp_path / "warehouse"))
     load_nothing.ensure_id()
     return load_nothing
@@ -73,7 +73,7 @@ def ids(warehouse: Warehouse) -> list[int]:
 
 
 def test_a_bad_file_of_the_very_first_load_can_be_skipped(
-    landing: Path, load: Callable[..., Ended], warehouse: Warehouse
+    landing: Path, load: Callable[..., JobResult], warehouse: Warehouse
 ) -> None:
     assert "BAD_FILE" in load().why()
     bad = str(landing / "bad.csv")
@@ -99,7 +99,7 @@ def test_a_bad_file_of_the_very_first_load_can_be_skipped(
 
 
 def test_a_skipped_file_that_was_mended_before_the_first_load_is_read(
-    landing: Path, load: Callable[..., Ended], warehouse: Warehouse
+    landing: Path, load: Callable[..., JobResult], warehouse: Warehouse
 ) -> None:
     skip_file(warehouse, "loads", str(landing / "bad.csv"), by="anna")
     (landing / "bad.csv").write_text("id,name\n22,ben\n")
@@ -108,7 +108,7 @@ def test_a_skipped_file_that_was_mended_before_the_first_load_is_read(
 
 
 def test_each_member_of_a_fork_passes_over_its_own_skipped_files(
-    landing: Path, load: Callable[..., Ended], warehouse: Warehouse
+    landing: Path, load: Callable[..., JobResult], warehouse: Warehouse
 ) -> None:
     bad = str(landing / "bad.csv")
     skip_file(warehouse, "loads", bad, by="anna")

@@ -146,10 +146,10 @@ def test_a_store_that_nobody_answers_for_is_no_missing_file(
 
 def test_the_doctor_probes_a_bucket(bucket: str) -> None:
     uri = f"{bucket}/w"
-    assert not warehouse_facts(uri, "word").there
+    assert not warehouse_facts(uri, "word").exists
     known = Warehouse(uri).ensure_id()
     seen = warehouse_facts(uri, "word")
-    assert (seen.there, seen.id, seen.creates_once, seen.trouble) == (True, known, True, "")
+    assert (seen.exists, seen.id, seen.creates_once, seen.trouble) == (True, known, True, "")
     assert Files(uri).names("") == ["_warehouse_id"]
     assert "the bucket of" in warehouse_facts(f"{bucket}-not/w", "word").trouble
 
