@@ -134,7 +134,7 @@ def page() -> str:
     rows = [
         (
             f"| `{one.__name__}` | {_code(one)} | "
-            f"{_text(inspect.getdoc(one) or '').partition(chr(10))[0]} |"
+            f"{_text(' '.join((inspect.getdoc(one) or '').partition(chr(10) * 2)[0].split()))} |"
         )
         for one in errors()
     ]

@@ -105,7 +105,7 @@ _TITLES = {"FILE_TROUBLE": "A file cannot be read or written."}
 
 
 def _title(kind: type[Exception]) -> str:
-    return (kind.__doc__ or kind.__name__).strip().splitlines()[0]
+    return " ".join((kind.__doc__ or kind.__name__).partition("\n\n")[0].split())
 
 
 def status_of(error: Exception) -> int:
