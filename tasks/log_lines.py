@@ -39,8 +39,8 @@ def about(**work: str | int) -> Iterator[None]:
 
 def also_about(**work: str | int) -> None:
     """Say more of the lines within the innermost `about` block."""
-    if (known := _of_thread.get()) is not None:
-        known.update(work)
+    if (current := _of_thread.get()) is not None:
+        current.update(work)
 
 
 def process_is_about(**work: str | int) -> None:

@@ -61,17 +61,17 @@ def syntax_error(jvm: Any, sql: str, conf: Mapping[str, str]) -> dict[str, Any] 
     """
     from py4j.protocol import Py4JJavaError
 
-    known = jvm.org.apache.spark.sql.internal.SQLConf.get()
+    sql_conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
     set_here = {key: value for key, value in conf.items() if key.startswith("spark.sql.")}
     try:
         for key, value in set_here.items():
-            known.setConfString(key, value)
+            sql_conf.setConfString(key, value)
         getattr(jvm, _PARSER)().parsePlan(sql)
     except Py4JJavaError as error:
         return _found(error.java_exception)
     finally:
         for key in set_here:
-            known.unsetConf(key)
+            sql_conf.unsetConf(key)
     return None
 
 
@@ -97,12 +97,12 @@ def main() -> None:
     """
     out = os.dup(1)
     os.dup2(2, 1)  # whatever a JVM may print
-    asked = json.load(sys.stdin)
+    statements = json.load(sys.stdin)
     try:
         with spark_parser() as jvm:
             find = partial(syntax_error, jvm)
             by = f"Spark {jvm.org.apache.spark.package.SPARK_VERSION()}"
-            answer = {"by": by, "found": [find(sql, conf) for sql, conf in asked]}
+            answer = {"by": by, "found": [find(sql, conf) for sql, conf in statements]}
     except NoSpark:
         answer = {"by": "", "found": []}
     with os.fdopen(out, "w") as file:

@@ -24,7 +24,8 @@ def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage
     active = store.activeStages()
     stages = [active.apply(n) for n in range(min(active.size(), SHOWN))]
     return [
-        _told(context, store, one, clean) for one in sorted(stages, key=lambda one: one.stageId())
+        _told(context, store, stage, clean)
+        for stage in sorted(stages, key=lambda stage: stage.stageId())
     ]
 
 

@@ -151,7 +151,9 @@ class WatchdogClient:
         finally:
             with self._lock:
                 self._tell(
-                    clocks={name: one for name, one in self._holding.clocks.items() if name != code}
+                    clocks={
+                        name: limit for name, limit in self._holding.clocks.items() if name != code
+                    }
                 )
 
     def restart_clock(self, code: str) -> None:
@@ -179,7 +181,7 @@ class WatchdogClient:
         with self._lock:
             if self._holding.token == str(token):
                 self._tell(
-                    stages=json.dumps([asdict(one) for one in stages]), stages_at=time.time()
+                    stages=json.dumps([asdict(stage) for stage in stages]), stages_at=time.time()
                 )
 
     def remark(self, text: str) -> None:
@@ -211,12 +213,16 @@ class WatchdogClient:
             self._shared.write(self._holding)
 
     def _start(self) -> None:
-        told = {
+        descriptors = {
             "shared": self._shared.descriptor,
             "stack": None if self._stack is None else self._stack.descriptor,
         }
-        inherited = [one for one in (*told.values(), self._flag) if one is not None]
-        self._process = start_watchdog({**self._hello, **told}, inherited)
+        inherited = [
+            descriptor
+            for descriptor in (*descriptors.values(), self._flag)
+            if descriptor is not None
+        ]
+        self._process = start_watchdog({**self._hello, **descriptors}, inherited)
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         watchdog = psutil.Process(self._process.pid)
         threading.Thread(

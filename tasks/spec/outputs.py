@@ -78,15 +78,15 @@ def named_param(value: object) -> str | None:
     """The parameter that a value of ``partitions:`` stands for, as in ``:day``; None for a plain
     value.
     """
-    found = _PARAM.fullmatch(value) if isinstance(value, str) else None
-    return found and found[1]
+    match = _PARAM.fullmatch(value) if isinstance(value, str) else None
+    return match and match[1]
 
 
 def runs_or_time(text: str) -> tuple[int, float]:
     """How many runs, and how many seconds, ``over:`` counts at most. Raises: ValueError."""
-    found = _RUNS.fullmatch(text)
+    match = _RUNS.fullmatch(text)
     try:
-        runs, seconds = (int(found[1]), math.inf) if found else (MAX_RUNS, parse_duration(text))
+        runs, seconds = (int(match[1]), math.inf) if match else (MAX_RUNS, parse_duration(text))
     except ValueError:
         runs = 0
     # A number alone could mean either.
@@ -216,7 +216,7 @@ class Checks(Strict):
         if self.partitions is None:
             return self
         partitions = {
-            column: tuple(one for value in values for one in _valued(column, value, params))
+            column: tuple(element for value in values for element in _valued(column, value, params))
             for column, values in self.partitions.items()
         }
         return self.model_copy(update={"partitions": partitions})
@@ -230,10 +230,14 @@ def _valued(
     """
     if (name := named_param(value)) is None:
         return (value,)
-    if (given := params.get(name)) is None:
+    if (param := params.get(name)) is None:
         raise ValueError(f"partitions: {column} is :{name}, and this parameter has no value")
-    values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if odd := [one for one in values if one is not None and not isinstance(one, str | int | bool)]:
+    values = tuple(param) if isinstance(param, list | tuple) else (param,)
+    if odd := [
+        element
+        for element in values
+        if element is not None and not isinstance(element, str | int | bool)
+    ]:
         raise ValueError(
             f"partitions: {column} is :{name}, and {odd[0]!r} cannot be the value of a partition"
         )
@@ -339,7 +343,7 @@ class OutputSpec(Strict):
     def _from_pairs(cls, value: Any) -> Any:
         """A stored spec has pairs: a mapping would lose its order there."""
         if not isinstance(value, list) or not all(
-            isinstance(one, list) and len(one) == 2 for one in value
+            isinstance(pair, list) and len(pair) == 2 for pair in value
         ):
             return value
         names = {str(name): text for name, text in value}

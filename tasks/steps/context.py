@@ -91,7 +91,7 @@ class StepContext:
         report: Callable[[float, float | None], None],
     ) -> None:
         self.params = Params(params, looked_at(work.token.job))
-        work.params = Params(params, work.given)
+        work.params = Params(params, work.passed_params)
         self.token = str(work.token)
         self.log = log
         self._scratch = scratch

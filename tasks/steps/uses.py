@@ -56,11 +56,13 @@ def uses_of(function: Any) -> Uses:
     ctx = positional[1].arg
     every = [node for statement in code.body for node in ast.walk(statement)]
     named = {id(node): name for node in every if (name := _named(node, ctx)) is not None}
-    known = [node for node in every if isinstance(node, ast.Attribute) and _is(node.value, ctx)]
-    given_away = len(known) != sum(_is(node, ctx) for node in every)
-    asked = [node for node in known if node.attr in ("input", "output")]
+    attributes = [
+        node for node in every if isinstance(node, ast.Attribute) and _is(node.value, ctx)
+    ]
+    given_away = len(attributes) != sum(_is(node, ctx) for node in every)
+    accesses = [node for node in attributes if node.attr in ("input", "output")]
     writes = [name for kind, name in named.values() if kind == "output"]
-    is_open = given_away or len(asked) != len(named)
+    is_open = given_away or len(accesses) != len(named)
     reads = [named[id(node)] for node in _surely(code.body) if id(node) in named]
     return Uses(
         tuple(dict.fromkeys(name for kind, name in reads if kind == "input")),

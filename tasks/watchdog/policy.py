@@ -238,7 +238,7 @@ def timeout_failure(clock: Clock, stood: str = "") -> Failure:
     """The failure of a group whose time ran out. ``stood``: where its step was seen last; empty if
     nobody looked.
     """
-    seen = f"; its step was last seen at {stood}" if stood else ""
+    last_seen = f"; its step was last seen at {stood}" if stood else ""
     if clock.code == "WAREHOUSE_TIMEOUT":
         text = (
             f"{clock.step}: no answer for {clock.seconds:g}s (UNSTUCK_WAREHOUSE_TIMEOUT). A mount "
@@ -261,12 +261,12 @@ def timeout_failure(clock: Clock, stood: str = "") -> Failure:
         text = f"{clock.step}: its text could not be made within {clock.seconds:g}s"
     elif clock.step:
         text = (
-            f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{seen}; raise its "
+            f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{last_seen}; raise its "
             "timeout: or mend the step"
         )
     else:
         text = (
-            f"the group ran longer than its timeout of {clock.seconds:g}s{seen}; raise "
+            f"the group ran longer than its timeout of {clock.seconds:g}s{last_seen}; raise "
             "timeout: "
             "or mend its steps"
         )

@@ -157,7 +157,7 @@ class KafkaInput(Strict):
     def _has_columns(self) -> KafkaInput:
         if (self.format in ("json", "avro")) != (self.columns is not None):
             raise ValueError("format: json or avro wants a schema:, and no other format has one")
-        names = [one["name"].lower() for one in self.fields]
+        names = [column["name"].lower() for column in self.fields]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"the column {twice} is there twice; it is named by metadata:, too")
         return self
@@ -184,7 +184,9 @@ class KafkaInput(Strict):
     def brokers(self) -> str:
         """The brokers to begin with, as librdkafka takes them."""
         brokers = self.stream.removeprefix(KAFKA).partition("/")[0].split(",")
-        return ",".join(one if re.search(r":\d+$", one) else f"{one}:{_PORT}" for one in brokers)
+        return ",".join(
+            broker if re.search(r":\d+$", broker) else f"{broker}:{_PORT}" for broker in brokers
+        )
 
     @property
     def topic(self) -> str:
