@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 MOST = 20  # partitions that are named of one dataset
 
 
-class Part(Protocol):
+class PartitionRows(Protocol):
     """Rows of one partition, as a file has them."""
 
     @property
@@ -65,7 +65,7 @@ class Replaced:
 
 
 def replaced(
-    stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Part]
+    stood: Iterable[PartitionRows], removed: Iterable[PartitionRows], added: Iterable[PartitionRows]
 ) -> Replaced | None:
     """The partitions of which rows were ``removed``, of those that ``stood``; None if no partition
     has lost any.

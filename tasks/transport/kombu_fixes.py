@@ -157,7 +157,7 @@ def _fit_to_fork(base: Any) -> Any:
     process that forks.
     """
 
-    class Channel(base.Channel):  # type: ignore[misc]
+    class ForkSafeChannel(base.Channel):  # type: ignore[misc]
         def _connparams(self, asynchronous: bool = False) -> Any:
             if getattr(self.connection, "client", None) is None:
                 raise redis.ConnectionError("the connection of this channel is closed")
@@ -206,7 +206,7 @@ def _fit_to_fork(base: Any) -> Any:
                     channel.qos.get(tag)
                     channel.qos.ack(tag)
 
-    Transport.Channel = Channel
+    Transport.Channel = ForkSafeChannel
     return Transport
 
 
@@ -215,7 +215,7 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
     closed.
     """
 
-    class Connection(connection):  # type: ignore[misc]
+    class UnregisteringConnection(connection):  # type: ignore[misc]
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
             # The poller comes from the channel: this class lives longer than the channel, and a
             # reference here would keep each old poller in memory.
@@ -226,7 +226,7 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
                 poller.unregister(self._sock)
             super().disconnect(*args, **kwargs)
 
-    return Connection
+    return UnregisteringConnection
 
 
 def _read_within(seconds: float | None, pubsub: Any) -> Any:

@@ -116,7 +116,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class WatchdogAction:
     """The next action: pass on ``instruction``; given a ``kill_reason``, kill its tree and report
     ``outcome``.
     """
@@ -134,7 +134,7 @@ def decide(
     grace: float,
     death: str = "died",
     who: str = "the runner",
-) -> Action:
+) -> WatchdogAction:
     """Decide the next action on a runner that holds an attempt.
 
     Args:
@@ -150,7 +150,7 @@ def decide(
     elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
     elif state.instruction is None or observation.now - state.instructed_at < grace:
-        return Action(state, instruction)
+        return WatchdogAction(state, instruction)
     elif state.timed_out is not None and state.timed_out.leaving:
         why = f"{who} was killed: {timeout_failure(state.timed_out, state.stood).text}"
     else:
@@ -158,7 +158,7 @@ def decide(
             f"{who} was killed: it had not left {grace:g}s after it was told to "
             f"({state.instruction})"
         )
-    return Action(state, None, why, _outcome_for(state, observation, why))
+    return WatchdogAction(state, None, why, _outcome_for(state, observation, why))
 
 
 def _with_instructions(
