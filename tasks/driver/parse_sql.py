@@ -33,7 +33,9 @@ def spark_parser() -> Iterator[Any]:
     """A JVM with Spark's classes, which ends with this process. Raises: NoSpark."""
     try:
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC2701 - there is no public name
+
+        # There is no public name.
+        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC2701
     except ImportError as error:
         raise NoSpark(str(error)) from error
     jars = os.path.join(_find_spark_home(), "jars")

@@ -173,7 +173,8 @@ def _conditions(error: BaseException) -> list[str]:
         return []
     try:
         condition = spark_condition(error)
-    except Exception:  # noqa: BLE001 - it may ask the JVM, and an error without a condition is as good as any
+    except Exception:  # noqa: BLE001
+        # This may call the JVM, and an error without a condition is good enough.
         return []
     return [condition, condition.partition(".")[0]] if isinstance(condition, str) else []
 
@@ -239,7 +240,8 @@ def _ask(ask: Callable[[], object], otherwise: str = "") -> str:
     """The answer as text; ``otherwise``, or who raised, if the step's own code has none."""
     try:
         return str.__str__(str(ask()))
-    except BaseException as raised:  # noqa: BLE001 - raised by the step's own code; the attempt must have its outcome
+    except BaseException as raised:  # noqa: BLE001
+        # The step's own code raised this, and the attempt must have an outcome.
         return otherwise or f"(it has no text: asking for it raised {class_name(raised)})"
 
 

@@ -29,7 +29,11 @@ _SHORTEST = 6  # characters
 _SHORTEST_LINE = 4  # characters, of a secret of several lines
 _COMMON = re.compile(
     "true|false|null|none|name|type|text|user|test|prod"
-    "|date|long|byte|char|short|array|bigint|binary|boolean|decimal|double|integer|interval|string|timestamp|variant|disabled|enabled|default|unknown|nothing|debugging|verbose|warning|localhost|development|preview|product(ion|ive)?|release|sandbox|stable|staging|testing|primary|replica|private|public|admin(istrator)?|changeme|client|database|master|minioadmin|passwd|password|postgres|secret|server|service|system|unstuck|warehouse|worker",
+    "|date|long|byte|char|short|array|bigint|binary|boolean|decimal|double|integer|interval"
+    "|string|timestamp|variant|disabled|enabled|default|unknown|nothing|debugging|verbose|warning"
+    "|localhost|development|preview|product(ion|ive)?|release|sandbox|stable|staging|testing"
+    "|primary|replica|private|public|admin(istrator)?|changeme|client|database|master|minioadmin"
+    "|passwd|password|postgres|secret|server|service|system|unstuck|warehouse|worker",
     re.IGNORECASE,
 )
 _IN_NAMES = 8  # characters; a shorter secret is looked for as a whole name alone

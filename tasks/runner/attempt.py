@@ -132,7 +132,8 @@ class Attempt:
                 self._retry = self._work_order.group.retry or self._retry
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(stack)
-            except BaseException as error:  # noqa: BLE001 - a step may raise anything, which ends the attempt alone
+            except BaseException as error:  # noqa: BLE001
+                # A step may raise anything, which ends only the attempt.
                 outcome = self._or_give_up(self._ended_by, error)
                 if terminate_handler_fired():
                     stop = error
@@ -477,7 +478,8 @@ class Attempt:
                 shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT)
             )
             return replace(failure, code=away.code, text=text, recoverable=True, names=())
-        except Exception as error:  # noqa: BLE001 - the failure of the step counts, not that of the file system
+        except Exception as error:  # noqa: BLE001
+            # The failure of the step counts, not that of the file system.
             message = "%s: the warehouse could not be asked whether it is there: %s"
             self._log_line(logging.WARNING, message, self._token, error)
         return failure

@@ -136,7 +136,8 @@ class _Compared:
             sys.modules.update(lost)
             self._values = self._all_values()  # modules of ours change values that are no code
             return [*changed, *(f"sys.modules.{name}" for name in lost)]
-        except Exception as error:  # noqa: BLE001 - an object of a step may raise when it is compared
+        except Exception as error:  # noqa: BLE001
+            # An object of a step may raise when it is compared.
             return [*changed, f"what cannot be compared ({type(error).__name__})"]
 
 
@@ -394,7 +395,8 @@ class ProcessSnapshot:
                 self.changed.append(f"{what}{_names(before, now) if what == _ENVIRONMENT else ''}")
                 put_back(before)
                 self.spoiled |= grown or what not in _COMMON or read() != before
-            except Exception:  # noqa: BLE001 - whatever the reason is, a new process has the setting as it was
+            except Exception:  # noqa: BLE001
+                # Whatever the reason, a new process has the original setting.
                 self.spoiled = True
 
     def _keep_additions(self) -> None:

@@ -237,7 +237,8 @@ class WatchdogClient:
             if self._replace(process, status):
                 message = "the watchdog %d died (%d); another one took over"
                 run_with_deadline(log.warning, message, process.pid, status)
-        except Exception as error:  # noqa: BLE001 - nobody else reads the instructions of this watchdog
+        except Exception as error:  # noqa: BLE001
+            # Nobody else reads the instructions of this watchdog.
             self._give_up(
                 f"the instructions of the watchdog {process.pid} cannot be read any more: "
                 f"{_described(error)}"
@@ -272,7 +273,8 @@ class WatchdogClient:
                     continue
                 try:
                     state = process_state(watchdog)
-                except Exception as error:  # noqa: BLE001 - a step may have every descriptor, or have replaced a builtin
+                except Exception as error:  # noqa: BLE001
+                    # A step may hold every descriptor, or have replaced a builtin.
                     message = "the state of the watchdog %d cannot be read: %s"
                     with suppress(Exception):  # the log may need what is missing
                         run_with_deadline(log.warning, message, process.pid, error, seconds=0)

@@ -189,7 +189,8 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
     """A copy of ``record`` as text, without arguments. Raises nothing, whatever a step logs."""
     try:
         text = record.getMessage()
-    except Exception as error:  # noqa: BLE001 - a mistake in a log line fails no step, as in plain logging
+    except Exception as error:  # noqa: BLE001
+        # A mistake in a log line fails no step, as in plain logging.
         message = (
             record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
         )
@@ -310,7 +311,8 @@ def logging_restored() -> Iterator[None]:
 def _equal(now: object, then: object) -> bool:
     try:
         return now == then
-    except Exception:  # noqa: BLE001 - what a step has put there is compared, and may be of any kind
+    except Exception:  # noqa: BLE001
+        # This compares what a step stored there, which may be an object of any class.
         return False
 
 

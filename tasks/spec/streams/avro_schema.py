@@ -73,7 +73,8 @@ class _Types:
         if isinstance(name, dict | list):
             return self.kind(name, depth + 1)
         if not isinstance(name, str):
-            raise ValueError(f"{_short(schema)} is no type of Avro")  # noqa: TRY004 - of a value in a spec
+            # No TypeError: this is about a value in a spec.
+            raise ValueError(f"{_short(schema)} is no type of Avro")  # noqa: TRY004
         spark_type = self._of(name, schema, depth)
         if "name" in schema and name in ("record", "enum", "fixed"):
             space = schema.get("namespace")
