@@ -76,7 +76,9 @@ class JsonFormatter(logging.Formatter):
             **work_here(),
         }
         if record.exc_info or record.exc_text:
-            line["exception"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
+            line["exception"] = record.exc_text or self.formatException(
+                record.exc_info  # type: ignore[arg-type]
+            )
         if record.stack_info:
             line["stack"] = record.stack_info
         for name, value in vars(record).items():

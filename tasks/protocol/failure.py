@@ -99,12 +99,14 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
     ours = issubclass(kind, UnstuckError)
     code, text = "STEP_FAILED", describe(error)
     if ours:
-        code, text = _ask(lambda: error.code, code), _ask(lambda: error)  # type: ignore[attr-defined]
+        code = _ask(lambda: error.code, code)  # type: ignore[attr-defined]
+        text = _ask(lambda: error)
         code = OutOfMemory.code if _is_lack_of_memory(error) else code
     elif issubclass(kind, MemoryError):
         code = OutOfMemory.code
     elif issubclass(kind, SystemExit):
-        text = f"the step called sys.exit({_ask(lambda: repr(error.code))})"  # type: ignore[attr-defined]
+        exit_code = _ask(lambda: repr(error.code))  # type: ignore[attr-defined]
+        text = f"the step called sys.exit({exit_code})"
     frames, trace = traceback.extract_tb(_FRAMES(error)), ""
     if not _says_it_all(kind) or _users_frames(frames):
         last = _ask(lambda: "".join(traceback.format_exception_only(error)), describe(error))
@@ -317,7 +319,8 @@ def _told_cause(cause: BaseException, error: BaseException) -> traceback.Traceba
 
 def _keep(trace: traceback.TracebackException, frames: list[traceback.FrameSummary]) -> None:
     # Without a stack, there is no heading either.
-    trace.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
+    stack = traceback.StackSummary.from_list(frames) if frames else None
+    trace.stack = stack  # type: ignore[assignment]
 
 
 def _within(cause: BaseException, error: BaseException) -> bool:

@@ -32,7 +32,9 @@ class CancelChannel:
             return
         try:
             if self._pubsub is None:
-                self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+                self._pubsub = self._client.pubsub(  # type: ignore[no-untyped-call]
+                    ignore_subscribe_messages=True
+                )
             else:
                 self._pubsub.unsubscribe()
             self._pubsub.subscribe(self._keys.cancel(job))
