@@ -373,9 +373,21 @@ class OutputSpec(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        """Check that the fields fit together. Raises: ValueError: the first that does not."""
+        self._check_columns_are_distinct()
+        self._check_partitions()
+        self._check_quality()
+        self._check_merge_keys()
+        self._check_delta_path()
+        self._check_schema_change()
+        return self
+
+    def _check_columns_are_distinct(self) -> None:
         for field, columns in (("partition_by", self.partition_by), ("keys", self.keys)):
             if len(set(columns)) != len(columns):
                 raise ValueError(f"{field} names a column twice")
+
+    def _check_partitions(self) -> None:
         if self.mode == "partition_overwrite" and not self.partition_by:
             raise ValueError(
                 "mode: partition_overwrite wants partition_by: with the columns that part the rows"
@@ -401,35 +413,41 @@ class OutputSpec(Strict):
                 "others may rewrite, a retry cannot tell which rows it has appended; say fail or "
                 "reject"
             )
+
+    def _check_quality(self) -> None:
         if self.quality is not None and self.quality.over is not None and self.mode != "append":
             raise ValueError(
                 "quality: over: wants mode: append, since it counts the runs that have appended "
                 "rows"
             )
+
+    def _check_merge_keys(self) -> None:
         if self.mode == "merge" and self.format != "delta":
             raise ValueError("mode: merge wants format: delta")
         if (self.mode == "merge") != bool(self.keys):
             wants = "mode: merge wants keys: with the columns that tell one row from another"
             raise ValueError(wants if self.mode == "merge" else "keys: are for mode: merge alone")
+
+    def _check_delta_path(self) -> None:
         if (self.format == "delta") != (self.path is not None):
             wants = "format: delta wants path: with the place of the table"
             raise ValueError(
                 wants if self.format == "delta" else "path: is for format: delta alone"
             )
-        if self.path is not None and (
-            not self.path.startswith(_PLACES) or ".." in self.path.split("/")
-        ):
+        if self.path is None:
+            return
+        if not self.path.startswith(_PLACES) or ".." in self.path.split("/"):
             raise ValueError(
                 f"path: {self.path!r} must be an absolute path without .., file:///… or s3://…"
             )
-        if self.path is not None:
-            without_user(self.path)
-            bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
-            if not key or (self.path.startswith("s3://") and not bucket):
-                raise ValueError(
-                    f"path: {self.path!r} names no table; expected a folder below / or below a "
-                    "bucket"
-                )
+        without_user(self.path)
+        bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
+        if not key or (self.path.startswith("s3://") and not bucket):
+            raise ValueError(
+                f"path: {self.path!r} names no table; expected a folder below / or below a bucket"
+            )
+
+    def _check_schema_change(self) -> None:
         if self.format == "delta" and self.on_schema_change is not None:
             raise ValueError(
                 "on_schema_change is for datasets of the warehouse; a Delta table keeps its columns"
@@ -439,7 +457,6 @@ class OutputSpec(Strict):
                 "on_schema_change: evolve with mode: replace: no published row stays, so any "
                 "columns will do; leave it out, or say fail"
             )
-        return self
 
     @property
     def table(self) -> str | None:

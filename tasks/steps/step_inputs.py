@@ -101,10 +101,7 @@ def read_inputs(
         recorded = [marker.results for marker in markers]
         results[need] = recorded if need in forks or len(recorded) > 1 else next(iter(recorded), {})
         sources = joined_versions([sources, *(marker.sources for marker in markers)])
-        outputs: dict[str, list[StagedOutput]] = {}
-        for marker in markers:
-            for name, staged in marker.outputs.items():
-                outputs.setdefault(name, []).append(staged)
+        outputs = _parts_by_output(markers)
         for name, parts in outputs.items():
             if name in maker:
                 raise OutputInvalid(
@@ -121,6 +118,15 @@ def read_inputs(
             by_group[need] = by_output[own[0]]
     # An output's own name wins over a group that happens to be called the same.
     return Inputs({**by_group, **by_output}, results, sources)
+
+
+def _parts_by_output(markers: Iterable[Marker]) -> dict[str, list[StagedOutput]]:
+    """Group the outputs of the members of a fork, or of one group, by their names."""
+    outputs: dict[str, list[StagedOutput]] = {}
+    for marker in markers:
+        for name, staged in marker.outputs.items():
+            outputs.setdefault(name, []).append(staged)
+    return outputs
 
 
 def _markers_of(files: Files, need: str, folders: Iterable[str]) -> list[Marker]:

@@ -183,6 +183,34 @@ class Work:
                 the spec asks for.
             SchemaMismatch: its columns cannot stand beside those that are published.
         """
+        self._check_output_name(name)
+        checks = self._checks_of(name)
+        folder = f"{self.token.staging}/{name}"
+        staged_outputs = self._stage(name, folder, frame, checks)
+        self.refused.pop(name, None)
+        if secret := self._in_columns(json.loads(staged_outputs[folder].schema)):
+            for output_folder in staged_outputs:
+                self.files.remove_tree(output_folder)
+            raise OutputInvalid(
+                f"the output {name} has the value of {secret} in the name or the metadata of a "
+                "column, and both are stored and shown. Rename the column"
+            )
+        reach(Point.AFTER_OUTPUT, self.token.job)
+        if self._stream is not None and self.published is not None:
+            with self._streaming:
+                staged_outputs = self._stream.noted(
+                    folder, staged_outputs, self.partition_by.get(name, ()), self.published
+                )
+        staged = staged_outputs[folder]
+        if checks.quality is not None and self.published is not None:
+            self._check_budget(name, checks.quality, staged, staged_outputs[folder + REJECTED])
+        for output_folder, output in staged_outputs.items():
+            self.outputs[output_folder.rpartition("/")[2]] = output
+            self.show(output_folder.rpartition("/")[2])
+        return staged
+
+    def _check_output_name(self, name: object) -> None:
+        """Raises: OutputInvalid: no output of this name may be written."""
         if (
             not isinstance(name, str)
             or "-" in name
@@ -205,17 +233,22 @@ class Work:
             raise OutputInvalid(
                 f"an output has the value of {secret} in its name, and names are stored and shown"
             )
-        checks = self._checks_of(name)
-        folder = f"{self.token.staging}/{name}"
+
+    def _stage(self, name: str, folder: str, frame: Any, checks: Checks) -> dict[str, StagedOutput]:
+        """Stage ``frame`` in ``folder``, and check it.
+
+        Returns: the output by its folder; if it has rules, also its rejected rows.
+
+        Raises: as `write`; the error is kept in ``refused`` if the frame is to blame.
+        """
         try:
             by, arriving = self.partition_by.get(name, ()), self._arriving(name, frame)
             published = self.beside.types_of(name) if self.beside else None
             staged_outputs = stage_checked(
                 self.files, folder, frame, checks, by, self.session, arriving, published
             )
-            staged = staged_outputs[folder]
             if self.beside is not None:
-                self.beside.check(name, staged)
+                self.beside.check(name, staged_outputs[folder])
         except (
             RuleInvalid,
             TooManyRejectedRows,
@@ -230,27 +263,7 @@ class Work:
                 raise
             self.refused[name] = OutputInvalid(f"the output {name}: {why}")
             raise self.refused[name] from error
-        self.refused.pop(name, None)
-        if secret := self._in_columns(json.loads(staged.schema)):
-            for output_folder in staged_outputs:
-                self.files.remove_tree(output_folder)
-            raise OutputInvalid(
-                f"the output {name} has the value of {secret} in the name or the metadata of a "
-                "column, and both are stored and shown. Rename the column"
-            )
-        reach(Point.AFTER_OUTPUT, self.token.job)
-        if self._stream is not None and self.published is not None:
-            with self._streaming:
-                staged_outputs = self._stream.noted(
-                    folder, staged_outputs, self.partition_by.get(name, ()), self.published
-                )
-            staged = staged_outputs[folder]
-        if checks.quality is not None and self.published is not None:
-            self._check_budget(name, checks.quality, staged, staged_outputs[folder + REJECTED])
-        for output_folder, output in staged_outputs.items():
-            self.outputs[output_folder.rpartition("/")[2]] = output
-            self.show(output_folder.rpartition("/")[2])
-        return staged
+        return staged_outputs
 
     def _check_budget(
         self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput

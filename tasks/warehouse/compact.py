@@ -21,7 +21,7 @@ from unstuck.tasks.errors import Unrecoverable, WarehouseMismatch
 from unstuck.tasks.protocol.staging import Staged, Staging
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, Entry, State
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
 from unstuck.tasks.warehouse.marker import DataFile
 
 COMPACT = "compact"
@@ -133,12 +133,9 @@ def compact(
         raise Unrecoverable(
             f"{name} is the Delta table {before.table}; compact it by the means of Delta (OPTIMIZE)"
         )
-    free: list[DataFile] = []
-    kept = 0
-    for file in before.files:
-        if file.bytes * 2 < target:
-            kept += needed(file.path)
-            free += [] if needed(file.path) else [file]
+    small = [file for file in before.files if file.bytes * 2 < target]
+    free = [file for file in small if not needed(file.path)]
+    kept = len(small) - len(free)
     if dry_run:
         after = len(before.files) - len(free) + _fewest(free, target)
         return Compacted(0, len(before.files), after, sum(file.bytes for file in free), kept)
@@ -149,18 +146,7 @@ def compact(
         progress(sum(len(each.sources) for each in rewritten), len(free))
 
     def entry(n: int, state: State) -> Entry:
-        now = state[name]
-        current = {file.path for file in now.files}
-        stand = [
-            replacement
-            for replacement in rewritten
-            if all(file.path in current for file in replacement.sources)
-        ]
-        if not stand:
-            raise _Overtaken
-        added = [replacement.file for replacement in stand]
-        removed = [file.path for replacement in stand for file in replacement.sources]
-        change = Change(COMPACT, added, removed, sum(file.rows for file in added), now.schema)
+        change = _change(rewritten, state[name])
         return Entry(
             n, n - 1, publish_id, "package", publish_id, COMPACT, at, datasets={name: change}
         )
@@ -195,6 +181,25 @@ def _fewest(small: list[DataFile], target: int) -> int:
         key = _key_of(file)
         sizes[key] = sizes.get(key, 0) + file.bytes
     return sum(-(-size // target) for size in sizes.values())
+
+
+def _change(rewritten: list[_Rewritten], now: DatasetState) -> Change:
+    """Return the change that replaces the files that ``now`` still has.
+
+    Raises:
+        _Overtaken: there are none.
+    """
+    current = {file.path for file in now.files}
+    applicable = [
+        replacement
+        for replacement in rewritten
+        if all(file.path in current for file in replacement.sources)
+    ]
+    if not applicable:
+        raise _Overtaken
+    added = [replacement.file for replacement in applicable]
+    removed = [file.path for replacement in applicable for file in replacement.sources]
+    return Change(COMPACT, added, removed, sum(file.rows for file in added), now.schema)
 
 
 def rewrite(

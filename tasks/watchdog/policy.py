@@ -168,18 +168,10 @@ def _with_instructions(
 
     The grace counts from the first.
     """
-    instructions = (
-        [_INSTRUCTION_OF[observation.answer]] if observation.answer in _INSTRUCTION_OF else []
-    )
-    if state.leaving:
-        # The outcome is on the record; leaving the session has its own time, not the grace.
-        instructions = [
-            instruction for instruction in instructions if instruction is not Instruction.STALE
-        ]
-        if (
-            state.instruction is Instruction.STALE
-        ):  # a renewal was quicker than the look at the clocks
-            state = replace(state, instruction=None)
+    instructions = _instructions_of_renewal(state, observation)
+    if state.leaving and state.instruction is Instruction.STALE:
+        # A renewal was quicker than the look at the clocks.
+        state = replace(state, instruction=None)
     if observation.drain_at is not None and observation.drain_at <= observation.now:
         instructions.append(Instruction.DRAIN)
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
@@ -193,6 +185,17 @@ def _with_instructions(
         return state, None
     since = observation.now if state.instruction is None else state.instructed_at
     return replace(state, instruction=instruction, instructed_at=since), instruction
+
+
+def _instructions_of_renewal(state: WatchState, observation: Observation) -> list[Instruction]:
+    """Return the instruction that the answer to a renewal means, if any."""
+    if observation.answer is None or observation.answer not in _INSTRUCTION_OF:
+        return []
+    instruction = _INSTRUCTION_OF[observation.answer]
+    if state.leaving and instruction is Instruction.STALE:
+        # The outcome is on the record; leaving the session has its own time, not the grace.
+        return []
+    return [instruction]
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:

@@ -87,16 +87,7 @@ class _Types:
     def _of(self, name: str, schema: dict[str, Any], depth: int) -> Any:
         logical = schema.get("logicalType")
         if logical == "decimal" and name in ("bytes", "fixed"):
-            digits, scale = schema.get("precision"), schema.get("scale", 0)
-            if not (
-                isinstance(digits, int)
-                and isinstance(scale, int)
-                and 0 <= scale <= digits <= MAX_DIGITS
-            ):
-                raise ValueError(
-                    f"a decimal of Avro wants a precision up to {MAX_DIGITS}, not {_short(schema)}"
-                )
-            return f"decimal({digits},{scale})"
+            return _decimal(schema)
         if logical is not None and logical != "decimal":
             if logical not in _LOGICAL:
                 raise ValueError(
@@ -105,16 +96,7 @@ class _Types:
                 )
             return _LOGICAL[logical]
         if name == "record":
-            fields = schema.get("fields")
-            if not isinstance(fields, list) or not all(
-                isinstance(record_field, dict) and "name" in record_field for record_field in fields
-            ):
-                raise ValueError(f"a record of Avro wants fields, not {_short(schema)}")
-            columns = [
-                field(str(record_field["name"]), self.kind(record_field.get("type"), depth + 1))
-                for record_field in fields
-            ]
-            return {"type": "struct", "fields": columns}
+            return self._record(schema, depth)
         if name == "array":
             return {
                 "type": name,
@@ -134,6 +116,29 @@ class _Types:
         if name not in _PLAIN:
             raise ValueError(f"{name[:100]!r} is no type of Avro that becomes a column")
         return _PLAIN[name]
+
+    def _record(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        fields = schema.get("fields")
+        if not isinstance(fields, list) or not all(
+            isinstance(record_field, dict) and "name" in record_field for record_field in fields
+        ):
+            raise ValueError(f"a record of Avro wants fields, not {_short(schema)}")
+        columns = [
+            field(str(record_field["name"]), self.kind(record_field.get("type"), depth + 1))
+            for record_field in fields
+        ]
+        return {"type": "struct", "fields": columns}
+
+
+def _decimal(schema: dict[str, Any]) -> str:
+    digits, scale = schema.get("precision"), schema.get("scale", 0)
+    if not (
+        isinstance(digits, int) and isinstance(scale, int) and 0 <= scale <= digits <= MAX_DIGITS
+    ):
+        raise ValueError(
+            f"a decimal of Avro wants a precision up to {MAX_DIGITS}, not {_short(schema)}"
+        )
+    return f"decimal({digits},{scale})"
 
 
 def _short(schema: Any) -> str:
