@@ -48,10 +48,10 @@ def _in_text(text: str) -> float:
     """Raises: ValueError."""
     word = text.strip().lower()
     if len(word) <= 100:  # longer is none, and slow to read as a number
-        if found := _WHOLE.fullmatch(word):
+        if match := _WHOLE.fullmatch(word):
             return sum(
                 float(number or 0) * unit
-                for number, unit in zip(found.groups(), _UNITS.values(), strict=True)
+                for number, unit in zip(match.groups(), _UNITS.values(), strict=True)
             )
         if _PLAIN.fullmatch(word):
             return float(word)

@@ -14,10 +14,10 @@ class Point(StrEnum):
     """A moment, and what is true at it."""
 
     def __new__(cls, value: str, sentence: str) -> Point:
-        made = str.__new__(cls, value)
-        made._value_ = value
-        made.sentence = sentence
-        return made
+        point = str.__new__(cls, value)
+        point._value_ = value
+        point.sentence = sentence
+        return point
 
     sentence: str
 

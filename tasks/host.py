@@ -52,15 +52,15 @@ def lacking(settings: Settings, queues: Collection[str], without_java: str = "")
 
     ``without_java``: how to start one that needs no Java.
     """
-    found = []
+    problems = []
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
-        found.append(
+        problems.append(
             f"{' and '.join(missing)} cannot be imported by {sys.executable}. "
             f"{how_to_install('worker')}"
         )
     if _needs_java(settings, queues) and (java := lacking_java()):
-        found += [java, without_java]
-    return "\n".join(filter(None, found))
+        problems += [java, without_java]
+    return "\n".join(filter(None, problems))
 
 
 def how_to_install(extra: str) -> str:
@@ -83,8 +83,8 @@ def lacking_java() -> str:
         return ""
     home = _java_home()
     where = f" in JAVA_HOME, {home}" if home else ""
-    seen = f"Java {version}{where} is too old" if version else f"Java is not installed{where}"
-    return f"{seen}: Spark needs Java {JAVA} or newer, on the PATH or in JAVA_HOME"
+    problem = f"Java {version}{where} is too old" if version else f"Java is not installed{where}"
+    return f"{problem}: Spark needs Java {JAVA} or newer, on the PATH or in JAVA_HOME"
 
 
 def java_is_gone(settings: Settings, queues: Collection[str]) -> bool:
@@ -108,10 +108,10 @@ def unfit_for_spark(settings: Settings) -> str:
         settings.spark_conf.get("spark.local.dir", ""),
     )
     folders = ",".join(local_dirs).split(",")
-    found = _no_name() or next(
+    fault = _no_name() or next(
         filter(None, map(_no_room, [tempfile.gettempdir(), *filter(None, folders)])), ""
     )
-    return found or (_other_python() if settings.spark_master.startswith("local") else "")
+    return fault or (_other_python() if settings.spark_master.startswith("local") else "")
 
 
 def _no_name() -> str:
@@ -179,14 +179,14 @@ def _said_by(python: str, _changed: int) -> str | None:
         "print('pyarrow')"
     )
     try:
-        asked = subprocess.run(
+        completed = subprocess.run(
             [python, "-c", program], capture_output=True, text=True, timeout=60, check=False
         )
     except OSError:
         return ""
     except subprocess.TimeoutExpired:  # a busy host
         return None
-    return asked.stdout
+    return completed.stdout
 
 
 def _needs_java(settings: Settings, queues: Collection[str]) -> bool:
@@ -208,7 +208,7 @@ def java_version() -> int:
         if match := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE):
             return int(match[1])
     try:
-        asked = subprocess.run(
+        completed = subprocess.run(
             [program, "-version"],
             capture_output=True,
             text=True,
@@ -217,7 +217,7 @@ def java_version() -> int:
         )
     except OSError:
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
+    match = re.search(r'version "(?:1\.)?(\d+)', completed.stderr)
     return int(match[1]) if match else 0
 
 
@@ -238,7 +238,7 @@ def _java_home() -> str:
     if not folder or not script.is_file():
         return home
     try:
-        asked = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-c", '. "$0" >/dev/null 2>&1; printf %s "$JAVA_HOME"', str(script)],
             capture_output=True,
             text=True,
@@ -247,4 +247,4 @@ def _java_home() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return home
-    return asked.stdout or home
+    return completed.stdout or home

@@ -48,7 +48,7 @@ class RunsOn:
         """The minor versions that a job keeps to, by name."""
         return bound_of({"python": self.python, "spark": self.spark})
 
-    def may_run(self, wanted: Mapping[str, str]) -> bool:
+    def may_run(self, versions: Mapping[str, str]) -> bool:
         """Whether a runner may take what needs these minor versions.
 
         An empty version of Spark is any Spark.
@@ -57,7 +57,7 @@ class RunsOn:
             self.bound.get(name, NO_SPARK) != NO_SPARK
             if not version
             else self.bound.get(name) == version
-            for name, version in wanted.items()
+            for name, version in versions.items()
         )
 
     def used(self, *, spark: bool) -> dict[str, str]:
@@ -70,7 +70,7 @@ class RunsOn:
         Spark or Python.
         """
         return any(
-            minor(made_on[name]) != one for name, one in self.bound.items() if name in made_on
+            minor(made_on[name]) != bound for name, bound in self.bound.items() if name in made_on
         )
 
 

@@ -39,8 +39,8 @@ def about(**work: str | int) -> Iterator[None]:
 
 def also_about(**work: str | int) -> None:
     """Say more of the lines within the innermost `about` block."""
-    if (known := _of_thread.get()) is not None:
-        known.update(work)
+    if (current := _of_thread.get()) is not None:
+        current.update(work)
 
 
 def process_is_about(**work: str | int) -> None:
@@ -76,7 +76,9 @@ class JsonFormatter(logging.Formatter):
             **work_here(),
         }
         if record.exc_info or record.exc_text:
-            line["exception"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
+            line["exception"] = record.exc_text or self.formatException(
+                record.exc_info  # type: ignore[arg-type]
+            )
         if record.stack_info:
             line["stack"] = record.stack_info
         for name, value in vars(record).items():

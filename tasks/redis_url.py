@@ -52,55 +52,57 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
             "Expected: redis://HOST:PORT/0, rediss://… for TLS, or unix:///path"
         )
     parts = urlsplit(url)
-    asked = dict(parse_qsl(parts.query, keep_blank_values=True))
-    wanted = _one_spelling({name: value for name, value in (tls or {}).items() if value})
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    required = _one_spelling({name: value for name, value in (tls or {}).items() if value})
     if parts.scheme == "unix":
-        _refuse_others(asked, _SOCKET_OPTIONS)
+        _refuse_others(options, _SOCKET_OPTIONS)
     else:
-        _refuse_others(asked, TLS_OPTIONS)
-        asked = _one_spelling(asked)
+        _refuse_others(options, TLS_OPTIONS)
+        options = _one_spelling(options)
     if parts.scheme != "rediss":
         if named := [
-            *map(TLS_OPTIONS.__getitem__, wanted),
-            *(name for name in asked if name in TLS_OPTIONS),
+            *map(TLS_OPTIONS.__getitem__, required),
+            *(name for name in options if name in TLS_OPTIONS),
         ]:
             raise ValueError(
                 f"{named[0]} is for TLS, and {without_password(url)} is without: write rediss://"
             )
         return url
-    for name, value in wanted.items():
-        if asked.get(name, value) != value:
+    for name, value in required.items():
+        if options.get(name, value) != value:
             raise ValueError(
-                f"the address says {name}={asked[name]}, and {TLS_OPTIONS[name]} means {value}: "
+                f"the address says {name}={options[name]}, and {TLS_OPTIONS[name]} means {value}: "
                 "leave one of them out"
             )
-    _try_files(made := {**asked, **wanted})
-    return parts._replace(query=urlencode(made, safe="/")).geturl()
+    _try_files(merged := {**options, **required})
+    return parts._replace(query=urlencode(merged, safe="/")).geturl()
 
 
-def _one_spelling(asked: Mapping[str, str]) -> dict[str, str]:
+def _one_spelling(options: Mapping[str, str]) -> dict[str, str]:
     """Options of TLS, with absolute paths. Raises: ValueError: one has a value that nobody
     knows.
     """
-    found = {}
-    for name, value in asked.items():
+    normalized = {}
+    for name, value in options.items():
         if name in ("ssl_cert_reqs", "ssl_check_hostname"):
-            known = _CERT_REQS if name == "ssl_cert_reqs" else _YES_NO
+            spellings = _CERT_REQS if name == "ssl_cert_reqs" else _YES_NO
             word = value.lower().removeprefix("cert_")
-            if word not in known:
-                raise ValueError(f"the option {name} is one of {', '.join(known)}")
-            found[name] = known[word]
+            if word not in spellings:
+                raise ValueError(f"the option {name} is one of {', '.join(spellings)}")
+            normalized[name] = spellings[word]
         else:
-            found[name] = str(Path(value).expanduser().resolve())
-    return found
+            normalized[name] = str(Path(value).expanduser().resolve())
+    return normalized
 
 
-def _refuse_others(asked: Mapping[str, str], known: Mapping[str, str] | tuple[str, ...]) -> None:
-    if unknown := [name for name in asked if name not in known]:
+def _refuse_others(
+    options: Mapping[str, str], allowed: Mapping[str, str] | tuple[str, ...]
+) -> None:
+    if unknown := [name for name in options if name not in allowed]:
         raise ValueError(
             f"the address has the option {unknown[0]}, which Celery's broker and redis-py do not "
-            f"read alike; it may have {', '.join(known)}. The number of a database comes after the "
-            "host: redis://HOST:PORT/3"
+            f"read alike; it may have {', '.join(allowed)}. The number of a database comes after "
+            "the host: redis://HOST:PORT/3"
         )
 
 
@@ -130,10 +132,14 @@ def tls_options(url: str) -> dict[str, Any]:
     """
     if urlsplit(url).scheme != "rediss":
         return {}
-    asked: dict[str, Any] = dict(parse_qsl(urlsplit(url).query))
-    verify = asked.get("ssl_cert_reqs") != "none"
-    names = verify and asked.get("ssl_check_hostname") != "false"
-    return {**asked, "ssl_cert_reqs": "required" if verify else "none", "ssl_check_hostname": names}
+    options: dict[str, Any] = dict(parse_qsl(urlsplit(url).query))
+    verify = options.get("ssl_cert_reqs") != "none"
+    names = verify and options.get("ssl_check_hostname") != "false"
+    return {
+        **options,
+        "ssl_cert_reqs": "required" if verify else "none",
+        "ssl_check_hostname": names,
+    }
 
 
 def without_options(url: str) -> str:

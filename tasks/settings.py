@@ -177,8 +177,8 @@ class Settings(BaseSettings):
         }
         if "redis_verify" in self.model_fields_set:  # else the address may say
             tls["ssl_cert_reqs"] = "none" if self.redis_verify == "none" else "required"
-        if (made := redis_address(self.redis_url, tls)) != self.redis_url:
-            self.redis_url = made
+        if (address := redis_address(self.redis_url, tls)) != self.redis_url:
+            self.redis_url = address
         return self
 
     @model_validator(mode="after")

@@ -43,7 +43,9 @@ class PrintableFormatter(logging.Formatter):
         except (TypeError, ValueError):
             return self._inner.format(record)  # the error of its own message, which logging reports
         if record.exc_info or record.exc_text:
-            trace = record.exc_text or self._inner.formatException(record.exc_info)  # type: ignore[arg-type]
+            trace = record.exc_text or self._inner.formatException(
+                record.exc_info  # type: ignore[arg-type]
+            )
             clean.exc_text, clean.exc_info = _line(trace), None
         return self._inner.format(clean)
 

@@ -103,7 +103,14 @@ def other_zone(conf: Mapping[str, str], zone: str, whose: str = "this fleet") ->
         else:
             zones = _JAVA_ZONE.findall(value) if key.endswith("JavaOptions") else []
         # What the environment of a worker says is known there.
-        if other := next((one for one in zones if one != zone and not one.startswith("${")), ""):
+        if other := next(
+            (
+                candidate
+                for candidate in zones
+                if candidate != zone and not candidate.startswith("${")
+            ),
+            "",
+        ):
             return (
                 f"{key} is {other}, and the time zone of {whose} is {zone}. With two zones, Spark "
                 "and Python would read a time without a zone differently: leave this out, and set "

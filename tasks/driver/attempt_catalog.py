@@ -86,8 +86,8 @@ class Catalog:
 
     def leave(self) -> None:
         """Remove the files of the tables, which no later attempt would know."""
-        for one in self._own.iterdir():
-            shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+        for path in self._own.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         catalog = self._wrapper.unwrapped()
         if self._shared is not None and (
             catalog.listDatabases().size() > 1 or catalog.listTables("default").size()

@@ -100,7 +100,7 @@ class ContextSnapshot:
 
     def _remove_broadcasts(self) -> None:
         """Python writes each broadcast value into a file, which stays as long as the context."""
-        with suppress(FileNotFoundError), os.scandir(self._context._temp_dir) as found:
-            for one in found:
-                if one.is_file(follow_symlinks=False):
-                    os.unlink(one.path)
+        with suppress(FileNotFoundError), os.scandir(self._context._temp_dir) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)

@@ -443,8 +443,8 @@ class Driver:
         context = session.sparkContext
         stored = context._jsc.getPersistentRDDs()
         if len(stored):  # py4j takes 15 ms to find that there is nothing to iterate over (measured)
-            for one in stored.values():
-                one.unpersist()
+            for rdd in stored.values():
+                rdd.unpersist()
         # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
         session._jsparkSession.sharedState().globalTempViewManager().clear()
         if left := ", ".join(self._context.put_back()):

@@ -52,19 +52,19 @@ class HostTrial:
 
         A session that runs was tried. ``clock`` limits a whole trial, which starts a session.
         """
-        at, standing, _ = self._read()
-        if not self._spark or (self._driver.running and not standing):
+        at, last_fault, _ = self._read()
+        if not self._spark or (self._driver.running and not last_fault):
             return ""
-        if standing and time.monotonic() < at + _AGAIN:
-            return standing
-        found = unfit_for_spark(self._settings)
-        if standing and not found:
+        if last_fault and time.monotonic() < at + _AGAIN:
+            return last_fault
+        fault = unfit_for_spark(self._settings)
+        if last_fault and not fault:
             with clock():
-                found = self._whole()
-            if not found:
+                fault = self._whole()
+            if not fault:
                 log.info("this host can run Spark again")
-        self._write(found)
-        return found
+        self._write(fault)
+        return fault
 
     def first_session(self) -> None:
         """Run a function over Arrow in the first session of the runners of this worker, before any
@@ -77,9 +77,9 @@ class HostTrial:
         if _shared is None or not self._spark or self._read()[2]:
             return
         self._write(self._read()[1], tried=True)
-        if found := self._arrow():
-            self._write(found)
-            raise HostUnfit(f"the host of {whoami()} is unfit for Spark: {found}")
+        if fault := self._arrow():
+            self._write(fault)
+            raise HostUnfit(f"the host of {whoami()} is unfit for Spark: {fault}")
 
     def judge(
         self, error: BaseException, failure: Failure, kind: OutcomeKind, ordered: Callable[[], bool]
@@ -97,10 +97,10 @@ class HostTrial:
             return (OutcomeKind.RELEASED if _shared is not None else kind), failure
         if kind is not OutcomeKind.FAILED or self._driver.broken[0] or not self._driver.running:
             return kind, failure
-        if (found := self._after_failure(failure)) and not ordered():
-            self._write(found)
+        if (fault := self._after_failure(failure)) and not ordered():
+            self._write(fault)
             text = (
-                f"the host of {whoami()} is unfit for Spark: {found}. The step had failed with "
+                f"the host of {whoami()} is unfit for Spark: {fault}. The step had failed with "
                 f"{failure.text}"
             )
             return OutcomeKind.LOST, replace(
@@ -109,8 +109,8 @@ class HostTrial:
         return kind, failure
 
     def _after_failure(self, failure: Failure) -> str:
-        if found := unfit_for_spark(self._settings):
-            return found
+        if fault := unfit_for_spark(self._settings):
+            return fault
         if self._tried_arrow or not failure.recoverable:
             return ""
         self._tried_arrow = True

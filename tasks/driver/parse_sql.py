@@ -33,7 +33,9 @@ def spark_parser() -> Iterator[Any]:
     """A JVM with Spark's classes, which ends with this process. Raises: NoSpark."""
     try:
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC2701 - there is no public name
+
+        # There is no public name.
+        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC2701
     except ImportError as error:
         raise NoSpark(str(error)) from error
     jars = os.path.join(_find_spark_home(), "jars")
@@ -61,17 +63,17 @@ def syntax_error(jvm: Any, sql: str, conf: Mapping[str, str]) -> dict[str, Any] 
     """
     from py4j.protocol import Py4JJavaError
 
-    known = jvm.org.apache.spark.sql.internal.SQLConf.get()
+    sql_conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
     set_here = {key: value for key, value in conf.items() if key.startswith("spark.sql.")}
     try:
         for key, value in set_here.items():
-            known.setConfString(key, value)
+            sql_conf.setConfString(key, value)
         getattr(jvm, _PARSER)().parsePlan(sql)
     except Py4JJavaError as error:
         return _found(error.java_exception)
     finally:
         for key in set_here:
-            known.unsetConf(key)
+            sql_conf.unsetConf(key)
     return None
 
 
@@ -97,12 +99,12 @@ def main() -> None:
     """
     out = os.dup(1)
     os.dup2(2, 1)  # whatever a JVM may print
-    asked = json.load(sys.stdin)
+    statements = json.load(sys.stdin)
     try:
         with spark_parser() as jvm:
             find = partial(syntax_error, jvm)
             by = f"Spark {jvm.org.apache.spark.package.SPARK_VERSION()}"
-            answer = {"by": by, "found": [find(sql, conf) for sql, conf in asked]}
+            answer = {"by": by, "found": [find(sql, conf) for sql, conf in statements]}
     except NoSpark:
         answer = {"by": "", "found": []}
     with os.fdopen(out, "w") as file:

@@ -26,7 +26,8 @@ def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage
     stages = [active.apply(n) for n in range(active.size())]
     stages = [stage for stage in stages if stage.stageId() in of_running_jobs][:SHOWN]
     return [
-        _told(context, store, one, clean) for one in sorted(stages, key=lambda one: one.stageId())
+        _told(context, store, stage, clean)
+        for stage in sorted(stages, key=lambda stage: stage.stageId())
     ]
 
 

@@ -95,8 +95,8 @@ class StackDump:
         caught, *against = (
             int(sets[name], 16) >> (_signal() - 1) & 1 for name in ("SigCgt", "SigBlk", "ShdPnd")
         )
-        there, ours = os.stat(f"/proc/{pid}/fd/{self.descriptor}"), os.fstat(self.descriptor)
-        return bool(caught) and not any(against) and os.path.samestat(there, ours)
+        theirs, ours = os.stat(f"/proc/{pid}/fd/{self.descriptor}"), os.fstat(self.descriptor)
+        return bool(caught) and not any(against) and os.path.samestat(theirs, ours)
 
 
 def frames_in(text: bytes) -> list[RawFrame]:
@@ -114,4 +114,4 @@ def _signal() -> int:
 
 def _plain(text: str) -> str:
     """``text`` as it was: faulthandler writes all characters beyond ASCII as escapes."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1] or match[2] or match[3], 16)), text)

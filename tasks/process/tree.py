@@ -61,13 +61,15 @@ class Tree:
 
     def remember(self) -> None:
         """Note every descendant that can be seen now; forget those that are gone."""
-        known = {
+        processes = {
             process for process in self._known if process_state(process) is not ProcessState.GONE
         }
-        for process in (self.root, *known):
+        for process in (self.root, *processes):
             with contextlib.suppress(psutil.NoSuchProcess):
-                known.update(process.children(recursive=True))
-        self._known = {p for p in known - {self.root, psutil.Process()} if not self._spare(p.pid)}
+                processes.update(process.children(recursive=True))
+        self._known = {
+            p for p in processes - {self.root, psutil.Process()} if not self._spare(p.pid)
+        }
 
     def living(self) -> list[psutil.Process]:
         """All processes of the tree that still live, the root first. Call ``remember`` before."""

@@ -99,12 +99,14 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
     ours = issubclass(kind, UnstuckError)
     code, text = "STEP_FAILED", describe(error)
     if ours:
-        code, text = _ask(lambda: error.code, code), _ask(lambda: error)  # type: ignore[attr-defined]
+        code = _ask(lambda: error.code, code)  # type: ignore[attr-defined]
+        text = _ask(lambda: error)
         code = OutOfMemory.code if _is_lack_of_memory(error) else code
     elif issubclass(kind, MemoryError):
         code = OutOfMemory.code
     elif issubclass(kind, SystemExit):
-        text = f"the step called sys.exit({_ask(lambda: repr(error.code))})"  # type: ignore[attr-defined]
+        exit_code = _ask(lambda: repr(error.code))  # type: ignore[attr-defined]
+        text = f"the step called sys.exit({exit_code})"
     frames, trace = traceback.extract_tb(_FRAMES(error)), ""
     if not _says_it_all(kind) or _users_frames(frames):
         last = _ask(lambda: "".join(traceback.format_exception_only(error)), describe(error))
@@ -153,7 +155,9 @@ def _classes(error: BaseException) -> list[str]:
     """
     kind, every = type(error), _is_recoverable(error)
     return [
-        _qualified(one) for one in _BASES(kind)[:-1] if every or one is kind or _fails_at_once(one)
+        _qualified(base)
+        for base in _BASES(kind)[:-1]
+        if every or base is kind or _fails_at_once(base)
     ]
 
 
@@ -171,7 +175,8 @@ def _conditions(error: BaseException) -> list[str]:
         return []
     try:
         condition = spark_condition(error)
-    except Exception:  # noqa: BLE001 - it may ask the JVM, and an error without a condition is as good as any
+    except Exception:  # noqa: BLE001
+        # This may call the JVM, and an error without a condition is good enough.
         return []
     return [condition, condition.partition(".")[0]] if isinstance(condition, str) else []
 
@@ -191,31 +196,32 @@ def _says_it_all(kind: type) -> bool:
 
 
 def _is_sparks(kind: type) -> bool:
-    return any(_qualified(one).startswith("pyspark.") for one in _BASES(kind))
+    return any(_qualified(base).startswith("pyspark.") for base in _BASES(kind))
 
 
-def _names(found: list[str]) -> tuple[str, ...]:
-    return tuple(name for name in dict.fromkeys(found) if len(name) <= MAX_NAME)[:MAX_NAMES]
+def _names(names: list[str]) -> tuple[str, ...]:
+    return tuple(name for name in dict.fromkeys(names) if len(name) <= MAX_NAME)[:MAX_NAMES]
 
 
-def outside_of_the_steps(found: Failure, runner: str, changed: str) -> Failure:
+def outside_of_the_steps(failure: Failure, runner: str, changed: str) -> Failure:
     """A failure that no step raised, and that Unstuck does not know. ``changed``: what the steps
     did to the process.
     """
     did = f" The steps had changed {changed}." if changed else ""
-    return _of_the_runner(found, f"{runner} failed outside of the steps: {found.text}.{did}")
+    return _of_the_runner(failure, f"{runner} failed outside of the steps: {failure.text}.{did}")
 
 
-def with_replaced_code(found: Failure, runner: str, changed: str) -> Failure:
+def with_replaced_code(failure: Failure, runner: str, changed: str) -> Failure:
     """A failure of a step that ran where a step of an earlier attempt may have replaced code."""
     return _of_the_runner(
-        found, f"on {runner} a step, maybe of another attempt, had changed {changed}: {found.text}."
+        failure,
+        f"on {runner} a step, maybe of another attempt, had changed {changed}: {failure.text}.",
     )
 
 
-def _of_the_runner(found: Failure, text: str) -> Failure:
+def _of_the_runner(failure: Failure, text: str) -> Failure:
     text = f"{text} This runner is replaced, and the group is tried again; no retry: is used up"
-    return replace(found, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT), recoverable=True)
+    return replace(failure, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT), recoverable=True)
 
 
 def describe(error: BaseException) -> str:
@@ -236,7 +242,8 @@ def _ask(ask: Callable[[], object], otherwise: str = "") -> str:
     """The answer as text; ``otherwise``, or who raised, if the step's own code has none."""
     try:
         return str.__str__(str(ask()))
-    except BaseException as raised:  # noqa: BLE001 - raised by the step's own code; the attempt must have its outcome
+    except BaseException as raised:  # noqa: BLE001
+        # The step's own code raised this, and the attempt must have an outcome.
         return otherwise or f"(it has no text: asking for it raised {class_name(raised)})"
 
 
@@ -273,46 +280,47 @@ def _whole(error: BaseException) -> str:
 
 def _told(error: BaseException) -> str:
     """The error as Python tells it, without what only people who know our code could use."""
-    kind, told = type(error), _traceback(error)
+    kind, trace = type(error), _traceback(error)
     frames = traceback.extract_tb(_FRAMES(error))
     if issubclass(kind, UnstuckError) and not (
         frames and _is_users(frames[-1].filename)
     ):  # we have raised it
-        told.__context__ = None
-        told.__cause__ = None if (cause := _CAUSE(error)) is None else _told_cause(cause, error)
-        if not told.stack and told.__cause__ is None:
+        trace.__context__ = None
+        trace.__cause__ = None if (cause := _CAUSE(error)) is None else _told_cause(cause, error)
+        if not trace.stack and trace.__cause__ is None:
             return f"{error.code}: {error}"  # type: ignore[attr-defined]
-    return "".join(told.format()).rstrip()
+    return "".join(trace.format()).rstrip()
 
 
 def _traceback(error: BaseException) -> traceback.TracebackException:
     """The traceback from the first frame of the user's code on; where the sentence says it all,
     their frames alone.
     """
-    told = traceback.TracebackException(type(error), error, _FRAMES(error))
-    theirs = _users_frames(told.stack)
+    trace = traceback.TracebackException(type(error), error, _FRAMES(error))
+    theirs = _users_frames(trace.stack)
     if _says_it_all(type(error)):
-        _keep(told, theirs)
+        _keep(trace, theirs)
     elif theirs:
-        _keep(told, told.stack[told.stack.index(theirs[0]) :])
-    return told
+        _keep(trace, trace.stack[trace.stack.index(theirs[0]) :])
+    return trace
 
 
 def _told_cause(cause: BaseException, error: BaseException) -> traceback.TracebackException | None:
     """The cause of an error of ours: with frames if code of the user was imported; None if
     ``error`` says it all.
     """
-    told = _traceback(cause)
-    if any(frame.name == "<module>" for frame in _users_frames(told.stack)):
-        return told
-    _keep(told, [])
-    told.__cause__ = told.__context__ = None
-    return None if _within(cause, error) else told
+    trace = _traceback(cause)
+    if any(frame.name == "<module>" for frame in _users_frames(trace.stack)):
+        return trace
+    _keep(trace, [])
+    trace.__cause__ = trace.__context__ = None
+    return None if _within(cause, error) else trace
 
 
-def _keep(told: traceback.TracebackException, frames: list[traceback.FrameSummary]) -> None:
+def _keep(trace: traceback.TracebackException, frames: list[traceback.FrameSummary]) -> None:
     # Without a stack, there is no heading either.
-    told.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
+    stack = traceback.StackSummary.from_list(frames) if frames else None
+    trace.stack = stack  # type: ignore[assignment]
 
 
 def _within(cause: BaseException, error: BaseException) -> bool:

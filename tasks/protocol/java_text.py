@@ -17,19 +17,19 @@ def told_by_java(text: str) -> str:
     """The text of a ``Py4JJavaError`` in one line: what the call raised, and each cause that says
     more.
     """
-    told: list[list[str]] = [[]]
+    errors: list[list[str]] = [[]]
     for line in text.splitlines():
         if _FRAME.match(line) or not line.strip():
             continue
         if begin := _BEGIN.match(line):
-            told.append([])
+            errors.append([])
             line = line[begin.end() :]
-        told[-1].append(line.strip())
-    said = ""
-    for lines in told[1:] or told:  # the call stands in the traceback
+        errors[-1].append(line.strip())
+    summary = ""
+    for lines in errors[1:] or errors:  # the call stands in the traceback
         part = (
             _STATE.sub("", _PACKAGE.sub("", _SPARKS.sub("", " ".join(lines)))).strip().rstrip(".:")
         )
-        if part and part not in said:
-            said += f". {part}" if said else part
-    return said
+        if part and part not in summary:
+            summary += f". {part}" if summary else part
+    return summary

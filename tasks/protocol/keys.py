@@ -219,8 +219,8 @@ def versions_of(lane: str) -> dict[str, str]:
 
     Empty is the version of a Spark that may be any.
     """
-    found = lane.partition("@")[2].partition("#")[2]
-    return dict(re.findall(r"([a-z]+)([0-9.]*)", found))
+    versions = lane.partition("@")[2].partition("#")[2]
+    return dict(re.findall(r"([a-z]+)([0-9.]*)", versions))
 
 
 def members_of(pool: str) -> tuple[str, str]:

@@ -145,7 +145,7 @@ def load(package: str, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]
         )
     _, *functions = (files(__package__) / "lua" / "prelude.lua").read_text().split("\n\n")
     for function in reversed(functions):  # each calls only functions that stand before it
-        if (found := _FUNCTION.search(function)) and re.search(rf"\b{found[1]}\(", text):
+        if (definition := _FUNCTION.search(function)) and re.search(rf"\b{definition[1]}\(", text):
             text = f"{function}\n{text}"
 
     def number(use: re.Match[str]) -> str:

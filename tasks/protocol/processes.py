@@ -164,23 +164,29 @@ class ProcessRegistry:
     def read(self) -> list[ProcessStatus]:
         """All that are not forgotten. Raises: redis.RedisError."""
         return [
-            one
+            status
             for line in cast(list[str], self._client.hvals(self._key))
-            if (one := status_of(line)) is not None
+            if (status := status_of(line)) is not None
         ]
 
     def runners(self) -> list[RunnerStatus]:
         """The runners among them. Raises: redis.RedisError."""
-        return [one for one in self.read() if isinstance(one, RunnerStatus)]
+        return [status for status in self.read() if isinstance(status, RunnerStatus)]
 
     def targets(self) -> set[str] | None:
         """The targets of notices that coordinators know which are heard of; None: none is. Raises:
         redis.RedisError.
         """
         now = self._now()
-        coordinators = [one for one in self.read() if isinstance(one, CoordinatorStatus)]
-        heard_of = [one for one in coordinators if now - one.seen <= COORDINATOR_SILENCE]
-        return {target for one in heard_of for target in one.targets} if heard_of else None
+        coordinators = [status for status in self.read() if isinstance(status, CoordinatorStatus)]
+        heard_of = [
+            coordinator
+            for coordinator in coordinators
+            if now - coordinator.seen <= COORDINATOR_SILENCE
+        ]
+        if not heard_of:
+            return None
+        return {target for coordinator in heard_of for target in coordinator.targets}
 
     def forget_silent(self) -> int:
         """Drop those that were silent for an hour, and lines that cannot be read. Returns how many.
@@ -193,7 +199,7 @@ class ProcessRegistry:
             silent = [
                 name
                 for name, line in lines.items()
-                if (one := status_of(line)) is None or one.seen <= long_ago
+                if (status := status_of(line)) is None or status.seen <= long_ago
             ]
             if not silent:
                 return 0

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 MOST = 20  # partitions that are named of one dataset
 
 
-class Part(Protocol):
+class PartitionRows(Protocol):
     """Rows of one partition, as a file has them."""
 
     @property
@@ -59,13 +59,13 @@ class Replaced:
         """The partitions in words; ``shrunk``: only those that have lost more than half of their
         rows.
         """
-        named = [str(one) for one in self.most if one.shrank or not shrunk][:most]
+        named = [str(partition) for partition in self.most if partition.shrank or not shrunk][:most]
         more = (self.shrunk if shrunk else self.count) - len(named)
         return ", ".join([*named, *([f"and {more:,} more"] if more else [])])
 
 
 def replaced(
-    stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Part]
+    stood: Iterable[PartitionRows], removed: Iterable[PartitionRows], added: Iterable[PartitionRows]
 ) -> Replaced | None:
     """The partitions of which rows were ``removed``, of those that ``stood``; None if no partition
     has lost any.
@@ -75,20 +75,29 @@ def replaced(
         Counter[tuple[tuple[str, str | None], ...]](),
     )
     gone = set()
-    for one in stood:
-        before[tuple(one.partition.items())] += one.rows
-    for one in removed:
-        change[key := tuple(one.partition.items())] -= one.rows
+    for part in stood:
+        before[tuple(part.partition.items())] += part.rows
+    for part in removed:
+        change[key := tuple(part.partition.items())] -= part.rows
         gone.add(key)
-    for one in added:
-        change[tuple(one.partition.items())] += one.rows
-    found = [
+    for part in added:
+        change[tuple(part.partition.items())] += part.rows
+    partitions = [
         ReplacedPartition(dict(key), before[key], before[key] + change[key])
         for key in gone
         if key and before[key]
     ]
-    found.sort(key=lambda one: (not one.shrank, -abs(one.after - one.before), str(one)))
-    return Replaced(found[:MOST], len(found), sum(one.shrank for one in found)) if found else None
+    partitions.sort(
+        key=lambda partition: (
+            not partition.shrank,
+            -abs(partition.after - partition.before),
+            str(partition),
+        )
+    )
+    if not partitions:
+        return None
+    shrunk = sum(partition.shrank for partition in partitions)
+    return Replaced(partitions[:MOST], len(partitions), shrunk)
 
 
 def partition_text(partition: Mapping[str, str | None]) -> str:

@@ -108,8 +108,8 @@ class Outcome:
     done: Done | None = None
 
     def to_json(self) -> str:
-        given = {name: value for name in _FIELDS if (value := getattr(self, name))}
-        return json.dumps(given, separators=(",", ":"), default=_values)
+        values = {name: value for name in _FIELDS if (value := getattr(self, name))}
+        return json.dumps(values, separators=(",", ":"), default=_values)
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
@@ -130,7 +130,7 @@ def _values(record: Failure | Done) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
-_FIELDS = tuple(one.name for one in fields(Outcome))
+_FIELDS = tuple(attribute.name for attribute in fields(Outcome))
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
@@ -138,8 +138,10 @@ def in_short(error: Exception) -> str:
     """Say why a value cannot be read, without the value: it may be long."""
     if not isinstance(error, ValidationError):
         return f"{type(error).__name__}: {error}"
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(
+        f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details[:5]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +168,14 @@ class Report:
         Raises:
             Malformed: a field is missing or cannot be read, or another release wrote it.
         """
-        given = fields.get("v")
-        if given is None:
+        version = fields.get("v")
+        if version is None:
             raise Malformed(
                 "a report needs a schema version in the field 'v', and this one has none"
             )
-        if given != str(SCHEMA_VERSION):
+        if version != str(SCHEMA_VERSION):
             raise Malformed(
-                f"its schema version is {given[:60]!r}, and this release reads {SCHEMA_VERSION}; "
+                f"its schema version is {version[:60]!r}, and this release reads {SCHEMA_VERSION}; "
                 "once all coordinators have the release that sent it, `unstuck dead replay --all` "
                 "applies it"
             )

@@ -29,7 +29,11 @@ _SHORTEST = 6  # characters
 _SHORTEST_LINE = 4  # characters, of a secret of several lines
 _COMMON = re.compile(
     "true|false|null|none|name|type|text|user|test|prod"
-    "|date|long|byte|char|short|array|bigint|binary|boolean|decimal|double|integer|interval|string|timestamp|variant|disabled|enabled|default|unknown|nothing|debugging|verbose|warning|localhost|development|preview|product(ion|ive)?|release|sandbox|stable|staging|testing|primary|replica|private|public|admin(istrator)?|changeme|client|database|master|minioadmin|passwd|password|postgres|secret|server|service|system|unstuck|warehouse|worker",
+    "|date|long|byte|char|short|array|bigint|binary|boolean|decimal|double|integer|interval"
+    "|string|timestamp|variant|disabled|enabled|default|unknown|nothing|debugging|verbose|warning"
+    "|localhost|development|preview|product(ion|ive)?|release|sandbox|stable|staging|testing"
+    "|primary|replica|private|public|admin(istrator)?|changeme|client|database|master|minioadmin"
+    "|passwd|password|postgres|secret|server|service|system|unstuck|warehouse|worker",
     re.IGNORECASE,
 )
 _IN_NAMES = 8  # characters; a shorter secret is looked for as a whole name alone
@@ -61,7 +65,7 @@ def reference_in(text: str, *, wrong: bool = False) -> str | None:
     none.
     """
     return next(
-        (found[0] for found in _REFERENCE.finditer(text) if found["wrong" if wrong else "name"]),
+        (match[0] for match in _REFERENCE.finditer(text) if match["wrong" if wrong else "name"]),
         None,
     )
 
@@ -77,10 +81,10 @@ class Secrets:
         self.given: dict[str, str] = {}  # variable → the secret in it
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Secrets:
-        """The secrets that another process has ``given`` out."""
+    def of(cls, values: Mapping[str, str]) -> Secrets:
+        """Create the secrets that another process sent as ``values`` (variable → secret)."""
         secrets = cls()
-        for name, value in given.items():
+        for name, value in values.items():
             secrets._remember(name, value)
         return secrets
 
@@ -131,9 +135,9 @@ class Secrets:
         """The reference to the secret that ``name`` is, or has in it: a short one may be part of it
         by chance.
         """
-        for found in self._found.finditer(name) if self._found is not None else ():
-            if found[0] == name or len(found[0]) >= _IN_NAMES:
-                return self._reference(found[0])
+        for match in self._found.finditer(name) if self._found is not None else ():
+            if match[0] == name or len(match[0]) >= _IN_NAMES:
+                return self._reference(match[0])
         return None
 
     def unchangeable(self, text: str) -> int:
@@ -146,25 +150,25 @@ class Secrets:
         cut = max(line, len(text) - self._longest + 1)
         # What begins before the cut and goes beyond it is a whole secret already.
         return max(
-            [cut, *(found.end() for found in self._found.finditer(text) if found.start() < cut)]
+            [cut, *(match.end() for match in self._found.finditer(text) if match.start() < cut)]
         )
 
     def _reference(self, form: str) -> str:
         return f"${{secret:{self._names[form]}}}"
 
-    def _replace(self, found: re.Match[str]) -> str:
-        if found["escaped"]:
+    def _replace(self, match: re.Match[str]) -> str:
+        if match["escaped"]:
             return "${"
-        if found["wrong"]:
-            return found[0]
-        name = found["name"]
-        if found["kind"] == "secret":
+        if match["wrong"]:
+            return match[0]
+        name = match["name"]
+        if match["kind"] == "secret":
             if name not in self.given:
                 self._remember(name, self._secret(name))
             return self.given[name]
         if (value := self._environ.get(name)) is None:
             raise Unrecoverable(
-                f"the environment variable {name} is not set on this worker, and {found[0]} asks "
+                f"the environment variable {name} is not set on this worker, and {match[0]} asks "
                 "for it; set it where the worker starts"
             )
         return value

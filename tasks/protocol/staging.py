@@ -70,10 +70,10 @@ class Staging:
 
     def retries(self) -> Retries:
         """The staging that all retries hold that are not forgotten."""
-        known = cast(dict[str, str], self._redis.hgetall(self._keys.retries))
+        origins = cast(dict[str, str], self._redis.hgetall(self._keys.retries))
         going: set[str] = set()
         folders: set[str] = set()
-        for retry in known:
+        for retry in origins:
             open_still = self._redis.zscore(self._keys.due, retry) is not None
             counting = [
                 _staging_of(text)
@@ -82,7 +82,7 @@ class Staging:
             # A damaged record does not say what it holds, so everything that it could have adopted
             # stays.
             if open_still or None in counting:
-                going.update(_line(retry, known))
+                going.update(_line(retry, origins))
             folders.update(filter(None, counting))
         return Retries(frozenset(going), frozenset(folders))
 
@@ -131,10 +131,10 @@ def _staging_of(record: str) -> str | None:
         return None
 
 
-def _line(retry: str, known: dict[str, str]) -> Iterator[str]:
+def _line(retry: str, origins: dict[str, str]) -> Iterator[str]:
     """The job that is retried, the one that it was a retry of, and so on: a retry adopts from all
     of them.
     """
-    while (job := known.get(retry, "")) and job != retry:
+    while (job := origins.get(retry, "")) and job != retry:
         yield job
         retry = job

@@ -33,7 +33,7 @@ class Frame:
 
 def own_frame(frames: Sequence[Frame]) -> Frame:
     """The innermost frame of the user's code; the innermost of all if there is none."""
-    return next((one for one in reversed(frames) if one.own), frames[-1])
+    return next((frame for frame in reversed(frames) if frame.own), frames[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 GROUP_ID = re.compile(r"([A-Za-z_][A-Za-z0-9_-]{0,62})(?:\[(0|[1-9][0-9]{0,5})\])?")
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 _OFFER = re.compile(
-    rf"(?P<job>{JOB_ID.pattern})/(?P<group>{GROUP_ID.pattern})/(?P<epoch>[0-9]{{1,18}})/(?P<nonce>{_WORD.pattern})"
+    rf"(?P<job>{JOB_ID.pattern})/(?P<group>{GROUP_ID.pattern})"
+    rf"/(?P<epoch>[0-9]{{1,18}})/(?P<nonce>{_WORD.pattern})"
 )
 
 

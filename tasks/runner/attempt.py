@@ -132,7 +132,8 @@ class Attempt:
                 self._retry = self._work_order.group.retry or self._retry
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(stack)
-            except BaseException as error:  # noqa: BLE001 - a step may raise anything, which ends the attempt alone
+            except BaseException as error:  # noqa: BLE001
+                # A step may raise anything, which ends only the attempt.
                 outcome = self._or_give_up(self._ended_by, error)
                 if terminate_handler_fired():
                     stop = error
@@ -166,8 +167,10 @@ class Attempt:
 
     # -- what the attempt does ---------------------------------------------------------------------
 
-    def _warehouse_clock(self, what: str, asked: object = True) -> AbstractContextManager[None]:
-        return self._runner.warehouse_clock(self._warehouse if asked else "", what)
+    def _warehouse_clock(
+        self, what: str, reads_warehouse: object = True
+    ) -> AbstractContextManager[None]:
+        return self._runner.warehouse_clock(self._warehouse if reads_warehouse else "", what)
 
     def _open(self, stack: ExitStack) -> None:
         """Open the warehouse and the log in it. The id is checked first: nothing may be created in
@@ -211,21 +214,23 @@ class Attempt:
         work_order, runner = self._work_order, self._runner
         self._code = code_of(work_order)
         runner.watchdog.show_code(code_taken())
-        found = {job: runner.made_nothing(self._token.group, job) for job in work_order.plan.adopts}
-        recorded = {job: on_record(*work) for job, work in found.items() if work is not None}
+        records = {
+            job: runner.made_nothing(self._token.group, job) for job in work_order.plan.adopts
+        }
+        recorded = {job: on_record(*work) for job, work in records.items() if work is not None}
         before = DoneBefore(self._token, work_order, self._code, runner.runs_on, self._published)
         with self._warehouse_clock("looking for work that is done in"):
-            standing = before.find(self._files, recorded)
+            earlier_work = before.find(self._files, recorded)
             self._ran_again = before.why_again
-            if standing is None:
+            if earlier_work is None:
                 return None
             self._files.check()
         log.info(
             "%s: the work was done before, by %s; its outputs are taken over",
             self._token,
-            standing[1].token,
+            earlier_work[1].token,
         )
-        return success(*standing, adopted=True)
+        return success(*earlier_work, adopted=True)
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters of all steps. References that are resolved later are read too: all secrets
@@ -258,13 +263,13 @@ class Attempt:
         work_order, runner = self._work_order, self._runner
         plan, group, frozen = work_order.plan, work_order.group, work_order.frozen
         stack.enter_context(logging_restored())
-        asked = (
+        reads_warehouse = (
             any(map(any, frozen.inputs.values())) or frozen.empty or group.inputs
         )  # what made nothing has no folder
-        with self._warehouse_clock("reading what the group needs in", asked):
-            made = read_inputs(self._files, frozen.inputs, plan.forks)
+        with self._warehouse_clock("reading what the group needs in", reads_warehouse):
+            upstream = read_inputs(self._files, frozen.inputs, plan.forks)
             empty = of_skipped(work_order, self._published)
-            inputs = with_published({**empty, **made.datasets}, group.inputs, self._published)
+            inputs = with_published({**empty, **upstream.datasets}, group.inputs, self._published)
         work = Work(
             files=self._files,
             token=self._token,
@@ -273,8 +278,8 @@ class Attempt:
             secrets=self._secrets,
             partition_by=plan.partition_by,
             checks=plan.checks,
-            recorded=made.results,
-            sources=made.sources,
+            recorded=upstream.results,
+            sources=upstream.sources,
             published=self._published,
             streams=group.streams,
             share=Share(split_member(self._token.group)[1] or 0, max(frozen.members, 1)),
@@ -437,17 +442,17 @@ class Attempt:
             "STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)
         ):
             described = describe_in_time(error, self._secrets.clean)
-            found = described.failure if lost else self._runner.driver.blamed(described.failure)
+            failure = described.failure if lost else self._runner.driver.blamed(described.failure)
         if described.hangs or ours:
             self._runner.replace()
         self._log_line(logging.ERROR, "%s failed", self._token, trace=described.whole)
         if issubclass(type(error), StepNotFound):  # which asks the error itself nothing
             forget_code(self._work_order.group.packages)
         if ours:
-            found = outside_of_the_steps(found, self._runner.name, self._changed)
+            failure = outside_of_the_steps(failure, self._runner.name, self._changed)
         elif self._doubtful:
-            found = with_replaced_code(found, self._runner.name, self._changed)
-        failure = self._recoverable_if_away(found)
+            failure = with_replaced_code(failure, self._runner.name, self._changed)
+        failure = self._recoverable_if_away(failure)
         kind, failure = self._runner.judge(
             error, failure, OutcomeKind.LOST if lost else OutcomeKind.FAILED
         )
@@ -473,7 +478,8 @@ class Attempt:
                 shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT)
             )
             return replace(failure, code=away.code, text=text, recoverable=True, names=())
-        except Exception as error:  # noqa: BLE001 - the failure of the step counts, not that of the file system
+        except Exception as error:  # noqa: BLE001
+            # The failure of the step counts, not that of the file system.
             message = "%s: the warehouse could not be asked whether it is there: %s"
             self._log_line(logging.WARNING, message, self._token, error)
         return failure

@@ -66,13 +66,13 @@ class DoneBefore:
         adopts = self._work_order.plan.adopts
         for job in (self._token.job, *adopts):
             compacts = job != self._token.job and self._work_order.group.compacts
-            if not compacts and (standing := self._standing(files, job, recorded)) is not None:
-                return standing
+            if not compacts and (earlier_work := self._standing(files, job, recorded)) is not None:
+                return earlier_work
             if job != self._token.job and not self.why_again:
-                there = (
+                marker = (
                     recorded[job][1] if job in recorded else newest_marker(files, self._folder(job))
                 )
-                self.why_again = "" if there is None else self._why_again(job, there)
+                self.why_again = "" if marker is None else self._why_again(job, marker)
         if adopts:
             self.why_again = (
                 f"{self.why_again or f'it had not finished in job {adopts[0]}'}, so it ran again"
@@ -97,6 +97,6 @@ class DoneBefore:
         same &= self._work_order.plan.mixed or not self._runs_on.differs(marker.made_on)
         return same and not self._published.changed(marker.reads)
 
-    def _why_again(self, job: str, there: Marker) -> str:
-        newer, other = self._published.changed(there.reads), self._runs_on.differs(there.made_on)
-        return why_again(self._work_order, job, there, newer, other)
+    def _why_again(self, job: str, marker: Marker) -> str:
+        newer, other = self._published.changed(marker.reads), self._runs_on.differs(marker.made_on)
+        return why_again(self._work_order, job, marker, newer, other)

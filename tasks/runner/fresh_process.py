@@ -50,29 +50,29 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
     """
     work_order = claim.work_order
     flag = None if runner.shutdown_flag is None else runner.shutdown_flag.read_fd
-    wanted = {
+    request = {
         "token": str(claim.token),
         "stored": claim.stored,
         "queues": [work_order.group.queue_name] if work_order.group.spark else ["light"],
         "slots": runner.slots,
         "shutdown_flag": flag,
     }
-    ours, its = socket.socketpair()
-    with ours, its:
+    ours, child_end = socket.socketpair()
+    with ours, child_end:
         try:
             command = [sys.executable, "-m", "unstuck.tasks.runner.fresh_process"]
             process = runner.start_helper(
-                command, stdin=its, pass_fds=[] if flag is None else [flag]
+                command, stdin=child_end, pass_fds=[] if flag is None else [flag]
             )
         except OSError as error:
             raise NotBegun(
                 f"{runner.name} could not start a fresh runner: {type(error).__name__}: {error}"
             ) from error
-        its.close()
+        child_end.close()
         begun = b""
         try:
             with suppress(OSError):  # it may have ended already
-                ours.sendall(json.dumps(wanted).encode() + b"\n")
+                ours.sendall(json.dumps(request).encode() + b"\n")
                 begun = ours.recv(1)
             if not begun:
                 raise NotBegun(
@@ -108,24 +108,24 @@ def main() -> None:
     """The fresh runner, which reads its claim from the standard input, a socket, and says there
     that it has begun.
     """
-    wanted: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     reset_signals()  # SIGTERM ends the attempt, as in a child of Celery's pool
     console = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s")
     console.setFormatter(formatter(settings().log, text))
     logging.basicConfig(handlers=[console], level=logging.INFO)
-    flag = None if wanted["shutdown_flag"] is None else ShutdownFlag(wanted["shutdown_flag"])
+    flag = None if request["shutdown_flag"] is None else ShutdownFlag(request["shutdown_flag"])
     # As in a child of the pool: no end of this process may hang.
     hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
     runner = start_runner(
-        queues=wanted["queues"], slots=wanted["slots"], shutdown_flag=flag, prewarm=False
+        queues=request["queues"], slots=request["slots"], shutdown_flag=flag, prewarm=False
     )
     os.write(0, b"1")
     try:
-        token = Token.parse(wanted["token"])
-        Attempt(runner, token, Claim(token, tuple(wanted["stored"])), runner.lease.finish).run()
+        token = Token.parse(request["token"])
+        Attempt(runner, token, Claim(token, tuple(request["stored"])), runner.lease.finish).run()
     except Exception:
-        logging.getLogger(__name__).exception("%s has failed", wanted["token"])
+        logging.getLogger(__name__).exception("%s has failed", request["token"])
     finally:
         runner.end()
         # The runner above adopts what is left, such as the JVM, and would be replaced with its warm

@@ -280,10 +280,10 @@ class Runner(AttemptHost):
 
     def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
         staging = Staging(self.client, Keys(self.settings.prefix))
-        found: tuple[str, Done] | None = persistently(
+        record: tuple[str, Done] | None = persistently(
             self.settings.dispatch_timeout, staging.made_nothing, group, job
         )
-        return found
+        return record
 
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""
@@ -370,9 +370,9 @@ class Runner(AttemptHost):
         if pid == self.watchdog.watchdog_pid:
             return True
         # The watchdog of a fresh runner that was killed reports the attempt, and ends by itself.
-        return any(one.pid == pid and one.poll() is None for one in self._helpers) or is_watchdog(
-            pid
-        )
+        return any(
+            helper.pid == pid and helper.poll() is None for helper in self._helpers
+        ) or is_watchdog(pid)
 
     def _prewarm(self) -> None:
         try:
@@ -396,9 +396,9 @@ def find_leaks(threads: list[threading.Thread]) -> list[str]:
     Daemon threads are ignored, because libraries keep them for good.
     """
     left = [
-        f"the thread {one.name!r}"
-        for one in threading.enumerate()
-        if one not in threads and not one.daemon
+        f"the thread {thread.name!r}"
+        for thread in threading.enumerate()
+        if thread not in threads and not thread.daemon
     ]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
@@ -442,8 +442,10 @@ def start_runner(
         os.setpgid(0, 0)
     loaded.forget_changed()
     set_levels()
-    its = settings() if prewarm else settings().model_copy(update={"spark_prewarm": False})
-    _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag)
+    runner_settings = (
+        settings() if prewarm else settings().model_copy(update={"spark_prewarm": False})
+    )
+    _runner = Runner(runner_settings, queues=queues, slots=slots, shutdown_flag=shutdown_flag)
     return _runner
 
 

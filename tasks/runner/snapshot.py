@@ -99,16 +99,16 @@ class _Compared:
         )
         self._modules = dict(sorted(used, key=lambda item: item[0] != "builtins"))
         classes = {
-            one: f"{name}.{one.__qualname__}"
+            kind: f"{name}.{kind.__qualname__}"
             for name, module in self._modules.items()
-            for one in list(vars(module).values())
-            if isinstance(one, type)
-            and one.__module__ == name
-            and one.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
+            for kind in list(vars(module).values())
+            if isinstance(kind, type)
+            and kind.__module__ == name
+            and kind.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
         }
         owners = [*((module, name) for name, module in self._modules.items()), *classes.items()]
         self._owners = [(name, owner, vars(owner), dict(vars(owner))) for owner, name in owners]
-        self._changing = [one for one in self._owners if one[1] is _OWN[0]]
+        self._changing = [entry for entry in self._owners if entry[1] is _OWN[0]]
         self._views = [now.values() for _, owner, now, _ in self._owners if owner is not _OWN[0]]
         self._values = self._all_values()
 
@@ -118,16 +118,16 @@ class _Compared:
 
     def put_back(self) -> list[str]:
         """Restore what was replaced, removed or hidden. Returns the names."""
-        found: list[str] = []
+        changed: list[str] = []
         try:
             same = self._all_values() == self._values
             for where, owner, now, before in self._changing if same else self._owners:
                 # Comparing whole dictionaries is cheap, and calls nothing before the builtins are
                 # restored.
                 if now != before:
-                    found += [f"{where}.{name}" for name in _restore(owner, now, before)]
+                    changed += [f"{where}.{name}" for name in _restore(owner, now, before)]
             if same:
-                return found
+                return changed
             lost = {
                 name: module
                 for name, module in self._modules.items()
@@ -135,9 +135,10 @@ class _Compared:
             }
             sys.modules.update(lost)
             self._values = self._all_values()  # modules of ours change values that are no code
-            return [*found, *(f"sys.modules.{name}" for name in lost)]
-        except Exception as error:  # noqa: BLE001 - an object of a step may raise when it is compared
-            return [*found, f"what cannot be compared ({type(error).__name__})"]
+            return [*changed, *(f"sys.modules.{name}" for name in lost)]
+        except Exception as error:  # noqa: BLE001
+            # An object of a step may raise when it is compared.
+            return [*changed, f"what cannot be compared ({type(error).__name__})"]
 
 
 class Code:
@@ -168,7 +169,10 @@ class Code:
 
 
 def _is_one_of(module: str, names: Sequence[str]) -> bool:
-    return any(module == one or (one[-1] == "." and f"{module}.".startswith(one)) for one in names)
+    return any(
+        module == pattern or (pattern[-1] == "." and f"{module}.".startswith(pattern))
+        for pattern in names
+    )
 
 
 def _restore(owner: Any, now: Any, before: dict[str, Any]) -> list[str]:
@@ -298,8 +302,10 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     _ZONE: (lambda: (time.tzname, time.timezone), lambda _: time.tzset()),  # after the environment
     _PATH: (lambda: list(sys.path), lambda before: setattr(sys, "path", list(before))),
     "sys.meta_path": (
-        lambda: [one for one in _IMPORTERS if one in sys.meta_path],
-        lambda before: sys.meta_path.extend(one for one in before if one not in sys.meta_path),
+        lambda: [importer for importer in _IMPORTERS if importer in sys.meta_path],
+        lambda before: sys.meta_path.extend(
+            importer for importer in before if importer not in sys.meta_path
+        ),
     ),
     _FOLDER: (working_folder, os.chdir),
     "the umask": (_umask, os.umask),
@@ -389,7 +395,8 @@ class ProcessSnapshot:
                 self.changed.append(f"{what}{_names(before, now) if what == _ENVIRONMENT else ''}")
                 put_back(before)
                 self.spoiled |= grown or what not in _COMMON or read() != before
-            except Exception:  # noqa: BLE001 - whatever the reason is, a new process has the setting as it was
+            except Exception:  # noqa: BLE001
+                # Whatever the reason, a new process has the original setting.
                 self.spoiled = True
 
     def _keep_additions(self) -> None:

@@ -75,8 +75,8 @@ def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | N
         return None
     able = runner.takes_from(queues)
     queues.rotate(-1)
-    asked = last is not None and last.answer is TakeAnswer.EMPTY  # together with its outcome
-    taken = None if asked else _take(runner, able)
+    queues_empty = last is not None and last.answer is TakeAnswer.EMPTY  # together with its outcome
+    taken = None if queues_empty else _take(runner, able)
     if taken is not None or not able:
         return taken
     taken = _take(runner, [*able[1:], able[0]], linger=LINGER)

@@ -151,7 +151,9 @@ class WatchdogClient:
         finally:
             with self._lock:
                 self._tell(
-                    clocks={name: one for name, one in self._holding.clocks.items() if name != code}
+                    clocks={
+                        name: limit for name, limit in self._holding.clocks.items() if name != code
+                    }
                 )
 
     def restart_clock(self, code: str) -> None:
@@ -179,7 +181,7 @@ class WatchdogClient:
         with self._lock:
             if self._holding.token == str(token):
                 self._tell(
-                    stages=json.dumps([asdict(one) for one in stages]), stages_at=time.time()
+                    stages=json.dumps([asdict(stage) for stage in stages]), stages_at=time.time()
                 )
 
     def remark(self, text: str) -> None:
@@ -211,12 +213,16 @@ class WatchdogClient:
             self._shared.write(self._holding)
 
     def _start(self) -> None:
-        told = {
+        descriptors = {
             "shared": self._shared.descriptor,
             "stack": None if self._stack is None else self._stack.descriptor,
         }
-        inherited = [one for one in (*told.values(), self._flag) if one is not None]
-        self._process = start_watchdog({**self._hello, **told}, inherited)
+        inherited = [
+            descriptor
+            for descriptor in (*descriptors.values(), self._flag)
+            if descriptor is not None
+        ]
+        self._process = start_watchdog({**self._hello, **descriptors}, inherited)
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         watchdog = psutil.Process(self._process.pid)
         threading.Thread(
@@ -231,7 +237,8 @@ class WatchdogClient:
             if self._replace(process, status):
                 message = "the watchdog %d died (%d); another one took over"
                 run_with_deadline(log.warning, message, process.pid, status)
-        except Exception as error:  # noqa: BLE001 - nobody else reads the instructions of this watchdog
+        except Exception as error:  # noqa: BLE001
+            # Nobody else reads the instructions of this watchdog.
             self._give_up(
                 f"the instructions of the watchdog {process.pid} cannot be read any more: "
                 f"{_described(error)}"
@@ -266,7 +273,8 @@ class WatchdogClient:
                     continue
                 try:
                     state = process_state(watchdog)
-                except Exception as error:  # noqa: BLE001 - a step may have every descriptor, or have replaced a builtin
+                except Exception as error:  # noqa: BLE001
+                    # A step may hold every descriptor, or have replaced a builtin.
                     message = "the state of the watchdog %d cannot be read: %s"
                     with suppress(Exception):  # the log may need what is missing
                         run_with_deadline(log.warning, message, process.pid, error, seconds=0)

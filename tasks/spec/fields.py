@@ -93,11 +93,11 @@ class Strict(BaseModel):
     def _pass_over(cls, value: Any, info: ValidationInfo) -> Any:
         if not info.context or not isinstance(value, dict):
             return value
-        known = _names_of(cls)
+        names = _names_of(cls)
         return (
             value
-            if value.keys() <= known
-            else {name: one for name, one in value.items() if one or name in known}
+            if value.keys() <= names
+            else {name: content for name, content in value.items() if content or name in names}
         )
 
 
@@ -105,5 +105,7 @@ class Strict(BaseModel):
 def _names_of(part: type[BaseModel]) -> frozenset[str | None]:
     """The names that a field of ``part`` may be written by."""
     return frozenset(
-        name for field, its in part.model_fields.items() for name in (field, its.alias)
+        name
+        for field, field_info in part.model_fields.items()
+        for name in (field, field_info.alias)
     )

@@ -293,7 +293,11 @@ class GroupSpec(Strict):
     @property
     def streams(self) -> dict[str, StreamInput | KafkaInput]:
         """Those of its inputs that are streams."""
-        return {name: one for name, one in self.inputs.items() if not isinstance(one, DatasetInput)}
+        return {
+            name: source
+            for name, source in self.inputs.items()
+            if not isinstance(source, DatasetInput)
+        }
 
     @property
     def is_join(self) -> bool:
@@ -322,7 +326,9 @@ class GroupSpec(Strict):
     def fork_from(self) -> ForkFrom | None:
         """The column that gives the values of a dynamic fork."""
         sources = (self.for_each or {}).values()
-        return next((one for one in sources if isinstance(one, ForkFrom) and one.source), None)
+        return next(
+            (source for source in sources if isinstance(source, ForkFrom) and source.source), None
+        )
 
     @property
     def packages(self) -> list[str]:

@@ -78,15 +78,15 @@ def named_param(value: object) -> str | None:
     """The parameter that a value of ``partitions:`` stands for, as in ``:day``; None for a plain
     value.
     """
-    found = _PARAM.fullmatch(value) if isinstance(value, str) else None
-    return found and found[1]
+    match = _PARAM.fullmatch(value) if isinstance(value, str) else None
+    return match and match[1]
 
 
 def runs_or_time(text: str) -> tuple[int, float]:
     """How many runs, and how many seconds, ``over:`` counts at most. Raises: ValueError."""
-    found = _RUNS.fullmatch(text)
+    match = _RUNS.fullmatch(text)
     try:
-        runs, seconds = (int(found[1]), math.inf) if found else (MAX_RUNS, parse_duration(text))
+        runs, seconds = (int(match[1]), math.inf) if match else (MAX_RUNS, parse_duration(text))
     except ValueError:
         runs = 0
     # A number alone could mean either.
@@ -216,7 +216,7 @@ class Checks(Strict):
         if self.partitions is None:
             return self
         partitions = {
-            column: tuple(one for value in values for one in _valued(column, value, params))
+            column: tuple(element for value in values for element in _valued(column, value, params))
             for column, values in self.partitions.items()
         }
         return self.model_copy(update={"partitions": partitions})
@@ -230,10 +230,14 @@ def _valued(
     """
     if (name := named_param(value)) is None:
         return (value,)
-    if (given := params.get(name)) is None:
+    if (param := params.get(name)) is None:
         raise ValueError(f"partitions: {column} is :{name}, and this parameter has no value")
-    values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if odd := [one for one in values if one is not None and not isinstance(one, str | int | bool)]:
+    values = tuple(param) if isinstance(param, list | tuple) else (param,)
+    if odd := [
+        element
+        for element in values
+        if element is not None and not isinstance(element, str | int | bool)
+    ]:
         raise ValueError(
             f"partitions: {column} is :{name}, and {odd[0]!r} cannot be the value of a partition"
         )
@@ -339,7 +343,7 @@ class OutputSpec(Strict):
     def _from_pairs(cls, value: Any) -> Any:
         """A stored spec has pairs: a mapping would lose its order there."""
         if not isinstance(value, list) or not all(
-            isinstance(one, list) and len(one) == 2 for one in value
+            isinstance(pair, list) and len(pair) == 2 for pair in value
         ):
             return value
         names = {str(name): text for name, text in value}
@@ -369,9 +373,21 @@ class OutputSpec(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        """Check that the fields fit together. Raises: ValueError: the first that does not."""
+        self._check_columns_are_distinct()
+        self._check_partitions()
+        self._check_quality()
+        self._check_merge_keys()
+        self._check_delta_path()
+        self._check_schema_change()
+        return self
+
+    def _check_columns_are_distinct(self) -> None:
         for field, columns in (("partition_by", self.partition_by), ("keys", self.keys)):
             if len(set(columns)) != len(columns):
                 raise ValueError(f"{field} names a column twice")
+
+    def _check_partitions(self) -> None:
         if self.mode == "partition_overwrite" and not self.partition_by:
             raise ValueError(
                 "mode: partition_overwrite wants partition_by: with the columns that part the rows"
@@ -397,35 +413,41 @@ class OutputSpec(Strict):
                 "others may rewrite, a retry cannot tell which rows it has appended; say fail or "
                 "reject"
             )
+
+    def _check_quality(self) -> None:
         if self.quality is not None and self.quality.over is not None and self.mode != "append":
             raise ValueError(
                 "quality: over: wants mode: append, since it counts the runs that have appended "
                 "rows"
             )
+
+    def _check_merge_keys(self) -> None:
         if self.mode == "merge" and self.format != "delta":
             raise ValueError("mode: merge wants format: delta")
         if (self.mode == "merge") != bool(self.keys):
             wants = "mode: merge wants keys: with the columns that tell one row from another"
             raise ValueError(wants if self.mode == "merge" else "keys: are for mode: merge alone")
+
+    def _check_delta_path(self) -> None:
         if (self.format == "delta") != (self.path is not None):
             wants = "format: delta wants path: with the place of the table"
             raise ValueError(
                 wants if self.format == "delta" else "path: is for format: delta alone"
             )
-        if self.path is not None and (
-            not self.path.startswith(_PLACES) or ".." in self.path.split("/")
-        ):
+        if self.path is None:
+            return
+        if not self.path.startswith(_PLACES) or ".." in self.path.split("/"):
             raise ValueError(
                 f"path: {self.path!r} must be an absolute path without .., file:///… or s3://…"
             )
-        if self.path is not None:
-            without_user(self.path)
-            bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
-            if not key or (self.path.startswith("s3://") and not bucket):
-                raise ValueError(
-                    f"path: {self.path!r} names no table; expected a folder below / or below a "
-                    "bucket"
-                )
+        without_user(self.path)
+        bucket, _, key = (self.table or "").removeprefix("s3://").partition("/")
+        if not key or (self.path.startswith("s3://") and not bucket):
+            raise ValueError(
+                f"path: {self.path!r} names no table; expected a folder below / or below a bucket"
+            )
+
+    def _check_schema_change(self) -> None:
         if self.format == "delta" and self.on_schema_change is not None:
             raise ValueError(
                 "on_schema_change is for datasets of the warehouse; a Delta table keeps its columns"
@@ -435,7 +457,6 @@ class OutputSpec(Strict):
                 "on_schema_change: evolve with mode: replace: no published row stays, so any "
                 "columns will do; leave it out, or say fail"
             )
-        return self
 
     @property
     def table(self) -> str | None:

@@ -50,10 +50,10 @@ def closed(fields: Fields, by: Fields, *, inside: bool = False) -> Fields:
     ``inside``: also to what is open inside of a list, map or struct. Files hold it there, so it
     must be cast.
     """
-    types = {one["name"]: one["type"] for one in by}
+    types = {column["name"]: column["type"] for column in by}
     return [
-        {**one, "type": _closed(one["type"], types.get(one["name"], VOID), inside)}
-        for one in fields
+        {**column, "type": _closed(column["type"], types.get(column["name"], VOID), inside)}
+        for column in fields
     ]
 
 
@@ -73,25 +73,29 @@ def _closed(kind: Any, by: Any, inside: bool) -> Any:
     return {**kind, **{part: _closed(kind[part], by[part], True) for part in parts if part in kind}}
 
 
-def joined(one: str, other: str) -> str:
-    """The schema of the rows of two outputs; open columns take the type that the other one gives
-    them.
+def joined(left: str, right: str) -> str:
+    """Return the schema of the rows of two outputs.
 
-    Raises: SchemaMismatch: with how they differ.
+    An open column takes its type from the other output.
+
+    Raises:
+        SchemaMismatch: the schemas differ; the message says how.
     """
-    if one == other:
-        return one
-    both = _both_closed(fields_of(one), fields_of(other))
+    if left == right:
+        return left
+    both = _both_closed(fields_of(left), fields_of(right))
     if both[0] != both[1]:
         raise SchemaMismatch(difference(*both))
     return schema_of(both[0])
 
 
-def _both_closed(one: Fields, other: Fields) -> tuple[Fields, Fields]:
-    """Two schemas, in each of which open columns have the types of the other one. Raises:
-    SchemaMismatch.
+def _both_closed(left: Fields, right: Fields) -> tuple[Fields, Fields]:
+    """Return both schemas, with the open columns of each closed by the types of the other.
+
+    Raises:
+        SchemaMismatch: an output that has nulls only has no column with a type.
     """
-    for fields, by in ((one, other), (other, one)):
+    for fields, by in ((left, right), (right, left)):
         if all(column["type"] == VOID for column in fields) and any(
             column["type"] != VOID for column in by
         ):
@@ -100,31 +104,33 @@ def _both_closed(one: Fields, other: Fields) -> tuple[Fields, Fields]:
                 "rows that have no column with a type, which no reader can find beside others. "
                 "Declare the types under columns:"
             )
-    return closed(one, other), closed(other, one)
+    return closed(left, right), closed(right, left)
 
 
 def schema_after(
-    name: str, made: str, mode: str, on_change: str | None, standing: str, by: str
+    name: str, new_schema: str, mode: str, on_change: str | None, published_schema: str, by: str
 ) -> str:
-    """The schema of the dataset ``name`` once rows with ``made`` are published beside rows with
-    ``standing``.
+    """Return the schema of the dataset ``name`` after rows with ``new_schema`` are published to it.
 
     Args:
-        on_change: ``on_schema_change:``.
-        by: the job that has published ``standing``.
+        on_change: the value of ``on_schema_change:``.
+        published_schema: the schema of the rows that are already published.
+        by: the job that published them.
 
-    Raises: SchemaMismatch: the rows cannot stand beside each other, or ``on_change`` does not allow
-    it.
+    Raises:
+        SchemaMismatch: the two schemas cannot be combined, or ``on_change`` does not allow it.
     """
-    if made == standing:
-        return standing
-    before, after = _both_closed(fields_of(standing), fields_of(made))
+    if new_schema == published_schema:
+        return published_schema
+    before, after = _both_closed(fields_of(published_schema), fields_of(new_schema))
     if before == after:
         return schema_of(before)
     if on_change == "evolve":
         if not (clash := _clash(before, after)):
-            known = {one["name"] for one in before}
-            return schema_of([*before, *(one for one in after if one["name"] not in known)])
+            names = {column["name"] for column in before}
+            return schema_of(
+                [*before, *(column for column in after if column["name"] not in names)]
+            )
         why = f"evolve takes new columns and leaves out others, and cannot change one: {clash}"
         advice = (
             "Cast the columns to the published types, as columns: does, or publish once with "
@@ -153,24 +159,24 @@ def difference(before: Fields, after: Fields) -> str:
 
     Of structs, lists and maps only the fields are named that differ, by their path.
     """
-    found: dict[str, list[str]] = {
+    by_kind: dict[str, list[str]] = {
         "added": [],
         "removed": [],
         "changed": [],
         "in another order": [],
     }
     for what, text in _differences(before, after, ""):
-        found[what].append(text)
+        by_kind[what].append(text)
     differences = [
         f"{what} {', '.join(texts[:_SHOWN])}{', …' if len(texts) > _SHOWN else ''}"
-        for what, texts in found.items()
+        for what, texts in by_kind.items()
         if texts
     ]
     return "; ".join(differences) or "the columns come in another order"
 
 
 def _differences(before: Fields, after: Fields, above: str) -> Iterator[tuple[str, str]]:
-    old, new = ({one["name"]: one["type"] for one in fields} for fields in (before, after))
+    old, new = ({column["name"]: column["type"] for column in fields} for fields in (before, after))
     for name, kind in new.items():
         if name not in old:
             yield "added", f"{above}{shown(name)} ({type_text(kind)})"
@@ -206,12 +212,12 @@ def _clash(before: Fields, after: Fields) -> str:
     A wider type is no exception: DuckDB, Polars and pyarrow do not read integers of two widths as
     one column.
     """
-    known = {one["name"]: one for one in before}
-    spelled = {name.lower(): name for name in known}
-    for one in after:
-        name = spelled.get(one["name"].lower(), one["name"])
-        if name != one["name"]:
-            return f"{name} and {one['name']} are one name for Spark and DuckDB"
-        if name in known and known[name] != one:
-            return difference([known[name]], [one])
+    columns = {column["name"]: column for column in before}
+    spelled = {name.lower(): name for name in columns}
+    for column in after:
+        name = spelled.get(column["name"].lower(), column["name"])
+        if name != column["name"]:
+            return f"{name} and {column['name']} are one name for Spark and DuckDB"
+        if name in columns and columns[name] != column:
+            return difference([columns[name]], [column])
     return ""

@@ -160,22 +160,22 @@ class ResultMarker(NamedTuple):
 def tokens(sql: str) -> Iterator[SqlToken]:
     """The tokens of ``sql`` in order, without blanks and comments."""
     at = 0
-    while found := _TOKEN.match(sql, at):
-        start, at = at, found.end()
-        match found.lastgroup:
+    while lexeme := _TOKEN.match(sql, at):
+        start, at = at, lexeme.end()
+        match lexeme.lastgroup:
             case "comment" | "dollar" as kind:
                 at = (
                     _end_of_comment(sql, at)
                     if kind == "comment"
-                    else sql.find(found[0], at) + len(found[0])
+                    else sql.find(lexeme[0], at) + len(lexeme[0])
                 )
-                if at < found.end():
+                if at < lexeme.end():
                     yield SqlToken("open", sql[start:], start)
                     return
                 if kind == "dollar":
                     yield SqlToken("string", sql[start:at], start)
             case "string" | "name" | "word" | "open" | None as kind:
-                yield SqlToken(kind or "symbol", found[0], start)
+                yield SqlToken(kind or "symbol", lexeme[0], start)
 
 
 def _end_of_comment(sql: str, at: int) -> int:
@@ -184,10 +184,10 @@ def _end_of_comment(sql: str, at: int) -> int:
     Comments may hold comments.
     """
     depth = 1
-    for found in _COMMENT_ENDS.finditer(sql, at):
-        depth += 1 if found[0] == "/*" else -1
+    for delimiter in _COMMENT_ENDS.finditer(sql, at):
+        depth += 1 if delimiter[0] == "/*" else -1
         if not depth:
-            return found.end()
+            return delimiter.end()
     return 0
 
 
@@ -317,7 +317,7 @@ def created_in(sql: str) -> frozenset[str]:
 
 def _tables_at(code: list[SqlToken], words: list[str], at: int) -> set[str]:
     """The names of the tables that are listed from the token ``at`` on."""
-    found: set[str] = set()
+    tables: set[str] = set()
     while at < len(code) and code[at].kind in ("word", "name"):
         following = words[at + 1] if at + 1 < len(words) else ""
         if (
@@ -325,14 +325,14 @@ def _tables_at(code: list[SqlToken], words: list[str], at: int) -> set[str]:
             and words[at] not in _NO_TABLES
             and not words[at][0].isdigit()
         ):
-            found.add(words[at].strip("`"))
+            tables.add(words[at].strip("`"))
         at += 1 + (following == "as")
         if at < len(code) and code[at].kind in ("word", "name") and words[at] not in _AFTER_TABLES:
             at += 1  # an alias
         if at >= len(code) or words[at] != ",":
             break
         at += 1
-    return found
+    return tables
 
 
 def is_query(sql: str) -> bool:
@@ -379,7 +379,7 @@ def _only_spark_can_tell(code: list[str]) -> bool:
 def result_markers(sql: str) -> Iterator[ResultMarker]:
     """Every marker of a result in ``sql``, in order."""
     return (
-        ResultMarker(found[0], found["group"] or "", found["key"] or "") for found in _results(sql)
+        ResultMarker(match[0], match["group"] or "", match["key"] or "") for match in _results(sql)
     )
 
 
@@ -392,12 +392,12 @@ def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, R
     fresh = (name for n in count() if (name := f"result_{n}") not in taken)
     names: dict[ResultMarker, str] = {}
     parts, at = [], 0
-    for found in _results(sql):
-        marker = ResultMarker(found[0], found["group"] or "", found["key"] or "")
+    for match in _results(sql):
+        marker = ResultMarker(match[0], match["group"] or "", match["key"] or "")
         if marker not in names:
             names[marker] = next(fresh)
-        parts += [sql[at : found.start()], ":", names[marker]]
-        at = found.end()
+        parts += [sql[at : match.start()], ":", names[marker]]
+        at = match.end()
     return "".join([*parts, sql[at:]]), {name: marker for marker, name in names.items()}
 
 
@@ -405,8 +405,8 @@ def with_marked_results(sql: str) -> str:
     """``sql`` with a plain marker of the same length for each result, for those who only parse
     it.
     """
-    found = [(one.start(), one.end()) for one in _results(sql)]
-    for start, end in found:
+    spans = [(match.start(), match.end()) for match in _results(sql)]
+    for start, end in spans:
         sql = sql[: start + 1] + sql[start + 1 : end].replace(".", "_") + sql[end:]
     return sql
 
@@ -421,6 +421,6 @@ def _results(sql: str) -> Iterator[re.Match[str]]:
             or re.match(r"\w", sql[token.start - 1 : token.start])
         ):
             continue
-        if (found := _RESULT.match(sql, token.start)) is not None:
-            end = found.end()
-            yield found
+        if (match := _RESULT.match(sql, token.start)) is not None:
+            end = match.end()
+            yield match

@@ -67,7 +67,11 @@ class StepSignature:
             raise BadStepCall(f"{name} must take spark and ctx first: {_form(name)}")
         _check_places(name, first, params)
         _check_passed_by_name(name, positional[len(_FIRST) :])
-        named = [one for one in declared if one.kind in _BY_NAME and one.name not in first]
+        named = [
+            parameter
+            for parameter in declared
+            if parameter.kind in _BY_NAME and parameter.name not in first
+        ]
         return cls(
             tuple(first),
             frozenset(parameter.name for parameter in named),

@@ -158,8 +158,8 @@ def type_text(
         )
     if kind["type"] == "struct":
         fields = (
-            f"{named(one['name'])}: {type_text(one['type'], words, named)}"
-            for one in kind["fields"]
+            f"{named(member['name'])}: {type_text(member['type'], words, named)}"
+            for member in kind["fields"]
         )
         return f"struct<{', '.join(fields)}>"
     return str(kind.get("class") or kind["type"])  # a user-defined type

@@ -159,7 +159,7 @@ class WorkOrder(Strict):
             return self.params
         texts = (
             self.group.model_dump_json(exclude={"params", "description"}),
-            *(one.model_dump_json() for one in self.plan.checks.values()),
+            *(checks.model_dump_json() for checks in self.plan.checks.values()),
         )
         used = {"results", *read, *self.group.fork_params, *_NAMES.findall(" ".join(texts))}
         return {name: value for name, value in self.params.items() if name in used}
@@ -184,11 +184,11 @@ class WorkOrder(Strict):
             "spark": self.group.spark,
             "conf": self.group.conf,
             "params": self.used_params(read),
-            "collect": [one.model_dump(mode="json") for one in self.plan.collect],
+            "collect": [source.model_dump(mode="json") for source in self.plan.collect],
             "inputs": self.frozen.inputs,
             "published": {
-                name: one.model_dump(exclude_defaults=True)
-                for name, one in self.group.inputs.items()
+                name: group_input.model_dump(exclude_defaults=True)
+                for name, group_input in self.group.inputs.items()
             },
             "after": self.frozen.after,
             "empty": self.frozen.empty,
@@ -197,13 +197,13 @@ class WorkOrder(Strict):
             "rerun": self.plan.rerun,
             "partition_by": self.plan.partition_by,
             "checks": {
-                n: one.model_dump(mode="json", exclude_defaults=True)
-                for n, one in self.plan.checks.items()
+                n: checks.model_dump(mode="json", exclude_defaults=True)
+                for n, checks in self.plan.checks.items()
             },
         }
         # Without what is empty or as by default: a field to come leaves the work of before as it
         # was.
-        used = {name: one for name, one in what.items() if one}
+        used = {name: part for name, part in what.items() if part}
         return hashlib.sha256(json.dumps(used, sort_keys=True, default=str).encode()).hexdigest()[
             :32
         ]

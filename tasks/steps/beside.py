@@ -38,8 +38,8 @@ class BesidePublished:
         how = self.publishing_of(name)
         if how is None or (self.is_member and how.takes_any):
             return None
-        standing = self.published.standing(name)
-        return None if standing is None else fields_of(standing.schema)
+        state = self.published.standing(name)
+        return None if state is None else fields_of(state.schema)
 
     def check(self, name: str, staged: StagedOutput) -> None:
         """Refuse an output that cannot stand beside the rows that are published. Raises:
@@ -49,7 +49,9 @@ class BesidePublished:
         if how is None or not staged.rows:
             return
         if how.table:  # its own columns count, which others may have changed
-            still = [one["name"] for one in fields_of(staged.schema) if one["type"] == VOID]
+            still = [
+                column["name"] for column in fields_of(staged.schema) if column["type"] == VOID
+            ]
             if still and not self.is_member:
                 raise SchemaMismatch(
                     f"the output {name} goes into a Delta table, which has no columns without a "
@@ -57,8 +59,8 @@ class BesidePublished:
                 )
             return
         for newest in (False, True):
-            standing = None if how.takes_any else self.published.standing(name, newest=newest)
-            if standing is None or standing.table is not None or not standing.rows:
+            state = None if how.takes_any else self.published.standing(name, newest=newest)
+            if state is None or state.table is not None or not state.rows:
                 return
             try:
                 schema_after(
@@ -66,8 +68,8 @@ class BesidePublished:
                     staged.schema,
                     how.mode,
                     how.on_schema_change,
-                    standing.schema,
-                    standing.job,
+                    state.schema,
+                    state.job,
                 )
                 return
             except SchemaMismatch:

@@ -80,8 +80,8 @@ def _checked(group: GroupSpec, params: Collection[str], allowed: Sequence[str]) 
             try:
                 function = find(step.python, allowed)
                 uses[index] = asdict(uses_of(function))
-                given = dict.fromkeys([*params, *group.params, *group.fork_params, *step.params])
-                fit(step.python, function, given, own=set(step.params))
+                passed = dict.fromkeys([*params, *group.params, *group.fork_params, *step.params])
+                fit(step.python, function, passed, own=set(step.params))
             except UnstuckError as error:
                 problems.append([index, f"{error.code}: {error}"])
     taken = None if problems else taken_by(group, allowed)
@@ -94,9 +94,9 @@ def main() -> None:
     """
     out = os.dup(1)
     os.dup2(2, 1)  # what is imported may print
-    asked = json.load(sys.stdin)
-    groups = [GroupSpec.model_validate(group) for group in asked["groups"]]
-    answer = [_checked(group, asked["params"], asked["allowed"]) for group in groups]
+    request = json.load(sys.stdin)
+    groups = [GroupSpec.model_validate(group) for group in request["groups"]]
+    answer = [_checked(group, request["params"], request["allowed"]) for group in groups]
     with os.fdopen(out, "w") as file:
         json.dump(answer, file)
 

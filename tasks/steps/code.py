@@ -64,24 +64,27 @@ def fingerprint(work_order: WorkOrder, code: str, read: Collection[str] | None) 
 
 
 def why_again(
-    work_order: WorkOrder, job: str, there: Marker, newer: str = "", other: bool = False
+    work_order: WorkOrder, job: str, marker: Marker, newer: str = "", other: bool = False
 ) -> str:
-    """Why ``job``'s work, of which ``there`` is the marker, is not taken over by ``work_order``.
+    """Return the reason why ``work_order`` does not take over the work of an earlier job.
 
-    ``newer``: a dataset that it read and that was published again since; empty if there is none.
-    ``other``: another minor version of Spark or Python did it.
+    Args:
+        job: the job that did the work.
+        marker: the marker of that work.
+        newer: a dataset that the work read and that was published again since; empty if none.
+        other: whether another minor version of Spark or Python did the work.
     """
     if work_order.group.compacts:
         return "it compacts what is published by now"
     if other and not work_order.plan.mixed:
         return f"job {job} ran it on another version of Spark or Python, and mixed: is not set"
-    if fingerprint(work_order, there.code, there.params) == there.fingerprint:
+    if fingerprint(work_order, marker.code, marker.params) == marker.fingerprint:
         if newer:
             return f"the dataset {newer} was published again since job {job}"
         return f"the code of its steps changed since job {job}"
     if work_order.plan.rerun:
         return "it was asked to run again, or comes after a group that was"
-    if changed := differing(work_order, there.params):
+    if changed := differing(work_order, marker.params):
         return (
             f"its parameter{'s'[: len(changed) > 1]} {', '.join(changed)} changed since job {job}"
         )

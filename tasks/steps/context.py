@@ -91,7 +91,7 @@ class StepContext:
         report: Callable[[float, float | None], None],
     ) -> None:
         self.params = Params(params, looked_at(work.token.job))
-        work.params = Params(params, work.given)
+        work.params = Params(params, work.passed_params)
         self.token = str(work.token)
         self.log = log
         self._scratch = scratch
@@ -231,7 +231,8 @@ def _number(value: Any) -> int | float | None:
         return (
             None if math.isnan(number) else number
         )  # OverflowError: a whole number that no bar can be drawn of
-    except Exception:  # noqa: BLE001 - a class of somebody's own may raise what it likes, and this must fail no step
+    except Exception:  # noqa: BLE001
+        # A user's class may raise anything, and this must fail no step.
         return None
 
 

@@ -207,15 +207,15 @@ def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
     """Write the small files of a published dataset together, as ``unstuck compact`` does, with the
     same results.
     """
-    known = settings()
-    with connect(known.redis_url) as client:
+    config = settings()
+    with connect(config.redis_url) as client:
         try:
             done = compact_dataset(
                 Warehouse(ctx.warehouse),
-                Staging(client, Keys(known.prefix)),
+                Staging(client, Keys(config.prefix)),
                 dataset,
                 target=target,
-                retention=known.retention,
+                retention=config.retention,
                 progress=ctx.progress,
             )
         except DatasetNotFound as error:
@@ -266,11 +266,11 @@ def _argument(session: Any, value: Any) -> Any:
     """
     from pyspark.sql import Column
 
-    found = _literal(value)
-    if not isinstance(found, Column) or not session.version.startswith("3."):
-        return found
+    literal = _literal(value)
+    if not isinstance(literal, Column) or not session.version.startswith("3."):
+        return literal
     # Spark 3.5 takes no expression, and has none for a struct: its optimizer makes a value of it.
-    plan = session.range(1).select(found)._jdf.queryExecution().optimizedPlan()
+    plan = session.range(1).select(literal)._jdf.queryExecution().optimizedPlan()
     return Column(session._jvm.org.apache.spark.sql.Column(plan.expressions().head().child()))
 
 
@@ -279,8 +279,8 @@ def _literal(value: Any) -> Any:
         return value
     from pyspark.sql.functions import lit, struct
 
-    parts = {name: _literal(one) for name, one in value.items()}
-    return struct(*(lit(one).alias(name) for name, one in parts.items()))
+    parts = {name: _literal(part) for name, part in value.items()}
+    return struct(*(lit(part).alias(name) for name, part in parts.items()))
 
 
 def _result(marker: ResultMarker, work: Work) -> Any:

@@ -133,8 +133,8 @@ def _file_of(module: object) -> str | None:
 
 def _stamp(path: str) -> _Stamp | None:
     with suppress(OSError, ValueError):
-        found = os.stat(path)
-        return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        status = os.stat(path)
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns
     return None
 
 

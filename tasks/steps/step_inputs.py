@@ -58,8 +58,8 @@ class Dataset:
         """
         groups: dict[str, tuple[str, dict[str, int]]] = {}
         for part in self.parts:
-            _, found = groups.setdefault(schema_of(fields_of(part.schema)), (part.schema, {}))
-            found.update(bytes_by_uri(files, part.files))
+            _, sizes = groups.setdefault(schema_of(fields_of(part.schema)), (part.schema, {}))
+            sizes.update(bytes_by_uri(files, part.files))
         return list(groups.values())
 
 
@@ -91,7 +91,7 @@ def read_inputs(
         OutputInvalid: two needed groups have an output of the same name.
         OSError: the warehouse could not be asked.
     """
-    found: dict[str, Dataset] = {}
+    by_output: dict[str, Dataset] = {}
     maker: dict[str, str] = {}
     by_group: dict[str, Dataset] = {}
     results: dict[str, dict[str, Any] | list[dict[str, Any]]] = {}
@@ -101,10 +101,7 @@ def read_inputs(
         recorded = [marker.results for marker in markers]
         results[need] = recorded if need in forks or len(recorded) > 1 else next(iter(recorded), {})
         sources = joined_versions([sources, *(marker.sources for marker in markers)])
-        outputs: dict[str, list[StagedOutput]] = {}
-        for marker in markers:
-            for name, staged in marker.outputs.items():
-                outputs.setdefault(name, []).append(staged)
+        outputs = _parts_by_output(markers)
         for name, parts in outputs.items():
             if name in maker:
                 raise OutputInvalid(
@@ -113,12 +110,23 @@ def read_inputs(
                 )
             maker[name] = need
             # The columns of a part without rows may be a guess from no values.
-            found[name] = Dataset(name, tuple(part for part in parts if part.rows) or tuple(parts))
+            by_output[name] = Dataset(
+                name, tuple(part for part in parts if part.rows) or tuple(parts)
+            )
         own = [name for name, parts in outputs.items() if not parts[0].rejected_of]
         if len(own) == 1:
-            by_group[need] = found[own[0]]
+            by_group[need] = by_output[own[0]]
     # An output's own name wins over a group that happens to be called the same.
-    return Inputs({**by_group, **found}, results, sources)
+    return Inputs({**by_group, **by_output}, results, sources)
+
+
+def _parts_by_output(markers: Iterable[Marker]) -> dict[str, list[StagedOutput]]:
+    """Group the outputs of the members of a fork, or of one group, by their names."""
+    outputs: dict[str, list[StagedOutput]] = {}
+    for marker in markers:
+        for name, staged in marker.outputs.items():
+            outputs.setdefault(name, []).append(staged)
+    return outputs
 
 
 def _markers_of(files: Files, need: str, folders: Iterable[str]) -> list[Marker]:
@@ -183,31 +191,31 @@ class PublishedDatasets:
         """
         at = self._base if version is None else version
         state = self._state(at, kept=version is None or in_spec)
-        found = state.get(dataset)
-        self._note(Read(dataset, version or 0, found.changed if found else 0))
-        if found is None and if_absent is not None:
+        dataset_state = state.get(dataset)
+        self._note(Read(dataset, version or 0, dataset_state.changed if dataset_state else 0))
+        if dataset_state is None and if_absent is not None:
             log.info(
                 "%s was not published when this job was submitted, and is read without rows",
                 dataset,
             )
             return Dataset(dataset, (StagedOutput([], 0, schema_of(declared(if_absent))),))
-        if found is None:
+        if dataset_state is None:
             when = "" if version else ", the newest one when this job was submitted"
             raise InputNotPublished(
                 f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. "
                 f"There were: {', '.join(sorted(state)) or 'none'}. Submit the job again once it "
                 "is published"
             )
-        if found.table is not None:
+        if dataset_state.table is not None:
             raise InputNotPublished(
-                f"{dataset} is published as the Delta table {found.table}, with versions of its "
-                "own; read it there, in a step"
+                f"{dataset} is published as the Delta table {dataset_state.table}, with versions "
+                "of its own; read it there, in a step"
             )
         if at in self._removed and any(
-            self._warehouse.storage.size(file.path) is None for file in found.files
+            self._warehouse.storage.size(file.path) is None for file in dataset_state.files
         ):
             raise InputNotPublished(self._removed[at])
-        return _whole(dataset, found)
+        return _whole(dataset, dataset_state)
 
     def checkpoint(self, dataset: str) -> Checkpoint | None:
         """Up to where the stream of ``dataset`` was read when the job was submitted; None: there
@@ -215,9 +223,9 @@ class PublishedDatasets:
 
         Raises: as `read`.
         """
-        found = self._state(self._base, kept=True).get(dataset)
-        self._note(Read(dataset, 0, found.changed if found else 0))
-        return found.checkpoint if found else None
+        dataset_state = self._state(self._base, kept=True).get(dataset)
+        self._note(Read(dataset, 0, dataset_state.changed if dataset_state else 0))
+        return dataset_state.checkpoint if dataset_state else None
 
     def standing(self, dataset: str, *, newest: bool = False) -> DatasetState | None:
         """``dataset`` as it was published when the job was submitted, or is by now; None if it was
@@ -237,9 +245,11 @@ class PublishedDatasets:
 
         Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        standing = self.standing(dataset)
+        dataset_state = self.standing(dataset)
         for n in range(
-            standing.changed if standing is not None else 0, max(self._base - MAX_RUNS, 0), -1
+            dataset_state.changed if dataset_state is not None else 0,
+            max(self._base - MAX_RUNS, 0),
+            -1,
         ):
             if dataset in (entry := self._warehouse.existing_entry(n)).datasets:
                 yield entry
@@ -256,8 +266,8 @@ class PublishedDatasets:
         """
         for read in reads:
             if not read.asked:
-                found = self._state(self._base, kept=True).get(read.dataset)
-                if read.version != (found.changed if found else 0):
+                dataset_state = self._state(self._base, kept=True).get(read.dataset)
+                if read.version != (dataset_state.changed if dataset_state else 0):
                     return read.dataset
         return ""
 
@@ -277,30 +287,35 @@ class PublishedDatasets:
 
 
 def with_published(
-    made: Mapping[str, Dataset], wanted: Mapping[str, GroupInput], published: PublishedDatasets
+    upstream: Mapping[str, Dataset],
+    group_inputs: Mapping[str, GroupInput],
+    published: PublishedDatasets,
 ) -> dict[str, Dataset]:
-    """All datasets a group reads: those that other groups ``made``, and the ``wanted`` published
-    ones by their names.
+    """Return all datasets that a group reads, by name.
+
+    Args:
+        upstream: the outputs of the groups that it needs.
+        group_inputs: its ``inputs:``, of which those that are published datasets are read here.
 
     Raises:
         OutputInvalid: a needed group has an output of the same name.
         InputNotPublished, LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.read`.
     """
-    found = dict(made)
-    for name, one in wanted.items():
+    datasets = dict(upstream)
+    for name, source in group_inputs.items():
         if (
-            name in made and made[name].name == name
+            name in upstream and upstream[name].name == name
         ):  # else it is a group's own name, which gives way
             raise OutputInvalid(
                 f"a needed group has an output named {name} too; give the one in inputs: another "
                 "name"
             )
-        if isinstance(one, DatasetInput):
-            standing = published.read(
-                one.dataset, one.version, in_spec=True, if_absent=one.if_absent
+        if isinstance(source, DatasetInput):
+            dataset = published.read(
+                source.dataset, source.version, in_spec=True, if_absent=source.if_absent
             )
-            found[name] = replace(standing, name=name)
-    return found
+            datasets[name] = replace(dataset, name=name)
+    return datasets
 
 
 def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
@@ -312,17 +327,17 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
 
     Raises: LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.standing`.
     """
-    plan, found = work_order.plan, dict[str, Dataset]()
+    plan, datasets = work_order.plan, dict[str, Dataset]()
     for group in work_order.frozen.empty:
         branch = group in plan.branches
         outputs = plan.branches[group] if branch else plan.forks.get(group, ())
         for name in outputs if branch else outputs or (group,):
-            standing = published.standing(name)
+            state = published.standing(name)
             if declared := plan.checks.get(name, Checks()).columns:
                 schema = schema_of(declared_fields(declared))
                 log.info(_NO_ROWS, group, name)
-            elif standing is not None:
-                schema = standing.schema
+            elif state is not None:
+                schema = state.schema
                 log.info(_NO_ROWS, group, name)
             elif branch:
                 log.warning(
@@ -342,10 +357,10 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
                     group,
                     name,
                 )
-            found[name] = Dataset(name, (StagedOutput([], 0, schema),))
-        if len(outputs) == 1 and outputs[0] in found:
-            found[group] = found[outputs[0]]
-    return found
+            datasets[name] = Dataset(name, (StagedOutput([], 0, schema),))
+        if len(outputs) == 1 and outputs[0] in datasets:
+            datasets[group] = datasets[outputs[0]]
+    return datasets
 
 
 def _whole(name: str, state: DatasetState) -> Dataset:

@@ -76,15 +76,17 @@ def looked_at(job: str) -> Reads:
     return _looked_at.setdefault(job, Reads())
 
 
-def noted(work_order: WorkOrder, job: str, given: Reads, secrets: Secrets) -> dict[str, str] | None:
+def noted(
+    work_order: WorkOrder, job: str, passed: Reads, secrets: Secrets
+) -> dict[str, str] | None:
     """Digests of the parameters that count, for the marker; empty of one that is not there.
 
     None: any may have been read. A reference is digested as it is written.
     """
     kept = looked_at(job).names
-    if kept is None or given.names is None:
+    if kept is None or passed.names is None:
         return None
-    names = sorted({*kept.copy(), *given.names})
+    names = sorted({*kept.copy(), *passed.names})
     if secrets.in_data(names):  # a step asked for it, and a marker is stored
         return None
     return {

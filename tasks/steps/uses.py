@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,25 +48,41 @@ class Uses:
 def uses_of(function: Any) -> Uses:
     """Read the source of ``function``; what nobody can tell without it is left open."""
     code = _source(inspect.unwrap(function))
-    positional = [] if code is None else [*code.args.posonlyargs, *code.args.args]
-    if inspect.ismethod(function):
-        positional = positional[1:]  # the class of a classmethod
-    if code is None or len(positional) < 2:
+    ctx = None if code is None else _name_of_context(code, inspect.ismethod(function))
+    if code is None or ctx is None:
         return Uses()
-    ctx = positional[1].arg
     every = [node for statement in code.body for node in ast.walk(statement)]
     named = {id(node): name for node in every if (name := _named(node, ctx)) is not None}
-    known = [node for node in every if isinstance(node, ast.Attribute) and _is(node.value, ctx)]
-    given_away = len(known) != sum(_is(node, ctx) for node in every)
-    asked = [node for node in known if node.attr in ("input", "output")]
-    writes = [name for kind, name in named.values() if kind == "output"]
-    is_open = given_away or len(asked) != len(named)
     reads = [named[id(node)] for node in _surely(code.body) if id(node) in named]
+    is_open = _is_used_otherwise(every, ctx, len(named))
     return Uses(
-        tuple(dict.fromkeys(name for kind, name in reads if kind == "input")),
-        None if is_open else tuple(dict.fromkeys(writes)),
-        any(isinstance(node, ast.Yield | ast.YieldFrom) or _returns(node) for node in every),
+        _names_of("input", reads),
+        None if is_open else _names_of("output", named.values()),
+        any(_returns(node) for node in every),
     )
+
+
+def _name_of_context(code: ast.FunctionDef, is_method: bool) -> str | None:
+    """Return the name of the parameter after ``spark``, or None if there is no such parameter."""
+    positional = [*code.args.posonlyargs, *code.args.args]
+    if is_method:
+        positional = positional[1:]  # the class of a classmethod
+    return positional[1].arg if len(positional) > 1 else None
+
+
+def _is_used_otherwise(nodes: list[ast.AST], ctx: str, named: int) -> bool:
+    """Whether ``ctx`` is given away, or used for inputs or outputs beside the ``named`` calls."""
+    attributes = [
+        node for node in nodes if isinstance(node, ast.Attribute) and _is(node.value, ctx)
+    ]
+    given_away = len(attributes) != sum(_is(node, ctx) for node in nodes)
+    accesses = [node for node in attributes if node.attr in ("input", "output")]
+    return given_away or len(accesses) != named
+
+
+def _names_of(kind: str, calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the distinct names in the calls of this kind, in order."""
+    return tuple(dict.fromkeys(name for called, name in calls if called == kind))
 
 
 def _source(function: Any) -> ast.FunctionDef | None:
@@ -102,6 +118,9 @@ def _named(node: ast.AST, ctx: str) -> tuple[str, str] | None:
 
 
 def _returns(node: ast.AST) -> bool:
+    """Whether this statement returns or yields a value."""
+    if isinstance(node, ast.Yield | ast.YieldFrom):
+        return True
     return isinstance(node, ast.Return) and not (
         node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
     )

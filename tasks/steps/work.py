@@ -83,7 +83,7 @@ class Work:
         default_factory=dict
     )  # by output, unless it was written after that
     params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
-    given: Reads = field(
+    passed_params: Reads = field(
         default_factory=Reads
     )  # parameters that were given to functions, SQL and checks
     results: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Work:
 
     def noted_params(self, work_order: WorkOrder) -> dict[str, str] | None:
         """Digests of the parameters on which the work depends, for the marker."""
-        return noted(work_order, self.token.job, self.given, self.secrets)
+        return noted(work_order, self.token.job, self.passed_params, self.secrets)
 
     def read(self, name: str) -> Any:
         """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier
@@ -116,10 +116,10 @@ class Work:
             Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
         )
         if dataset is None:
-            there = ", ".join(sorted({*self.inputs, *self.streams, *self.outputs})) or "none"
+            available = ", ".join(sorted({*self.inputs, *self.streams, *self.outputs})) or "none"
             raise InputMissing(
-                f"there is no input {name!r}; there are: {there}. Does the group need what makes "
-                "it?"
+                f"there is no input {name!r}; there are: {available}. Does the group need what "
+                "makes it?"
             )
         return self.frame(dataset)
 
@@ -166,10 +166,10 @@ class Work:
     def results_of(self, group: str) -> dict[str, Any] | list[dict[str, Any]]:
         """The results of ``group``. Raises: InputMissing: this group does not read it."""
         if group not in self.recorded:
-            there = ", ".join(sorted(self.recorded)) or "none"
+            available = ", ".join(sorted(self.recorded)) or "none"
             raise InputMissing(
-                f"there are no results of a group {group!r}; there are those of: {there}. Name it "
-                "in needs:"
+                f"there are no results of a group {group!r}; there are those of: {available}. "
+                "Name it in needs:"
             )
         return copy.deepcopy(self.recorded[group])
 
@@ -183,6 +183,34 @@ class Work:
                 the spec asks for.
             SchemaMismatch: its columns cannot stand beside those that are published.
         """
+        self._check_output_name(name)
+        checks = self._checks_of(name)
+        folder = f"{self.token.staging}/{name}"
+        staged_outputs = self._stage(name, folder, frame, checks)
+        self.refused.pop(name, None)
+        if secret := self._in_columns(json.loads(staged_outputs[folder].schema)):
+            for output_folder in staged_outputs:
+                self.files.remove_tree(output_folder)
+            raise OutputInvalid(
+                f"the output {name} has the value of {secret} in the name or the metadata of a "
+                "column, and both are stored and shown. Rename the column"
+            )
+        reach(Point.AFTER_OUTPUT, self.token.job)
+        if self._stream is not None and self.published is not None:
+            with self._streaming:
+                staged_outputs = self._stream.noted(
+                    folder, staged_outputs, self.partition_by.get(name, ()), self.published
+                )
+        staged = staged_outputs[folder]
+        if checks.quality is not None and self.published is not None:
+            self._check_budget(name, checks.quality, staged, staged_outputs[folder + REJECTED])
+        for output_folder, output in staged_outputs.items():
+            self.outputs[output_folder.rpartition("/")[2]] = output
+            self.show(output_folder.rpartition("/")[2])
+        return staged
+
+    def _check_output_name(self, name: object) -> None:
+        """Raises: OutputInvalid: no output of this name may be written."""
         if (
             not isinstance(name, str)
             or "-" in name
@@ -205,17 +233,22 @@ class Work:
             raise OutputInvalid(
                 f"an output has the value of {secret} in its name, and names are stored and shown"
             )
-        checks = self._checks_of(name)
-        folder = f"{self.token.staging}/{name}"
+
+    def _stage(self, name: str, folder: str, frame: Any, checks: Checks) -> dict[str, StagedOutput]:
+        """Stage ``frame`` in ``folder``, and check it.
+
+        Returns: the output by its folder; if it has rules, also its rejected rows.
+
+        Raises: as `write`; the error is kept in ``refused`` if the frame is to blame.
+        """
         try:
             by, arriving = self.partition_by.get(name, ()), self._arriving(name, frame)
             published = self.beside.types_of(name) if self.beside else None
-            made = stage_checked(
+            staged_outputs = stage_checked(
                 self.files, folder, frame, checks, by, self.session, arriving, published
             )
-            staged = made[folder]
             if self.beside is not None:
-                self.beside.check(name, staged)
+                self.beside.check(name, staged_outputs[folder])
         except (
             RuleInvalid,
             TooManyRejectedRows,
@@ -230,27 +263,7 @@ class Work:
                 raise
             self.refused[name] = OutputInvalid(f"the output {name}: {why}")
             raise self.refused[name] from error
-        self.refused.pop(name, None)
-        if secret := self._in_columns(json.loads(staged.schema)):
-            for one in made:
-                self.files.remove_tree(one)
-            raise OutputInvalid(
-                f"the output {name} has the value of {secret} in the name or the metadata of a "
-                "column, and both are stored and shown. Rename the column"
-            )
-        reach(Point.AFTER_OUTPUT, self.token.job)
-        if self._stream is not None and self.published is not None:
-            with self._streaming:
-                made = self._stream.noted(
-                    folder, made, self.partition_by.get(name, ()), self.published
-                )
-            staged = made[folder]
-        if checks.quality is not None and self.published is not None:
-            self._check_budget(name, checks.quality, staged, made[folder + REJECTED])
-        for one, output in made.items():
-            self.outputs[one.rpartition("/")[2]] = output
-            self.show(one.rpartition("/")[2])
-        return staged
+        return staged_outputs
 
     def _check_budget(
         self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput
@@ -273,10 +286,10 @@ class Work:
             return next(filter(None, map(self._in_columns, schema)), None)
         if not isinstance(schema, dict):
             return None  # the name of a type
-        found = self.secrets.in_name(schema.get("name", "")) or self.secrets.in_data(
+        secret = self.secrets.in_name(schema.get("name", "")) or self.secrets.in_data(
             schema.get("metadata")
         )
-        return found or self._in_columns(
+        return secret or self._in_columns(
             [part for key, part in schema.items() if key != "metadata"]
         )
 
@@ -288,18 +301,18 @@ class Work:
         """
         forks: dict[str, list[Any]] = {}
         room = MAX_JOB_BYTES
-        for wanted in work_order.plan.collect:
-            found = self.outputs.get(wanted.output)
+        for source in work_order.plan.collect:
+            staged = self.outputs.get(source.output)
             own = [output for output in self.outputs.values() if not output.rejected_of]
-            if found is None and wanted.output == work_order.group.name and len(own) == 1:
-                (found,) = own
+            if staged is None and source.output == work_order.group.name and len(own) == 1:
+                (staged,) = own
             if work_order.group.code_version == READ_VALUES:
-                (found,) = self.inputs[wanted.output].parts  # a published dataset has one
-            if found is not None:
-                values = forks[wanted.key] = collect(self.files, found, wanted, room)
+                (staged,) = self.inputs[source.output].parts  # a published dataset has one
+            if staged is not None:
+                values = forks[source.key] = collect(self.files, staged, source, room)
                 if secret := self.secrets.in_data(values):
                     raise ForkValuesInvalid(
-                        f"a value of {wanted.key} holds the value of {secret}, and the values of a "
+                        f"a value of {source.key} holds the value of {secret}, and the values of a "
                         "fork are stored and shown. Fork over another column, which names what is "
                         "meant"
                     )

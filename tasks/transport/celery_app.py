@@ -48,11 +48,11 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
 
     The first of ``queues`` is the default one.
     """
-    made = Celery(name, broker=broker_url(settings.redis_url), set_as_current=False)
+    new_app = Celery(name, broker=broker_url(settings.redis_url), set_as_current=False)
     # Queues that a worker is given with -Q, or a spec names, are made the same way.
-    made.amqp.autoexchange = lambda _name: Exchange("")
-    made.amqp.Connection = BrokerConnection
-    made.conf.update(
+    new_app.amqp.autoexchange = lambda _name: Exchange("")
+    new_app.amqp.Connection = BrokerConnection
+    new_app.conf.update(
         task_ignore_result=True,
         task_acks_late=False,
         task_reject_on_worker_lost=False,
@@ -93,18 +93,18 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
             "global_keyprefix": Keys(settings.prefix).broker,
         },
     )
-    at_worker_start(made, lambda _: check_requests(made))
+    at_worker_start(new_app, lambda _: check_requests(new_app))
     # Celery's mingle and gossip ask all other workers at each reconnect. One reply that is lost
     # meanwhile is an error that Celery does not recover from: a healthy worker ends. Revoked tasks
     # and logical clocks are not used here.
     at_worker_start(
-        made, lambda worker: worker.options.update(without_mingle=True, without_gossip=True)
+        new_app, lambda worker: worker.options.update(without_mingle=True, without_gossip=True)
     )
     # Celery would try for ever with a Redis that refuses it, or listen to nothing.
-    at_worker_start(made, lambda _: fit_or_leave(settings))
+    at_worker_start(new_app, lambda _: fit_or_leave(settings))
     if settings.log == "json":
-        _print_json_alone(made)
-    return made
+        _print_json_alone(new_app)
+    return new_app
 
 
 def at_worker_start(app: Celery, act: Callable[[Any], None]) -> None:

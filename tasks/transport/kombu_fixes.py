@@ -53,13 +53,13 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
 
     _to_listen = False
 
-    def _init_params(self, **given: Any) -> None:
+    def _init_params(self, **options: Any) -> None:
         """Verify the server where nobody says otherwise, as for an address that Celery was given
         with ``-b``.
         """
-        if given["transport"] == "rediss" and not given["ssl"]:
-            given["ssl"] = tls_options("rediss://")
-        super()._init_params(**given)
+        if options["transport"] == "rediss" and not options["ssl"]:
+            options["ssl"] = tls_options("rediss://")
+        super()._init_params(**options)
 
     def as_uri(self, *args: Any, **kwargs: Any) -> str:
         """Show an IPv6 address with its brackets; kombu quotes it."""
@@ -104,7 +104,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
     def _establish_connection(self) -> Any:
         global _has_connected
         try:
-            made = super()._establish_connection()
+            connection = super()._establish_connection()
         except redis.RedisError as error:
             # A program that starts; later a certificate may be replaced under one that works.
             if self._to_listen and not _has_connected and (why := refusal(self.as_uri(), error)):
@@ -112,18 +112,18 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
             raise
         _has_connected = True
         if self._to_listen:
-            self._try_a_write(made)
+            self._try_a_write(connection)
             # Rights may have been taken away, and who consumes nothing must not seem to listen.
             fit_or_leave(settings(), REPLY_WITHIN)
-        return made
+        return connection
 
-    def _try_a_write(self, made: Any) -> None:
+    def _try_a_write(self, connection: Any) -> None:
         """Raises what the server says if it takes no writes now; kombu takes that for a try that
         failed.
 
         Each try is a new connection: after a failover the same name may lead to another server.
         """
-        channel = made.create_channel(made)
+        channel = connection.create_channel(connection)
         try:
             with channel.conn_or_acquire() as client:
                 takes_writes(client, Keys(settings().prefix))
@@ -157,14 +157,14 @@ def _fit_to_fork(base: Any) -> Any:
     process that forks.
     """
 
-    class Channel(base.Channel):  # type: ignore[misc]
+    class ForkSafeChannel(base.Channel):  # type: ignore[misc]
         def _connparams(self, asynchronous: bool = False) -> Any:
             if getattr(self.connection, "client", None) is None:
                 raise redis.ConnectionError("the connection of this channel is closed")
-            found = {**super()._connparams(asynchronous), **FEW_QUESTIONS}
+            params = {**super()._connparams(asynchronous), **FEW_QUESTIONS}
             if asynchronous:
-                found["connection_class"] = _unregistered_first(found["connection_class"], self)
-            return found
+                params["connection_class"] = _unregistered_first(params["connection_class"], self)
+            return params
 
         @cached_property
         def client(self) -> Any:
@@ -206,7 +206,7 @@ def _fit_to_fork(base: Any) -> Any:
                     channel.qos.get(tag)
                     channel.qos.ack(tag)
 
-    Transport.Channel = Channel
+    Transport.Channel = ForkSafeChannel
     return Transport
 
 
@@ -215,7 +215,7 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
     closed.
     """
 
-    class Connection(connection):  # type: ignore[misc]
+    class UnregisteringConnection(connection):  # type: ignore[misc]
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
             # The poller comes from the channel: this class lives longer than the channel, and a
             # reference here would keep each old poller in memory.
@@ -226,7 +226,7 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
                 poller.unregister(self._sock)
             super().disconnect(*args, **kwargs)
 
-    return Connection
+    return UnregisteringConnection
 
 
 def _read_within(seconds: float | None, pubsub: Any) -> Any:
@@ -238,9 +238,9 @@ def _read_within(seconds: float | None, pubsub: Any) -> Any:
     def parse_response() -> Any:
         if pubsub.connection is None or not pubsub.connection.can_read(timeout=0):
             return None
-        found = read(block=False, timeout=seconds)
-        is_message = found and bytes_to_str(found[0]).endswith("message")
-        return found if not is_message or _readable(found[-1], bytes_to_str(found[-2])) else None
+        reply = read(block=False, timeout=seconds)
+        is_message = reply and bytes_to_str(reply[0]).endswith("message")
+        return reply if not is_message or _readable(reply[-1], bytes_to_str(reply[-2])) else None
 
     pubsub.parse_response = parse_response
     return pubsub
@@ -262,10 +262,10 @@ def _messages_alone(client: Any) -> Any:
     read = client.parse_response
 
     def parse_response(connection: Any, command: str, **options: Any) -> Any:
-        found = read(connection, command, **options)
+        reply = read(connection, command, **options)
         return (
-            found
-            if command != "BRPOP" or not found or _readable(found[1], bytes_to_str(found[0]))
+            reply
+            if command != "BRPOP" or not reply or _readable(reply[1], bytes_to_str(reply[0]))
             else None
         )
 
@@ -302,11 +302,11 @@ class CheckedRequest(Request):  # type: ignore[misc]
     ever.
     """
 
-    def __init__(self, message: Any, **given: Any) -> None:
-        super().__init__(message, **given)
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
         stamped = self.stamped_headers
         if not isinstance(stamped, list) or not all(
-            isinstance(one, str) for one in (self.id, self.name, *stamped)
+            isinstance(text, str) for text in (self.id, self.name, *stamped)
         ):
             raise InvalidTaskError(
                 "the id and the name of a task are texts, and its stamped headers a list of texts"

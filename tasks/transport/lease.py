@@ -95,8 +95,10 @@ def _plan(text: str, params: str, *texts: str) -> GroupPlan:
     """
     stored = json.loads(text)
     group = unpack(stored["group"], dict(zip(texts[::2], texts[1::2], strict=True)))
-    known = {**json.loads(params), **stored.get("params", {})}
-    return GroupPlan.model_validate({**stored, "group": group, "params": known}, context=STORED)
+    merged_params = {**json.loads(params), **stored.get("params", {})}
+    return GroupPlan.model_validate(
+        {**stored, "group": group, "params": merged_params}, context=STORED
+    )
 
 
 def unreadable(error: Exception) -> str:
@@ -175,12 +177,12 @@ class Lease:
         """
         while True:
             arguments = self._taking(queues, claimant, worker, event, leaves=linger > 0)
-            found = (
+            reply = (
                 self._wait_and_take(queues, linger, arguments)
                 if linger
                 else self._take(**arguments)
             )
-            answer, claim = self._read(claimant, found)
+            answer, claim = self._read(claimant, reply)
             if answer is not TakeAnswer.MORE:
                 return claim
             self._takes += 1

@@ -83,12 +83,12 @@ def broker_url(url: str) -> str:
     """
     if not _is_socket(url):
         return without_options(url)
-    parts, asked = urlsplit(url), parse_qs(urlsplit(url).query)
-    user = parts.username or quote(asked.get("username", [""])[0], safe="")
-    password = parts.password or quote(asked.get("password", [""])[0], safe="")
-    known = f"{user}:{password}@" if user or password else ""
-    database = urlencode({"virtual_host": asked.get("db", ["0"])[0]})
-    return f"redis+socket://{known}{parts.path}?{database}"
+    parts, options = urlsplit(url), parse_qs(urlsplit(url).query)
+    user = parts.username or quote(options.get("username", [""])[0], safe="")
+    password = parts.password or quote(options.get("password", [""])[0], safe="")
+    credentials = f"{user}:{password}@" if user or password else ""
+    database = urlencode({"virtual_host": options.get("db", ["0"])[0]})
+    return f"redis+socket://{credentials}{parts.path}?{database}"
 
 
 def _is_socket(url: str) -> bool:

@@ -75,17 +75,22 @@ def refusal(url: str, error: BaseException) -> str:
             f"The Redis at {place} refuses us: {message}. Give the user and password it wants: "
             "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
         )
-    if found := _TLS.search(message):
-        code, words = found[1] or "", found[2] or found[0]
+    if match := _TLS.search(message):
+        code, words = match[1] or "", match[2] or match[0]
         cure = next(
-            (cure for known, cure in _CURES if any(word in f"{code} {words}" for word in known)), ""
+            (
+                cure
+                for phrases, cure in _CURES
+                if any(word in f"{code} {words}" for word in phrases)
+            ),
+            "",
         )
         if code == "CERTIFICATE_VERIFY_FAILED":
-            told = (
+            problem = (
                 f"The server at {place} does not prove that it is your Redis, and was sent "
                 f"nothing: {words}."
             )
-            return f"{told} {cure or 'UNSTUCK_REDIS_VERIFY=none would trust it blindly'}."
+            return f"{problem} {cure or 'UNSTUCK_REDIS_VERIFY=none would trust it blindly'}."
         return (
             f"No connection with TLS to the Redis at {place}: {words}. "
             f"{cure or 'See docs/operate.md, TLS'}."

@@ -45,10 +45,10 @@ def lacking_rights(client: redis.Redis, keys: Keys, more: Sequence[str] = ()) ->
     database = client.connection_pool.connection_kwargs.get("db") or 0
     # Redis wants the pattern of a PSUBSCRIBE spelled out in a rule: a wider one does not give it.
     control = f"{keys.broker}/{database}.celery.pidbox"
-    asked = [
+    commands = [
         *(
-            [word if word != "K" else keys.nothing for word in one.split(" ")]
-            for one in _commands(more)
+            [word if word != "K" else keys.nothing for word in command.split(" ")]
+            for command in _commands(more)
         ),
         # The other kinds of keys: of a job, of the broker, of beat.
         *(["SET", key, ""] for key in (keys.of("J").job, keys.queue("light"), f"{keys.beat}:lock")),
@@ -61,35 +61,35 @@ def lacking_rights(client: redis.Redis, keys: Keys, more: Sequence[str] = ()) ->
     connection = client.connection_pool.get_connection()
     try:
         # WATCH and MULTI first: without a transaction the others would be done.
-        found = _refused(connection, [["WATCH", keys.nothing], ["MULTI"]], keys)
-        if "+multi" not in found:
-            found += _refused(connection, asked, keys)
-            found += _refused(connection, [["DISCARD"]], keys)
-            if "+discard" not in found:
-                found += _refused(connection, [["EXEC"], ["UNWATCH"]], keys)
+        rules = _refused(connection, [["WATCH", keys.nothing], ["MULTI"]], keys)
+        if "+multi" not in rules:
+            rules += _refused(connection, commands, keys)
+            rules += _refused(connection, [["DISCARD"]], keys)
+            if "+discard" not in rules:
+                rules += _refused(connection, [["EXEC"], ["UNWATCH"]], keys)
     finally:
         connection.disconnect()  # type: ignore[no-untyped-call]  # with it goes the transaction
         client.connection_pool.release(connection)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(rules))
 
 
 def _commands(more: Iterable[str]) -> list[str]:
     return [*re.split(r"[|\n]", COMMANDS.strip()), *more]
 
 
-def _refused(connection: redis.Connection, asked: list[list[str]], keys: Keys) -> list[str]:
-    packed = connection.pack_commands(asked)  # type: ignore[no-untyped-call]
+def _refused(connection: redis.Connection, commands: list[list[str]], keys: Keys) -> list[str]:
+    packed = connection.pack_commands(commands)  # type: ignore[no-untyped-call]
     connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
-    found = []
-    for command in asked:
+    rules = []
+    for command in commands:
         try:
             connection.read_response()
         except redis.ResponseError as error:
             # Redis wraps the refusal of an EXEC. Any other error says that the command may be
             # asked, and is wrong here.
             if isinstance(error, NoPermissionError) or "permissions to" in str(error):
-                found.append(_rule(str(error), command, keys))
-    return found
+                rules.append(_rule(str(error), command, keys))
+    return rules
 
 
 def _rule(refusal: str, command: list[str], keys: Keys) -> str:

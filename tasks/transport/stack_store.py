@@ -53,11 +53,11 @@ class StackStore:
 
     def of_job(self, job: str) -> dict[str, StepStack]:
         """By token. Raises: redis.RedisError."""
-        found = {}
+        by_token = {}
         for text in cast(list[str], self._client.hvals(self._keys.of(job).stacks)):
             try:
                 token, stack = _STACK.validate_json(text)
             except ValidationError:
                 continue
-            found[token] = stack
-        return found
+            by_token[token] = stack
+        return by_token

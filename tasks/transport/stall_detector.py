@@ -119,7 +119,8 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
     def _watch_or_give_up(self, consumer: Any, settings: Settings) -> None:
         try:
             self._watch(consumer, settings)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would notice a stall
+        except Exception as error:  # noqa: BLE001
+            # Whatever the error is, nobody else would notice a stall.
             message = (
                 "the stall detector of %s has failed, so it ends, and its supervisor "
                 "restarts it: %s: %s"

@@ -96,7 +96,7 @@ def what_is_lost(
         return f"its newest batch is {newest}, and should be {max(before, *offsets, *commits)}"
     if newest < 0:
         return ""
-    known = set(paths)
+    existing = set(paths)
     for source, line in enumerate(
         files.read(f"{folder}/offsets/{newest}").decode().splitlines()[2:]
     ):
@@ -104,14 +104,14 @@ def what_is_lost(
             # Of a stream that the query reads in two places Spark has one source, and an offset for
             # each.
             continue
-        seen = json.loads(line) if line.startswith("{") else {}
+        position = json.loads(line) if line.startswith("{") else {}
         for entry in range(
-            seen.get("logOffset", -1), -1, -1
+            position.get("logOffset", -1), -1, -1
         ):  # of the files that a source has seen
             at = f"{folder}/sources/{source}/{entry}"
-            if f"{at}.compact" in known:
+            if f"{at}.compact" in existing:
                 break
-            if at not in known:
+            if at not in existing:
                 return f"sources/{source}/{entry} is gone"
     return ""
 

@@ -21,7 +21,7 @@ from unstuck.tasks.errors import Unrecoverable, WarehouseMismatch
 from unstuck.tasks.protocol.staging import Staged, Staging
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, Entry, State
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
 from unstuck.tasks.warehouse.marker import DataFile
 
 COMPACT = "compact"
@@ -49,7 +49,7 @@ class Compacted:
 class _Rewritten(NamedTuple):
     """One new file, and those whose rows it holds."""
 
-    made: DataFile
+    file: DataFile
     sources: tuple[DataFile, ...]
 
 
@@ -128,36 +128,25 @@ def compact(
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated; rows are never
             lost or doubled.
     """
-    base, standing = warehouse.head(), warehouse.dataset(name)
-    if standing.table is not None:
+    base, before = warehouse.head(), warehouse.dataset(name)
+    if before.table is not None:
         raise Unrecoverable(
-            f"{name} is the Delta table {standing.table}; compact it by the means of Delta "
-            "(OPTIMIZE)"
+            f"{name} is the Delta table {before.table}; compact it by the means of Delta (OPTIMIZE)"
         )
-    free: list[DataFile] = []
-    kept = 0
-    for file in standing.files:
-        if file.bytes * 2 < target:
-            kept += needed(file.path)
-            free += [] if needed(file.path) else [file]
+    small = [file for file in before.files if file.bytes * 2 < target]
+    free = [file for file in small if not needed(file.path)]
+    kept = len(small) - len(free)
     if dry_run:
-        after = len(standing.files) - len(free) + _fewest(free, target)
-        return Compacted(0, len(standing.files), after, sum(file.bytes for file in free), kept)
+        after = len(before.files) - len(free) + _fewest(free, target)
+        return Compacted(0, len(before.files), after, sum(file.bytes for file in free), kept)
     folder = f"_staging/{publish_id}/{name}/0-{COMPACT}-{COMPACT}"
     rewritten: list[_Rewritten] = []
-    for one in rewrite(warehouse.storage, folder, free, target):
-        rewritten.append(one)
+    for replacement in rewrite(warehouse.storage, folder, free, target):
+        rewritten.append(replacement)
         progress(sum(len(each.sources) for each in rewritten), len(free))
 
     def entry(n: int, state: State) -> Entry:
-        now = state[name]
-        there = {file.path for file in now.files}
-        stand = [one for one in rewritten if all(file.path in there for file in one.sources)]
-        if not stand:
-            raise _Overtaken
-        made = [one.made for one in stand]
-        removed = [file.path for one in stand for file in one.sources]
-        change = Change(COMPACT, made, removed, sum(file.rows for file in made), now.schema)
+        change = _change(rewritten, state[name])
         return Entry(
             n, n - 1, publish_id, "package", publish_id, COMPACT, at, datasets={name: change}
         )
@@ -165,13 +154,13 @@ def compact(
     try:
         if not rewritten:
             raise _Overtaken
-        made = warehouse.append(publish_id, base, entry)[0]
+        created = warehouse.append(publish_id, base, entry)[0]
     except _Overtaken:
-        return Compacted(0, len(standing.files), len(standing.files), 0, kept)
-    done = made.datasets[name]
-    after = len(standing.files) - len(done.removed) + len(done.added)
+        return Compacted(0, len(before.files), len(before.files), 0, kept)
+    done = created.datasets[name]
+    after = len(before.files) - len(done.removed) + len(done.added)
     return Compacted(
-        made.n, len(standing.files), after, sum(file.bytes for file in done.added), kept
+        created.n, len(before.files), after, sum(file.bytes for file in done.added), kept
     )
 
 
@@ -192,6 +181,25 @@ def _fewest(small: list[DataFile], target: int) -> int:
         key = _key_of(file)
         sizes[key] = sizes.get(key, 0) + file.bytes
     return sum(-(-size // target) for size in sizes.values())
+
+
+def _change(rewritten: list[_Rewritten], now: DatasetState) -> Change:
+    """Return the change that replaces the files that ``now`` still has.
+
+    Raises:
+        _Overtaken: there are none.
+    """
+    current = {file.path for file in now.files}
+    applicable = [
+        replacement
+        for replacement in rewritten
+        if all(file.path in current for file in replacement.sources)
+    ]
+    if not applicable:
+        raise _Overtaken
+    added = [replacement.file for replacement in applicable]
+    removed = [file.path for replacement in applicable for file in replacement.sources]
+    return Change(COMPACT, added, removed, sum(file.rows for file in added), now.schema)
 
 
 def rewrite(
@@ -218,10 +226,10 @@ def _bundles(files: Files, small: Iterable[DataFile], target: int) -> Iterator[l
     alike: dict[Any, list[DataFile]] = {}
     for file in small:
         alike.setdefault((_key_of(file), _columns(files, file)), []).append(file)
-    for standing in alike.values():
+    for candidates in alike.values():
         bundle: list[DataFile] = []
-        for file in standing:
-            if bundle and sum(one.bytes for one in bundle) + file.bytes > target:
+        for file in candidates:
+            if bundle and sum(bundled.bytes for bundled in bundle) + file.bytes > target:
                 if len(bundle) > 1:
                     yield bundle
                 bundle = []

@@ -246,9 +246,9 @@ class Files:
             # link, not rename: rename replaces what is there. The content is on disk before the
             # name appears.
             os.link(temp, local)
-            made = True
+            created = True
         except FileExistsError:
-            made = False
+            created = False
         except OSError as error:
             if error.errno in _NO_HARD_LINKS:
                 raise WarehouseUnsupported(
@@ -262,7 +262,7 @@ class Files:
         # Also when it was there: its author may have died before this sync, and the caller will
         # believe what it reads.
         _sync(folder)
-        return made
+        return created
 
     def move(self, path: str, target: str) -> None:
         """Give a file another path; an object store copies it. Raises: OSError; as ``check``."""

@@ -78,13 +78,18 @@ class Warehouse:
     stands.
     """
 
-    def __init__(self, uri: str, known: str | None = None) -> None:
-        """``known``: the id that the warehouse must have, or every write raises WarehouseMismatch;
-        None: any will do.
-
-        Raises: ValueError: ``uri`` cannot be the place of a warehouse (see ``Files``).
+    def __init__(self, uri: str, expected_id: str | None = None) -> None:
         """
-        self.storage = Files(uri, None if known is None else partial(self.check_id, known))
+        Args:
+            expected_id: the id that the warehouse must have, or every write raises
+                WarehouseMismatch; None accepts any id.
+
+        Raises:
+            ValueError: ``uri`` cannot be the address of a warehouse (see ``Files``).
+        """
+        self.storage = Files(
+            uri, None if expected_id is None else partial(self.check_id, expected_id)
+        )
 
     def ensure_id(self) -> str:
         """The warehouse's id, created once however many ask at a time, and only in a place that
@@ -196,12 +201,14 @@ class Warehouse:
         hole in it proves nothing. The newest name does: its entry could be created only after all
         before it.
         """
-        found: dict[str, list[int]] = {"": [0], "snapshot": [], "oldest": [0], "vacuumed": [0]}
+        numbers: dict[str, list[int]] = {"": [0], "snapshot": [], "oldest": [0], "vacuumed": [0]}
         for name in self.storage.names(_LOG):
             if match := _NAME.fullmatch(name):
-                found[match[2] or ""].append(int(match[1]))
-        newest_first = sorted(found["snapshot"], reverse=True)
-        return _Listing(max(found[""]), newest_first, max(found["oldest"]), max(found["vacuumed"]))
+                numbers[match[2] or ""].append(int(match[1]))
+        newest_first = sorted(numbers["snapshot"], reverse=True)
+        return _Listing(
+            max(numbers[""]), newest_first, max(numbers["oldest"]), max(numbers["vacuumed"])
+        )
 
     def entry(self, n: int) -> Entry | None:
         """The entry with the number ``n``; None while the number is free.
@@ -286,17 +293,17 @@ class Warehouse:
             state = fold(state, self.existing_entry(n))
         return state
 
-    def owners(self, version: int, known: OwnersAt | None = None) -> OwnersAt:
+    def owners(self, version: int, cached: OwnersAt | None = None) -> OwnersAt:
         """Return the owner of each dataset at ``version``. Raises: as ``state``.
 
         Args:
-            known: the answer of an earlier call; if few entries were added since, only these are
+            cached: the result of an earlier call; if few entries were added since, only these are
                 read.
         """
-        if known is None or not 0 <= version - known.version <= SNAPSHOT_EVERY:
+        if cached is None or not 0 <= version - cached.version <= SNAPSHOT_EVERY:
             return OwnersAt(version, owners_of(self.state(version, removed=True)))
-        owners = known.owners
-        for n in range(known.version + 1, version + 1):
+        owners = cached.owners
+        for n in range(cached.version + 1, version + 1):
             owners = owners_after(owners, self.existing_entry(n))
         return OwnersAt(version, owners)
 
@@ -306,11 +313,11 @@ class Warehouse:
         """
         state = self.state(version)
         if dataset not in state:
-            known = ", ".join(sorted(state)) or "nothing yet"
+            names = ", ".join(sorted(state)) or "nothing yet"
             at = "" if version is None else f" at version {version}"
             raise DatasetNotFound(
                 f"the warehouse {self.storage.uri('')} has no dataset {dataset!r}{at}; published "
-                f"there: {known}"
+                f"there: {names}"
             )
         return state[dataset]
 
@@ -368,36 +375,35 @@ class Warehouse:
 
     def find_since(
         self,
-        wanted: Callable[[str, str], bool],
+        matches: Callable[[str, str], bool],
         version: int,
         since: float,
-        known: dict[int, tuple[float, str, str]],
+        cached: dict[int, tuple[float, str, str]],
     ) -> tuple[int, str] | None:
-        """The newest slot up to ``version`` with wanted ids, and its publish id, of those written
-        since ``since``.
+        """Return the number and publish id of the newest matching entry, or None.
 
-        None if there is none.
+        Searches the entries up to ``version`` that were written since ``since``.
 
         Args:
-            wanted: whether a publish id and the package id of the same entry are wanted.
+            matches: whether an entry with this publish id and this package id matches.
             since: seconds since the epoch, by the clocks of those who publish.
-            known: number → time, publish id and package id, as earlier calls have read them; this
-                call adds to it.
+            cached: number → time, publish id and package id of entries that earlier calls read;
+                this call adds to it.
 
         Raises: LogBroken, WarehouseNewer.
         """
-        entries = self.ids_since(version, since, known)
+        entries = self.ids_since(version, since, cached)
         return next(
             (
                 (n, publish_id)
                 for n, publish_id, package_id in entries
-                if wanted(publish_id, package_id)
+                if matches(publish_id, package_id)
             ),
             None,
         )
 
     def ids_since(
-        self, version: int, since: float, known: dict[int, tuple[float, str, str]]
+        self, version: int, since: float, cached: dict[int, tuple[float, str, str]]
     ) -> Iterator[tuple[int, str, str]]:
         """Yield number, publish id and package id of the entries written since ``since``, newest
         first.
@@ -405,10 +411,10 @@ class Warehouse:
         Arguments and errors are those of `find_since`. The last entry may be older than ``since``.
         """
         for n in range(version, 0, -1):
-            if n not in known:
+            if n not in cached:
                 entry = self.existing_entry(n)
-                known[n] = entry.at, entry.publish_id, entry.package_id
-            at, publish_id, package_id = known[n]
+                cached[n] = entry.at, entry.publish_id, entry.package_id
+            at, publish_id, package_id = cached[n]
             yield n, publish_id, package_id
             if at < since:
                 return
@@ -468,10 +474,10 @@ class Warehouse:
                 call is safe.
         """
         head = self.head()
-        found = self.find_publish(publish_id, after, package_id)
-        if found is not None:
+        existing = self.find_publish(publish_id, after, package_id)
+        if existing is not None:
             rewrite_kept_views(self)  # who created it may have died before
-            return self.existing_entry(found), False
+            return self.existing_entry(existing), False
         n, state = head + 1, self._state_at(head, self._listing())
         while True:
             entry = make(n, state)
@@ -481,10 +487,10 @@ class Warehouse:
                 self._snapshot_if_due(n)
                 rewrite_kept_views(self)
                 return entry, True
-            standing = self.existing_entry(n)
-            if standing.is_of(publish_id, package_id):
-                return standing, False
-            n, state = n + 1, fold(state, standing)
+            winner = self.existing_entry(n)
+            if winner.is_of(publish_id, package_id):
+                return winner, False
+            n, state = n + 1, fold(state, winner)
 
     def write_snapshot(self, n: int) -> None:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as

@@ -55,9 +55,9 @@ class DataFile:
     outside_of: str = ""
 
 
-def bytes_by_uri(files: Files, found: Iterable[DataFile]) -> dict[str, int]:
-    """The size of each of ``found``, by its address in the warehouse ``files``."""
-    return {files.uri(file.path): file.bytes for file in found}
+def bytes_by_uri(files: Files, data_files: Iterable[DataFile]) -> dict[str, int]:
+    """The size of each of ``data_files``, by its address in the warehouse ``files``."""
+    return {files.uri(file.path): file.bytes for file in data_files}
 
 
 NamedPartitions = dict[str, list[str | None]]
@@ -86,8 +86,8 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
 
     def is_named(partition: Mapping[str, str | None]) -> bool:
         return any(
-            tuple(partition.get(column) for column in columns) in found
-            for columns, found in one_each.items()
+            tuple(partition.get(column) for column in columns) in members
+            for columns, members in one_each.items()
         ) or any(
             all(partition.get(column) in values for column, values in each.items())
             for each in others
@@ -182,10 +182,10 @@ class StagedOutput:
     @property
     def written(self) -> list[DataFile]:
         """All that the attempt has written for it: its data files, its position, and its state."""
-        one = self.checkpoint
-        beside: list[Checkpoint | PackedState] = (
-            [] if one is None else [one, *([one.state] if one.state else [])]
-        )
+        checkpoint = self.checkpoint
+        beside: list[Checkpoint | PackedState] = []
+        if checkpoint is not None:
+            beside = [checkpoint, *([checkpoint.state] if checkpoint.state else [])]
         return [*self.files, *(DataFile(file.path, 0, file.bytes) for file in beside)]
 
 
@@ -244,11 +244,11 @@ class Marker:
         """The news of the stream of the group, in words: what had arrived; empty if the group reads
         none.
         """
-        told = (
-            one.nothing_new or (one.checkpoint.told if one.checkpoint else "")
-            for one in self.outputs.values()
+        texts = (
+            output.nothing_new or (output.checkpoint.told if output.checkpoint else "")
+            for output in self.outputs.values()
         )
-        return next(filter(None, told), "")
+        return next(filter(None, texts), "")
 
     @property
     def made_nothing(self) -> bool:
@@ -297,15 +297,15 @@ def write_marker(
 
 
 def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
-    made = [file.path for output in marker.outputs.values() for file in output.written]
-    if made:
+    paths = [file.path for output in marker.outputs.values() for file in output.written]
+    if paths:
         # First, so that what was written to a path from which the warehouse had gone is not vouched
         # for at that path.
         files.check()
     # The marker vouches for the files, so they reach the disk first: a loss of power must not leave
     # it alone there.
     try:
-        files.sync(made)
+        files.sync(paths)
     except FileNotFoundError as error:
         raise StagingLost(
             f"{error.filename}, which {marker.token} wrote, is not there any more. The warehouse "
@@ -320,10 +320,10 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
         files.sync_names(
             path.rpartition("/")[0]
         )  # a log or a frame may have made the folder, and synced nothing
-    elif not files.create(path, data) and (stands := files.read(path)) != data:
+    elif not files.create(path, data) and (existing := files.read(path)) != data:
         raise MarkerFailed(
             f"another marker than that of {marker.token} stands at {files.uri(path)}, and it was "
-            f"left there: {stands[:200].decode(errors='replace')}"
+            f"left there: {existing[:200].decode(errors='replace')}"
         )
 
 
@@ -350,8 +350,8 @@ def read_marker(files: Files, staging: str) -> Marker | None:
 def joined_versions(sources: Iterable[Mapping[str, Iterable[int]]]) -> dict[str, list[int]]:
     """The versions of each dataset that any of ``sources`` names, in order."""
     versions: dict[str, set[int]] = {}
-    for one in sources:
-        for dataset, each in one.items():
+    for source in sources:
+        for dataset, each in source.items():
             versions.setdefault(dataset, set()).update(each)
     return {dataset: sorted(each) for dataset, each in sorted(versions.items())}
 
@@ -375,7 +375,7 @@ def find_done_marker(
     """
     for staging, marker in _markers(files, group_folder):
         if counts(marker) and all(
-            files_exist(files, one.written) for one in marker.outputs.values()
+            files_exist(files, output.written) for output in marker.outputs.values()
         ):
             return staging, marker
     return None

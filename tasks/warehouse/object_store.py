@@ -77,10 +77,10 @@ class ObjectStore:
         self._uri = uri
         scheme, _, rest = uri.partition("://")
         if scheme not in (*SCHEMES, _MEMORY):
-            known = ", ".join(f"{name}://" for name in SCHEMES)
+            supported = ", ".join(f"{name}://" for name in SCHEMES)
             raise WarehouseUnsupported(
                 f"a warehouse cannot be at {scheme}://: it may not create a file only if it is "
-                f"absent. Known to work: a local or shared folder; by the library also: {known}"
+                f"absent. Known to work: a local or shared folder; by the library also: {supported}"
             )
         if set("%#").intersection(rest) or "//" in rest or not rest:
             raise ValueError(
@@ -103,12 +103,12 @@ class ObjectStore:
         """The URI and what the environment says of the server that answers for it; no user, no
         key.
         """
-        found = [
+        server_settings = [
             f"{name}={_USER.sub('//', value)}"
             for name, value in _environment()
             if _SERVER.search(name)
         ]
-        return " ".join([self._uri, *found])
+        return " ".join([self._uri, *server_settings])
 
     def read(self, path: str) -> bytes:
         """The whole content. Raises: FileNotFoundError: there is no such object. OSError: it is not
@@ -147,8 +147,8 @@ class ObjectStore:
     def names(self, folder: str) -> list[str]:
         """The names in ``folder``, sorted; empty if nothing is below it. Raises: OSError."""
         with self._errors(folder):
-            found = self._api.list_with_delimiter(self._store, folder or None)
-        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+            listing = self._api.list_with_delimiter(self._store, folder or None)
+        paths = [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]
         return sorted({str(path).rpartition("/")[2] for path in paths})
 
     def paths(self, folder: str = "") -> Iterator[str]:
@@ -162,26 +162,28 @@ class ObjectStore:
         """
         with self._errors(folder):
             for page in self._api.list(self._store, folder or None):
-                for one in page:
-                    path, size = str(one["path"]), int(one["size"])
+                for entry in page:
+                    path, size = str(entry["path"]), int(entry["size"])
                     # S3A makes an empty object ``folder/`` for a folder, which the library lists as
                     # ``folder``.
                     if size or self.size(path) is not None:
-                        at = one["last_modified"]
-                        yield path, size, str(one["e_tag"] or at.isoformat()), at.timestamp()
+                        at = entry["last_modified"]
+                        yield path, size, str(entry["e_tag"] or at.isoformat()), at.timestamp()
 
     def about(self, path: str) -> tuple[int, str]:
         """Bytes and etag of an object, as `listed` has them. Raises: FileNotFoundError, OSError."""
         try:
             with self._errors(path):
-                one = self._api.head(self._store, path)
+                metadata = self._api.head(self._store, path)
         except FileNotFoundError:
             with self._errors(
                 path
             ):  # an answer to HEAD has no text: a listing says if there is no bucket
                 next(iter(self._api.list(self._store, path)), None)
             raise
-        return int(one["size"]), str(one["e_tag"] or one["last_modified"].isoformat())
+        return int(metadata["size"]), str(
+            metadata["e_tag"] or metadata["last_modified"].isoformat()
+        )
 
     def put(self, path: str, data: bytes) -> None:
         """Write or replace an object. Raises: OSError: it is not known whether it was written."""
@@ -226,7 +228,9 @@ class ObjectStore:
         while True:
             with self._errors(folder):
                 paths = [
-                    one["path"] for batch in self._api.list(self._store, folder) for one in batch
+                    entry["path"]
+                    for batch in self._api.list(self._store, folder)
+                    for entry in batch
                 ]
             try:
                 if paths:
@@ -354,8 +358,8 @@ def _open_store(uri: str, pid: int, environment: tuple[tuple[str, str], ...]) ->
 def _reason(error: BaseException) -> str:
     """Why, in a line without the query of an address."""
     whole = str(error)
-    if found := _SAID.search(whole):
-        return f"{found[1]}: {' '.join(found[2].split())}" if found[2] else found[1]
+    if match := _SAID.search(whole):
+        return f"{match[1]}: {' '.join(match[2].split())}" if match[2] else match[1]
     text = _QUERY.sub("", " ".join(whole.partition("\n\nDebug source")[0].split()))[:_TEXT]
     if _ROLE.search(text):
         return f"{_NO_KEYS}. {_GIVE_KEYS} ({text})"

@@ -86,14 +86,14 @@ def files_where(dataset: str, files: Sequence[DataFile], where: Where | None) ->
                 f"where: the files of {dataset} are not parted by {', '.join(sorted(unknown))}, "
                 f"but {parted}; read all of them, or publish with partition_by:"
             )
-    wanted = {
+    partitions = {
         column: [
-            _text(column, one)
-            for one in (values if isinstance(values, list | tuple | set) else [values])
+            _text(column, value)
+            for value in (values if isinstance(values, list | tuple | set) else [values])
         ]
         for column, values in where.items()
     }
-    is_named = are_named([wanted])
+    is_named = are_named([partitions])
     return [file for file in files if is_named(file.partition)]
 
 
@@ -140,9 +140,9 @@ def read_arrow(
         with place.storage.open(file.path) as source:
             tables.append(pq.read_schema(source).empty_table())
     every = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
-    there = set(every.column_names)
+    present = set(every.column_names)
     rows = pa.table(
-        {name: every[name] if name in there else pa.nulls(len(every)) for name in names}
+        {name: every[name] if name in present else pa.nulls(len(every)) for name in names}
     )
     if to == "pandas":
         import pandas as pd

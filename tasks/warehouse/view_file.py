@@ -56,15 +56,15 @@ def views_sql(kind: Kind, storage: Files, state: State, version: int) -> str:
         f"({_HINTS[kind]}).\n"
         "-- A vacuum removes the files of old versions, which these views may name then."
     ]
-    known: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     make = _in_duckdb if kind == "duckdb" else _in_spark
-    for name, one in sorted(state.items()):
-        if (other := known.setdefault(name.lower(), name)) != name:
+    for name, dataset in sorted(state.items()):
+        if (other := spellings.setdefault(name.lower(), name)) != name:
             parts.append(
                 f"-- {name} has no view: its name is that of {other} but for upper and lower case."
             )
             continue
-        parts.append(make(name, one, storage))
+        parts.append(make(name, dataset, storage))
     return "\n\n".join(parts) + "\n"
 
 
@@ -117,10 +117,10 @@ def _duckdb_type(kind: Any) -> str:
     parts = [
         _duckdb_type(kind[part]) for part in ("keyType", "valueType", "elementType") if part in kind
     ]
-    if not all([found for _, found in fields] + parts):
+    if not all([field_type for _, field_type in fields] + parts):
         return ""
     if kind["type"] == "struct":
-        return f"STRUCT({', '.join(f'{_name(name)} {found}' for name, found in fields)})"
+        return f"STRUCT({', '.join(f'{_name(name)} {field_type}' for name, field_type in fields)})"
     return f"MAP({', '.join(parts)})" if kind["type"] == "map" else f"{parts[0]}[]"
 
 
@@ -152,10 +152,10 @@ def kept_version(storage: Files, kind: Kind) -> int:
     read.
     """
     try:
-        found = _HEAD.match(storage.read(view_path(kind)))
+        match = _HEAD.match(storage.read(view_path(kind)))
     except FileNotFoundError:
         return -1
-    return int(found[1]) if found else -1
+    return int(match[1]) if match else -1
 
 
 def write_views(warehouse: Warehouse, kind: Kind) -> int:

@@ -32,7 +32,9 @@ class CancelChannel:
             return
         try:
             if self._pubsub is None:
-                self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+                self._pubsub = self._client.pubsub(  # type: ignore[no-untyped-call]
+                    ignore_subscribe_messages=True
+                )
             else:
                 self._pubsub.unsubscribe()
             self._pubsub.subscribe(self._keys.cancel(job))
@@ -50,19 +52,19 @@ class CancelChannel:
         Redis may then have been restarted, or rolled back to before this attempt was claimed: it is
         time to renew.
         """
-        found, held = False, self.socket()
+        has_news, held = False, self.socket()
         try:
             while self.socket() is not None:
                 message = self._pubsub.get_message(timeout=0.0)
                 if message is None:
                     return (
-                        found or self.socket() is not held
+                        has_news or self.socket() is not held
                     )  # redis-py has connected again by itself
-                found |= message["type"] == "message"
+                has_news |= message["type"] == "message"
         except redis.RedisError as error:
             self._close(error)
             return True
-        return found
+        return has_news
 
     def _close(self, error: redis.RedisError) -> None:
         log.warning("instructions come with renewals only, until the next attempt: %s", error)

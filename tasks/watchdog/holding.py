@@ -82,7 +82,7 @@ class Holding:
         return cls(**values)
 
 
-_FIELDS = tuple(one.name for one in fields(Holding))
+_FIELDS = tuple(attribute.name for attribute in fields(Holding))
 
 
 class SharedHolding:

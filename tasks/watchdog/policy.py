@@ -116,7 +116,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class WatchdogAction:
     """The next action: pass on ``instruction``; given a ``kill_reason``, kill its tree and report
     ``outcome``.
     """
@@ -134,7 +134,7 @@ def decide(
     grace: float,
     death: str = "died",
     who: str = "the runner",
-) -> Action:
+) -> WatchdogAction:
     """Decide the next action on a runner that holds an attempt.
 
     Args:
@@ -150,7 +150,7 @@ def decide(
     elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
     elif state.instruction is None or observation.now - state.instructed_at < grace:
-        return Action(state, instruction)
+        return WatchdogAction(state, instruction)
     elif state.timed_out is not None and state.timed_out.leaving:
         why = f"{who} was killed: {timeout_failure(state.timed_out, state.stood).text}"
     else:
@@ -158,7 +158,7 @@ def decide(
             f"{who} was killed: it had not left {grace:g}s after it was told to "
             f"({state.instruction})"
         )
-    return Action(state, None, why, _outcome_for(state, observation, why))
+    return WatchdogAction(state, None, why, _outcome_for(state, observation, why))
 
 
 def _with_instructions(
@@ -168,18 +168,10 @@ def _with_instructions(
 
     The grace counts from the first.
     """
-    instructions = (
-        [_INSTRUCTION_OF[observation.answer]] if observation.answer in _INSTRUCTION_OF else []
-    )
-    if state.leaving:
-        # The outcome is on the record; leaving the session has its own time, not the grace.
-        instructions = [
-            instruction for instruction in instructions if instruction is not Instruction.STALE
-        ]
-        if (
-            state.instruction is Instruction.STALE
-        ):  # a renewal was quicker than the look at the clocks
-            state = replace(state, instruction=None)
+    instructions = _instructions_of_renewal(state, observation)
+    if state.leaving and state.instruction is Instruction.STALE:
+        # A renewal was quicker than the look at the clocks.
+        state = replace(state, instruction=None)
     if observation.drain_at is not None and observation.drain_at <= observation.now:
         instructions.append(Instruction.DRAIN)
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
@@ -193,6 +185,17 @@ def _with_instructions(
         return state, None
     since = observation.now if state.instruction is None else state.instructed_at
     return replace(state, instruction=instruction, instructed_at=since), instruction
+
+
+def _instructions_of_renewal(state: WatchState, observation: Observation) -> list[Instruction]:
+    """Return the instruction that the answer to a renewal means, if any."""
+    if observation.answer is None or observation.answer not in _INSTRUCTION_OF:
+        return []
+    instruction = _INSTRUCTION_OF[observation.answer]
+    if state.leaving and instruction is Instruction.STALE:
+        # The outcome is on the record; leaving the session has its own time, not the grace.
+        return []
+    return [instruction]
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:
@@ -238,7 +241,7 @@ def timeout_failure(clock: Clock, stood: str = "") -> Failure:
     """The failure of a group whose time ran out. ``stood``: where its step was seen last; empty if
     nobody looked.
     """
-    seen = f"; its step was last seen at {stood}" if stood else ""
+    last_seen = f"; its step was last seen at {stood}" if stood else ""
     if clock.code == "WAREHOUSE_TIMEOUT":
         text = (
             f"{clock.step}: no answer for {clock.seconds:g}s (UNSTUCK_WAREHOUSE_TIMEOUT). A mount "
@@ -261,12 +264,12 @@ def timeout_failure(clock: Clock, stood: str = "") -> Failure:
         text = f"{clock.step}: its text could not be made within {clock.seconds:g}s"
     elif clock.step:
         text = (
-            f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{seen}; raise its "
+            f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{last_seen}; raise its "
             "timeout: or mend the step"
         )
     else:
         text = (
-            f"the group ran longer than its timeout of {clock.seconds:g}s{seen}; raise "
+            f"the group ran longer than its timeout of {clock.seconds:g}s{last_seen}; raise "
             "timeout: "
             "or mend its steps"
         )

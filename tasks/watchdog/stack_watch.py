@@ -59,23 +59,27 @@ class StackWatch:
                 {},
             )
             return None
-        found = None
+        observation = None
         if answer and held.token is not None and held.secrets is not None:
             stood = [frame for frame in answer if is_users(frame.file, held.code)] or answer
             if stood != self._raw:
                 self._raw, self._stands_since = stood, self._asked_at
-            found = self._shown(answer, held, held.secrets), self._asked_at, self._stands_since
+            observation = (
+                self._shown(answer, held, held.secrets),
+                self._asked_at,
+                self._stands_since,
+            )
         if held.token is not None and now >= self._next:
             self._dump.ask(self._runner)
             self._also_ask(held.token)
             self._asked_at, self._next = now, now + self._every
-        return found
+        return observation
 
     def _shown(
-        self, answer: Sequence[RawFrame], held: Holding, given: Mapping[str, str]
+        self, answer: Sequence[RawFrame], held: Holding, secrets: Mapping[str, str]
     ) -> tuple[Frame, ...]:
-        if given != self._secrets.given:
-            self._secrets = Secrets.of(given)
+        if secrets != self._secrets.given:
+            self._secrets = Secrets.of(secrets)
         here = f"{self._folder()}{os.sep}"
         shown = chosen(answer, held.code)
         own = [raw for raw, _ in shown if is_users(raw.file, held.code)]
@@ -88,7 +92,7 @@ class StackWatch:
         for raw, skipped in shown:
             source = clean(self._sources.get((raw.file, raw.line), "")) if raw in own else ""
             name = clean(_short(raw.file, here))
-            libraries = list(dict.fromkeys(library_of(one.file) for one in skipped))
+            libraries = list(dict.fromkeys(library_of(frame.file) for frame in skipped))
             more = f", {len(libraries) - _NAMED} more" if len(libraries) > _NAMED else ""
             frames.append(
                 Frame(
@@ -111,7 +115,9 @@ class StackWatch:
     def _read_sources(self, frames: Iterable[RawFrame], before: float) -> None:
         """Read the lines that are not known yet. A file that does not come is asked for once."""
         if unknown := [
-            (one.file, one.line) for one in frames if (one.file, one.line) not in self._sources
+            (frame.file, frame.line)
+            for frame in frames
+            if (frame.file, frame.line) not in self._sources
         ]:
             self._sources.update(dict.fromkeys(unknown, ""))
             run_with_deadline(_read_lines, self._sources, unknown, before, seconds=_READ_WITHIN)
@@ -125,8 +131,8 @@ def _read_lines(
     """
     for file, line in places:
         with suppress(OSError, ValueError), open(file, encoding="utf-8", errors="replace") as lines:
-            found = os.fstat(lines.fileno())
-            if line and max(found.st_mtime, found.st_ctime) < before:
+            status = os.fstat(lines.fileno())
+            if line and max(status.st_mtime, status.st_ctime) < before:
                 sources[file, line] = next(islice(lines, line - 1, None), "").strip()
 
 
@@ -146,15 +152,15 @@ def chosen(
         (n + 1 for file in _CALLERS for n in _from_the_end(frames) if frames[n].file == file), 0
     )
     frames = frames[inside:] or frames[-1:]
-    wanted = [n for n, frame in enumerate(frames) if is_users(frame.file, packages)]
-    if not wanted:
-        wanted = [n for n, frame in enumerate(frames) if frame.file.startswith(_OURS)][-1:]
-    if len(wanted) >= SHOWN:  # the step itself, and the innermost of the others
-        wanted = [wanted[0], *wanted[2 - SHOWN :]]
-    wanted = sorted({*wanted, len(frames) - 1})
+    indexes = [n for n, frame in enumerate(frames) if is_users(frame.file, packages)]
+    if not indexes:
+        indexes = [n for n, frame in enumerate(frames) if frame.file.startswith(_OURS)][-1:]
+    if len(indexes) >= SHOWN:  # the step itself, and the innermost of the others
+        indexes = [indexes[0], *indexes[2 - SHOWN :]]
+    indexes = sorted({*indexes, len(frames) - 1})
     return [
         (frames[n], frames[before + 1 : n])
-        for before, n in zip([-1, *wanted], wanted, strict=False)
+        for before, n in zip([-1, *indexes], indexes, strict=False)
     ]
 
 

@@ -346,11 +346,11 @@ class Watchdog:
         """Let people see where a step stands that runs long."""
         if (
             self._stack is None
-            or (found := self._stack.look(self._holding)) is None
+            or (observation := self._stack.look(self._holding)) is None
             or self._token is None
         ):
             return
-        frames, seen, since = found
+        frames, seen_at, since = observation
         self._state = replace(self._state, stood=str(own_frame(frames)))
         every, held = self._settings.stack_every, self._holding
         stages = (
@@ -361,7 +361,7 @@ class Watchdog:
         try:
             keep = max(STACK_KEPT, 3 * every)
             self._stacks.note(
-                self._token, frames, stages, time.monotonic() - seen, seen - since, keep
+                self._token, frames, stages, time.monotonic() - seen_at, seen_at - since, keep
             )
         except redis.RedisError as error:
             log.info("%s: its stack could not be shown: %s", self._token, error)
@@ -370,9 +370,9 @@ class Watchdog:
         """Ask the runner what Spark runs, unless the last question has no answer: nobody may read
         the pipe.
         """
-        asked = (token, self._holding.stages_at)
-        if '"app"' in self._holding.progress and asked != self._asked_for_stages:
-            self._asked_for_stages = asked
+        question = (token, self._holding.stages_at)
+        if '"app"' in self._holding.progress and question != self._asked_for_stages:
+            self._asked_for_stages = question
             self._send({"op": "look", "token": token})
 
     # -- the runner --------------------------------------------------------------------------------

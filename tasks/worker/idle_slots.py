@@ -44,8 +44,8 @@ class IdleSlots:
         pipe.
         """
         try:
-            seen = {child.pid: process_state(child) for child in self._children()}
+            states = {child.pid: process_state(child) for child in self._children()}
         except (OSError, psutil.Error):  # for example, no file descriptor is free
             return False
-        waiting = any(seen.get(pid) is ProcessState.ALIVE for pid in self._pids if pid)
-        return waiting or all(state is ProcessState.GONE for state in seen.values())
+        waiting = any(states.get(pid) is ProcessState.ALIVE for pid in self._pids if pid)
+        return waiting or all(state is ProcessState.GONE for state in states.values())

@@ -62,7 +62,8 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
         # What comes after the start may be a try to claim.
         hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
         super()._make_child_methods(*args, **kwargs)
-        self.wait_for_job = _waiting_idle(self.wait_for_job, self.inq._reader.fileno())  # noqa: SLF001 - of billiard
+        reader = self.inq._reader  # noqa: SLF001 - of billiard
+        self.wait_for_job = _waiting_idle(self.wait_for_job, reader.fileno())
 
 
 def _waiting_idle(wait: Callable[..., Any], jobs: int) -> Callable[..., Any]:

@@ -63,11 +63,11 @@ class MainProcess:
         with suppress(
             OSError
         ):  # nobody listens any more, which must not keep the worker from stopping
-            said = self._announcement(level)
+            announcement = self._announcement(level)
             as_set = (
-                one_line("json", __name__, "WARNING", said)
+                one_line("json", __name__, "WARNING", announcement)
                 if self._settings.log == "json"
-                else f"\n{said}"
+                else f"\n{announcement}"
             )
             os.write(2, f"{as_set}\n".encode())
 

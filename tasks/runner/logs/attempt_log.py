@@ -143,8 +143,8 @@ class AttemptLog:
 
     def _set_levels(self, stack: contextlib.ExitStack) -> None:
         """Log from INFO on. The worker's own console keeps its level, and shows no secret."""
-        for one, before in set_levels():
-            stack.callback(one.setLevel, before)
+        for target, before in set_levels():
+            stack.callback(target.setLevel, before)
         for console in logging.getLogger().handlers:
             console.addFilter(self._clean_in_place)
             stack.callback(console.removeFilter, self._clean_in_place)
@@ -174,22 +174,23 @@ def set_levels() -> list[tuple[logging.Logger | logging.Handler, int]]:
     they know.
     """
     root = logging.getLogger()
-    wanted: list[tuple[logging.Logger | logging.Handler, int]] = [
+    levels: list[tuple[logging.Logger | logging.Handler, int]] = [
         *((console, max(root.level, console.level)) for console in root.handlers),
         *((logger, max(logger.level, logging.WARNING)) for logger in _QUIET),
         (root, min(root.level, logging.INFO) or logging.INFO),
     ]
-    changed = [(one, one.level, level) for one, level in wanted if one.level != level]
-    for one, _, level in changed:
-        one.setLevel(level)
-    return [(one, before) for one, before, _ in changed]
+    changed = [(target, target.level, level) for target, level in levels if target.level != level]
+    for target, _, level in changed:
+        target.setLevel(level)
+    return [(target, before) for target, before, _ in changed]
 
 
 def _plain(record: logging.LogRecord) -> logging.LogRecord:
     """A copy of ``record`` as text, without arguments. Raises nothing, whatever a step logs."""
     try:
         text = record.getMessage()
-    except Exception as error:  # noqa: BLE001 - a mistake in a log line fails no step, as in plain logging
+    except Exception as error:  # noqa: BLE001
+        # A mistake in a log line fails no step, as in plain logging.
         message = (
             record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
         )
@@ -278,9 +279,13 @@ def logging_restored() -> Iterator[None]:
     root = logging.getLogger()
     loggers = [
         root,
-        *(one for one in list(root.manager.loggerDict.values()) if isinstance(one, logging.Logger)),
+        *(
+            logger
+            for logger in list(root.manager.loggerDict.values())
+            if isinstance(logger, logging.Logger)
+        ),
     ]
-    settings = [vars(one) for one in (*loggers, *root.handlers)]
+    settings = [vars(target) for target in (*loggers, *root.handlers)]
     lists = [
         *map(itemgetter("filters"), settings),
         *(now["handlers"] for now in settings[: len(loggers)]),
@@ -294,7 +299,7 @@ def logging_restored() -> Iterator[None]:
             logging.disable(disabled)
         logging.setLogRecordFactory(factory)
         if not _equal((settings, lists), (before, held)):
-            copies = {id(there): copy for there, copy in zip(lists, held, strict=True)}
+            copies = {id(current): copy for current, copy in zip(lists, held, strict=True)}
             for now, then in zip(settings, before, strict=True):
                 kept = {name: copies[id(then[name])] for name in _LISTS if name in then}
                 now.update(
@@ -306,7 +311,8 @@ def logging_restored() -> Iterator[None]:
 def _equal(now: object, then: object) -> bool:
     try:
         return now == then
-    except Exception:  # noqa: BLE001 - what a step has put there is compared, and may be of any kind
+    except Exception:  # noqa: BLE001
+        # This compares what a step stored there, which may be an object of any class.
         return False
 
 

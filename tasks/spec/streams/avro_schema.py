@@ -61,7 +61,7 @@ class _Types:
                 f"the Avro schema is more than {_DEPTH} levels deep, or a type is part of itself"
             )
         if isinstance(schema, list):
-            some = [one for one in schema if one != "null"]
+            some = [branch for branch in schema if branch != "null"]
             if len(some) != 1:
                 raise ValueError(
                     f"a union of Avro wants one type beside null, not {_short(schema)}"
@@ -73,29 +73,21 @@ class _Types:
         if isinstance(name, dict | list):
             return self.kind(name, depth + 1)
         if not isinstance(name, str):
-            raise ValueError(f"{_short(schema)} is no type of Avro")  # noqa: TRY004 - of a value in a spec
-        found = self._of(name, schema, depth)
+            # No TypeError: this is about a value in a spec.
+            raise ValueError(f"{_short(schema)} is no type of Avro")  # noqa: TRY004
+        spark_type = self._of(name, schema, depth)
         if "name" in schema and name in ("record", "enum", "fixed"):
             space = schema.get("namespace")
             self._named |= {
-                schema["name"]: found,
-                **({f"{space}.{schema['name']}": found} if space else {}),
+                schema["name"]: spark_type,
+                **({f"{space}.{schema['name']}": spark_type} if space else {}),
             }
-        return found
+        return spark_type
 
     def _of(self, name: str, schema: dict[str, Any], depth: int) -> Any:
         logical = schema.get("logicalType")
         if logical == "decimal" and name in ("bytes", "fixed"):
-            digits, scale = schema.get("precision"), schema.get("scale", 0)
-            if not (
-                isinstance(digits, int)
-                and isinstance(scale, int)
-                and 0 <= scale <= digits <= MAX_DIGITS
-            ):
-                raise ValueError(
-                    f"a decimal of Avro wants a precision up to {MAX_DIGITS}, not {_short(schema)}"
-                )
-            return f"decimal({digits},{scale})"
+            return _decimal(schema)
         if logical is not None and logical != "decimal":
             if logical not in _LOGICAL:
                 raise ValueError(
@@ -104,15 +96,7 @@ class _Types:
                 )
             return _LOGICAL[logical]
         if name == "record":
-            fields = schema.get("fields")
-            if not isinstance(fields, list) or not all(
-                isinstance(one, dict) and "name" in one for one in fields
-            ):
-                raise ValueError(f"a record of Avro wants fields, not {_short(schema)}")
-            found = [
-                field(str(one["name"]), self.kind(one.get("type"), depth + 1)) for one in fields
-            ]
-            return {"type": "struct", "fields": found}
+            return self._record(schema, depth)
         if name == "array":
             return {
                 "type": name,
@@ -132,6 +116,29 @@ class _Types:
         if name not in _PLAIN:
             raise ValueError(f"{name[:100]!r} is no type of Avro that becomes a column")
         return _PLAIN[name]
+
+    def _record(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        fields = schema.get("fields")
+        if not isinstance(fields, list) or not all(
+            isinstance(record_field, dict) and "name" in record_field for record_field in fields
+        ):
+            raise ValueError(f"a record of Avro wants fields, not {_short(schema)}")
+        columns = [
+            field(str(record_field["name"]), self.kind(record_field.get("type"), depth + 1))
+            for record_field in fields
+        ]
+        return {"type": "struct", "fields": columns}
+
+
+def _decimal(schema: dict[str, Any]) -> str:
+    digits, scale = schema.get("precision"), schema.get("scale", 0)
+    if not (
+        isinstance(digits, int) and isinstance(scale, int) and 0 <= scale <= digits <= MAX_DIGITS
+    ):
+        raise ValueError(
+            f"a decimal of Avro wants a precision up to {MAX_DIGITS}, not {_short(schema)}"
+        )
+    return f"decimal({digits},{scale})"
 
 
 def _short(schema: Any) -> str:

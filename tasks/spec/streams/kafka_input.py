@@ -32,14 +32,20 @@ _TYPES: dict[MetadataColumn, str] = {
 # Of librdkafka: how a broker is reached and how much is fetched. What decides which messages are
 # read is ours; what loads code or runs a command is no one's.
 _OPTIONS = re.compile(
-    r"client\.(id|rack)|broker\.(address\.family|address\.ttl)|security\.protocol|enable\.ssl\.certificate\.verification"
-    r"|socket\.(timeout\.ms|keepalive\.enable|receive\.buffer\.bytes|connection\.setup\.timeout\.ms)"
-    r"|reconnect\.backoff(\.max)?\.ms|fetch\.(min|max|message\.max|error\.backoff|wait\.max)\.(bytes|ms)"
-    r"|max\.partition\.fetch\.bytes|receive\.message\.max\.bytes|queued\.(min\.messages|max\.messages\.kbytes)|check\.crcs"
-    r"|ssl\.(ca|certificate|key|keystore|crl)\.(location|pem|password)|ssl\.endpoint\.identification\.algorithm"
-    r"|ssl\.(cipher\.suites|curves\.list|sigalgs\.list)|sasl\.(mechanism|mechanisms|username|password)"
-    r"|sasl\.kerberos\.(service\.name|principal|keytab)|sasl\.oauthbearer\.(method|client\.id|client\.secret|scope"
-    r"|extensions|token\.endpoint\.url)"
+    r"client\.(id|rack)|broker\.(address\.family|address\.ttl)|security\.protocol"
+    r"|enable\.ssl\.certificate\.verification"
+    r"|socket\.(timeout\.ms|keepalive\.enable|receive\.buffer\.bytes"
+    r"|connection\.setup\.timeout\.ms)"
+    r"|reconnect\.backoff(\.max)?\.ms"
+    r"|fetch\.(min|max|message\.max|error\.backoff|wait\.max)\.(bytes|ms)"
+    r"|max\.partition\.fetch\.bytes|receive\.message\.max\.bytes"
+    r"|queued\.(min\.messages|max\.messages\.kbytes)|check\.crcs"
+    r"|ssl\.(ca|certificate|key|keystore|crl)\.(location|pem|password)"
+    r"|ssl\.endpoint\.identification\.algorithm"
+    r"|ssl\.(cipher\.suites|curves\.list|sigalgs\.list)"
+    r"|sasl\.(mechanism|mechanisms|username|password)"
+    r"|sasl\.kerberos\.(service\.name|principal|keytab)"
+    r"|sasl\.oauthbearer\.(method|client\.id|client\.secret|scope|extensions|token\.endpoint\.url)"
 )
 _SECRET = re.compile(r".*\.(password|client\.secret)|ssl\.key\.pem")
 _OURS = {
@@ -157,7 +163,7 @@ class KafkaInput(Strict):
     def _has_columns(self) -> KafkaInput:
         if (self.format in ("json", "avro")) != (self.columns is not None):
             raise ValueError("format: json or avro wants a schema:, and no other format has one")
-        names = [one["name"].lower() for one in self.fields]
+        names = [column["name"].lower() for column in self.fields]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"the column {twice} is there twice; it is named by metadata:, too")
         return self
@@ -184,7 +190,9 @@ class KafkaInput(Strict):
     def brokers(self) -> str:
         """The brokers to begin with, as librdkafka takes them."""
         brokers = self.stream.removeprefix(KAFKA).partition("/")[0].split(",")
-        return ",".join(one if re.search(r":\d+$", one) else f"{one}:{_PORT}" for one in brokers)
+        return ",".join(
+            broker if re.search(r":\d+$", broker) else f"{broker}:{_PORT}" for broker in brokers
+        )
 
     @property
     def topic(self) -> str:

@@ -18,7 +18,7 @@ def declared(schema: str) -> Fields:
 
     Raises: ValueError: a part is no column, one is of no such type, or two have one name for Spark.
     """
-    found: dict[str, dict[str, Any]] = {}
+    columns: dict[str, dict[str, Any]] = {}
     for part in _parts(schema):
         column = _COLUMN.fullmatch(part.strip())
         if column is None:
@@ -27,10 +27,10 @@ def declared(schema: str) -> Fields:
                 "STRING"
             )
         name = column[1].strip("`")
-        if name.lower() in found:
+        if name.lower() in columns:
             raise ValueError(f"the column {name.lower()} is there twice")
-        found[name.lower()] = field(name, parse_type(column[2]))
-    return [*found.values()]
+        columns[name.lower()] = field(name, parse_type(column[2]))
+    return [*columns.values()]
 
 
 def _parts(schema: str) -> Iterator[str]:

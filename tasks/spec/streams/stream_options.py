@@ -88,71 +88,75 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
     """The ``options`` as values. Raises: ValueError: there is no such option, or it has no such
     value.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    for name in [one for one, value in given.items() if (format, one, value.lower()) in _ALWAYS]:
-        del given[name]
-    known = _BY_FORMAT[format]
-    if unknown := sorted(given.keys() - known):
-        there = f"there are: {', '.join(sorted(known)) or 'none'}"
+    normalized = {name.lower(): value for name, value in options.items()}
+    for name in [
+        key for key, value in normalized.items() if (format, key, value.lower()) in _ALWAYS
+    ]:
+        del normalized[name]
+    allowed = _BY_FORMAT[format]
+    if unknown := sorted(normalized.keys() - allowed):
+        choices = f"there are: {', '.join(sorted(allowed)) or 'none'}"
         raise ValueError(
             f"files of the format {format} have no option {unknown[0]}; "
-            f"{_INSTEAD.get(unknown[0], there)}"
+            f"{_INSTEAD.get(unknown[0], choices)}"
         )
-    for one, other in (("sep", "delimiter"), ("encoding", "charset")):
-        if other in given:
-            given.setdefault(one, given[other])
-    found = FileOptions(
-        header=_flag(given, "header") if "header" in given else None,
-        separator=_character(given, "sep", ","),
-        quote=_character(given, "quote", '"', empty=True),
-        escape=_character(given, "escape", "", empty=True),
-        null=given.get("nullvalue", ""),
-        encoding=_encoding(given.get("encoding", "")),
-        zone=checked_zone(given["timezone"]) if "timezone" in given else "",
-        whole=_flag(given, "multiline"),
-        decimal=_mark(given, "decimal", "."),
-        thousands=_mark(given, "thousands", ""),
+    for name, alias in (("sep", "delimiter"), ("encoding", "charset")):
+        if alias in normalized:
+            normalized.setdefault(name, normalized[alias])
+    parsed = FileOptions(
+        header=_flag(normalized, "header") if "header" in normalized else None,
+        separator=_character(normalized, "sep", ","),
+        quote=_character(normalized, "quote", '"', empty=True),
+        escape=_character(normalized, "escape", "", empty=True),
+        null=normalized.get("nullvalue", ""),
+        encoding=_encoding(normalized.get("encoding", "")),
+        zone=checked_zone(normalized["timezone"]) if "timezone" in normalized else "",
+        whole=_flag(normalized, "multiline"),
+        decimal=_mark(normalized, "decimal", "."),
+        thousands=_mark(normalized, "thousands", ""),
     )
-    if found.decimal == found.thousands:
-        raise ValueError(f"the options decimal and thousands are both {found.decimal!r}")
-    return replace(found, escape="") if found.escape == found.quote else found
+    if parsed.decimal == parsed.thousands:
+        raise ValueError(f"the options decimal and thousands are both {parsed.decimal!r}")
+    return replace(parsed, escape="") if parsed.escape == parsed.quote else parsed
 
 
 def check_columns(format: str, columns: Fields) -> None:
     """Raises: ValueError: files of this format cannot hold such columns."""
-    own = [one for one in columns if one["name"] != FILE_COLUMN]
+    own = [column for column in columns if column["name"] != FILE_COLUMN]
     if not own:
         raise ValueError(
             f"the schema wants a column beside {FILE_COLUMN}, which is the path of the file"
         )
-    if format == "text" and [one["type"] for one in own] != ["string"]:
+    if format == "text" and [column["type"] for column in own] != ["string"]:
         raise ValueError("a file of text has one column, of the type STRING")
     if format == "csv" and (
-        nested := next((one["name"] for one in own if not isinstance(one["type"], str)), "")
+        nested := next(
+            (column["name"] for column in own if not isinstance(column["type"], str)), ""
+        )
     ):
         raise ValueError(
             f"a file of CSV holds no lists, maps and structs, as the column {nested} is to be"
         )
 
 
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    value = given.get(name, "false").lower()
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    value = options.get(name, "false").lower()
     if value not in ("true", "false"):
-        raise ValueError(f"the option {name} is {given[name]!r}, and must be true or false")
+        raise ValueError(f"the option {name} is {options[name]!r}, and must be true or false")
     return value == "true"
 
 
-def _character(given: Mapping[str, str], name: str, default: str, *, empty: bool = False) -> str:
-    value = given.get(name, default)
+def _character(options: Mapping[str, str], name: str, default: str, *, empty: bool = False) -> str:
+    value = options.get(name, default)
     value = _ESCAPES.get(value, value)
     if not (value == "" and empty) and (len(value) != 1 or not value.isascii() or value in "\r\n"):
         raise ValueError(f"the option {name} is {value!r}, and must be one character of ASCII")
     return value
 
 
-def _mark(given: Mapping[str, str], name: str, default: str) -> str:
+def _mark(options: Mapping[str, str], name: str, default: str) -> str:
     """A mark within numbers, which may be a space of any kind."""
-    value = given.get(name, default)
+    value = options.get(name, default)
     if value != default and (len(value) != 1 or value.isalnum() or value in "+-\r\n"):
         raise ValueError(
             f"the option {name} is {value!r}, and must be one character that is no digit, letter "
@@ -166,5 +170,5 @@ def _encoding(name: str) -> str:
         "".encode(name or "utf-8")
     except LookupError:
         raise ValueError(f"the option encoding is {name!r}, which is no encoding of text") from None
-    known = codecs.lookup(name or "utf-8").name
-    return "" if known in ("utf-8", "utf-8-sig", "ascii") else known
+    canonical = codecs.lookup(name or "utf-8").name
+    return "" if canonical in ("utf-8", "utf-8-sig", "ascii") else canonical

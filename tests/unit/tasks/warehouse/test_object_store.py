@@ -88,7 +88,7 @@ def test_a_table_is_staged_read_back_and_found_again(bucket: str, partition_by: 
 def test_another_warehouse_in_its_place_is_not_written_to(bucket: str) -> None:
     Warehouse(f"{bucket}/w").ensure_id()
     with pytest.raises(WarehouseMismatch):
-        Warehouse(f"{bucket}/w", known="another").storage.write_durable("x", b"")
+        Warehouse(f"{bucket}/w", expected_id="another").storage.write_durable("x", b"")
 
 
 def test_a_file_of_a_stream_in_a_bucket_that_is_missing_is_not_told_to_be_missing_itself(
