@@ -1,8 +1,7 @@
 """How a command gets onto a job's record: it is judged by the record as it stands, and written by
 compare-and-set.
 
-If another commit came in between, the command is judged again
-(docs/decisions/0012-a-command-is-a-commit.md).
+If another commit came in between, the command is judged again (docs/decisions/0006).
 """
 
 from __future__ import annotations

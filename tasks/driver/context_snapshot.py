@@ -1,7 +1,7 @@
 """The context snapshot: what the steps of an attempt change on the Spark context is put back after
 them.
 
-What a new context alone is without replaces the runner (docs/decisions/0055).
+What a new context alone is without replaces the runner (docs/decisions/0021).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A text column of Spark holds bytes, and its source of text files puts there what the file has. The
 check is part of the write, and only of frames that read such files, since it costs a tenth of a
-write (docs/decisions/0125).
+write (docs/decisions/0036).
 """
 
 from __future__ import annotations

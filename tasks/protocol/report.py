@@ -61,7 +61,7 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Done:
     """The work of an attempt that made nothing, on the record of its group: it has no marker
-    (docs/decisions/0075).
+    (docs/decisions/0013).
 
     Attributes:
         fingerprint: of the work, as in a marker.

@@ -1,7 +1,7 @@
 """A fresh runner: a new process that runs one attempt of a group with ``fresh: true``.
 
 The runner that claimed the attempt starts the process, passes the claim, and waits. The process has
-its own watchdog (docs/decisions/0028).
+its own watchdog (docs/decisions/0017).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The process snapshot: what the steps of an attempt change in this process is put back after them.
 
-Most changes also replace the runner (docs/decisions/0028). After each step the code is compared
-that an outcome needs, and once a second at most all that ours uses (docs/decisions/0074).
+Most changes also replace the runner (docs/decisions/0017). After each step the code is compared
+that an outcome needs, and once a second at most all that ours uses.
 """
 
 from __future__ import annotations

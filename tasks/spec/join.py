@@ -43,7 +43,7 @@ class JoinRule(Strict):
 
     @property
     def tolerates_failure(self) -> bool:
-        """True where a failed need may be lived with (docs/decisions: absorbed failures)."""
+        """True where a failed need may be lived with (docs/decisions/0009)."""
         return self.rule in ("all_done", "any_succeeded", "at_least")
 
     @property

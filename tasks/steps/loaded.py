@@ -1,7 +1,7 @@
 """The code of users that this process has loaded, compared with the files that it came from.
 
 A runner whose code is older than the files is replaced before it takes work. What it has from the
-main process of its worker is imported anew (docs/decisions/0056).
+main process of its worker is imported anew (docs/decisions/0019).
 """
 
 from __future__ import annotations

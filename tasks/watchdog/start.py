@@ -2,7 +2,7 @@
 Python of its own.
 
 A fork shares the modules that this process has imported, which makes it cheap
-(docs/decisions/0048).
+(docs/decisions/0014).
 """
 
 from __future__ import annotations
