@@ -30,9 +30,8 @@ COLOURS = {
 }
 WORDS = re.compile(r"\S+(?: \S+)*")
 STILL = 4.0  # seconds for which the last screen stays
-APART = (
-    0.35  # seconds between two screens, at least; a terminal draws more often than anybody can read
-)
+# Seconds between two screens, at least; a terminal draws more often than anybody can read.
+APART = 0.35
 
 
 class Frame(NamedTuple):

@@ -45,12 +45,10 @@ class PublishResult:
     replaced: Mapping[str, Replaced] = field(default_factory=dict)
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
-    nothing_new: str = (
-        ""  # why there is no version: what the streams of the job have looked at, in words
-    )
-    left: int = (
-        0  # files and offsets that have arrived for its streams, beyond the bound of one job
-    )
+    # Why there is no version: what the streams of the job have looked at, in words.
+    nothing_new: str = ""
+    # Files and offsets that have arrived for its streams, beyond the bound of one job.
+    left: int = 0
     taken_over: Mapping[str, str] = field(
         default_factory=dict
     )  # by dataset, the job that owned it before
@@ -156,15 +154,13 @@ class Decision:
     ended: Counter[str] = field(
         default_factory=Counter
     )  # attempts that have ended, by their outcome
-    publishing: float | None = (
-        None  # seconds that publishing took, if this ends the job with a version
-    )
+    # Seconds that publishing took, if this ends the job with a version.
+    publishing: float | None = None
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once
-    reload: bool = (
-        False  # decide from a fresh load: records were deleted that the state still holds
-    )
+    # Decide from a fresh load: records were deleted that the state still holds.
+    reload: bool = False
 
     @property
     def full(self) -> bool:

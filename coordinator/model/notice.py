@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-TOLD_AGAIN_AFTER = (
-    1800.0  # seconds: a problem that comes back is told again no earlier after it was told last
-)
+# Seconds: a problem that comes back is told again no earlier after it was told last.
+TOLD_AGAIN_AFTER = 1800.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,8 @@ from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import fork_bytes
 
 WAITING_RECORD = GroupRecord()
-UNEXPANDED = (
-    "UNEXPANDED"  # in a census: a need that is a dynamic fork whose values nobody knows yet
-)
+# In a census: a need that is a dynamic fork whose values nobody knows yet.
+UNEXPANDED = "UNEXPANDED"
 
 Census = Counter[str]  # how many groups stand in which state
 
@@ -38,9 +37,8 @@ class JobState:
     """
 
     damage = ""
-    plans: int | None = (
-        None  # of how many groups the store has what runners get; None: it was not asked
-    )
+    # Of how many groups the store has what runners get; None: it was not asked.
+    plans: int | None = None
 
     def __init__(
         self,

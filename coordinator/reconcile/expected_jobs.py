@@ -29,9 +29,8 @@ from unstuck.tasks.protocol.report import in_short
 LOOK_EVERY = 30.0  # seconds between looks of one coordinator
 MOST = 20_000  # jobs of any name that are looked at in one look; the next ones in the next
 DAY = 25 * 3600.0  # seconds back of which jobs are known; the longest day of a zone has so many
-OVERLAP = (
-    60.0  # seconds that are looked at once more, since the clock of Redis may be set back a little
-)
+# Seconds that are looked at once more, since the clock of Redis may be set back a little.
+OVERLAP = 60.0
 
 log = logging.getLogger(__name__)
 

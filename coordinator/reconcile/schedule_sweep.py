@@ -320,9 +320,8 @@ class Schedules:
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False
         if self._jobs.job(run.job_id(record.name)) is not None:
-            return (
-                False  # it was submitted, and nobody has noted that: it may have read what was new
-            )
+            # It was submitted, and nobody has noted that: it may have read what was new.
+            return False
         return not any(stream.arrived for stream in self._looks.look(record, spec).streams.values())
 
     def _spec_of(self, record: ScheduleRecord, run: Run) -> JobSpec:

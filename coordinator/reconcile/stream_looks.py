@@ -27,9 +27,8 @@ from unstuck.tasks.errors import SourceUnavailable, UnstuckError
 from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
-LOOK_WITHIN = (
-    30.0  # seconds for a look at the streams of a job, some of which may lie on a dead mount
-)
+# Seconds for a look at the streams of a job, some of which may lie on a dead mount.
+LOOK_WITHIN = 30.0
 LOOK_EVERY = 60.0  # seconds between looks at the streams of a schedule
 
 

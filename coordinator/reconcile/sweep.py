@@ -59,9 +59,8 @@ class Sweep:
         self._terms: dict[
             str, float
         ] = {}  # job → its due, which lay ahead when `run_due` looked last
-        self.ended_at: float | None = (
-            None  # the last sweep of this process, by ``clock``; for people only
-        )
+        # The last sweep of this process, by ``clock``; for people only.
+        self.ended_at: float | None = None
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
         """One sweep. Returns how many jobs were decided.

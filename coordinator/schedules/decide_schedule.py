@@ -48,9 +48,8 @@ LATE = 60.0  # seconds for which a tick of `missed: none` may be late
 MAX_COUNTED = 10_000  # ticks of one skip: more are not counted
 MAX_STEPS = 100  # in one decision; the rest follow with due = now
 CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
-LOOK = (
-    60.0  # seconds between looks at a schedule whose run goes on: the end of the run makes it due
-)
+# Seconds between looks at a schedule whose run goes on: the end of the run makes it due.
+LOOK = 60.0
 TERM = 2.5  # seconds for which a run that is being submitted is left to one coordinator, by default
 IDLE_LOOK = 600.0  # seconds between looks at a schedule that waits for a person
 

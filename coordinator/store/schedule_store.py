@@ -23,9 +23,8 @@ from unstuck.tasks.protocol.report import in_short
 
 TAKEN_AT_ONCE = 100
 UNWELL = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
-MAX_TICKS_KEPT = (
-    20_000  # of one schedule; of an older tick, its key and the warehouse log are asked
-)
+# Of one schedule; of an older tick, its key and the warehouse log are asked.
+MAX_TICKS_KEPT = 20_000
 FORGET_AFTER = 60  # seconds for which somebody may still look at a job that leaves the store
 
 

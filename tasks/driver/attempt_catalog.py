@@ -43,9 +43,8 @@ class Catalog:
         self._make = self._jvm.org.apache.spark.sql.catalyst.catalog.InMemoryCatalog
         self._database = self._jvm.org.apache.spark.sql.catalyst.catalog.CatalogDatabase
         self._path = self._jvm.org.apache.hadoop.fs.Path
-        self._shared: Any = (
-            None  # the folder of the attempt that executors on other hosts can write, too
-        )
+        # The folder of the attempt that executors on other hosts can write, too.
+        self._shared: Any = None
 
     @classmethod
     def of(cls, session: Any) -> Catalog | None:

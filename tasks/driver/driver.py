@@ -66,9 +66,8 @@ class Driver:
         )  # Spark Connect: a client session, and no context of ours
         self.application: dict[str, str] = {}  # ``app`` and ``ui`` of the session, for people
         self._temporary = temporary
-        self.left = (
-            ""  # in words, what an attempt left on the context, and only another context is without
-        )
+        # In words, what an attempt left on the context, and only another context is without.
+        self.left = ""
         self._lock = threading.Lock()
         self._base: Any = None
         self._started = False

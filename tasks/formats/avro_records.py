@@ -14,9 +14,8 @@ from unstuck.tasks.formats.json_records import arrow_schema
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.avro_schema import avro_columns
 
-_HEADER = (
-    5  # bytes before a record that a schema registry knows: a zero, and the number of its schema
-)
+# Bytes before a record that a schema registry knows: a zero, and the number of its schema.
+_HEADER = 5
 
 
 def avro_rows(schema: str, values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:

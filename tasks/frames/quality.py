@@ -56,9 +56,8 @@ from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput, bytes_by_uri
 
-_BROKEN = (
-    f"{OURS}broken"  # "r" for a good row, "r0_2" for one that breaks the first and the third rule
-)
+# "r" for a good row, "r0_2" for one that breaks the first and the third rule.
+_BROKEN = f"{OURS}broken"
 _GOOD = "r"
 _FILE_BYTES = 128 * 1024 * 1024  # of rejected rows that go into one file
 

@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 import psutil
 
-_BELOW_LAST = (
-    7  # real-time signals are nobody's by default; libraries begin with the first or the last
-)
+# Real-time signals are nobody's by default; libraries begin with the first or the last.
+_BELOW_LAST = 7
 _READ = 1 << 18  # bytes; faulthandler writes at most 100 frames
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")

@@ -16,24 +16,23 @@ class JobKeys:
 
     def __init__(self, prefix: str, job: str) -> None:
         base = f"{prefix}:{{{job}}}"
-        # Hash: the record: spec, long texts, intent, commit, …; ``fields``: which it has.
+        # hash: the record: spec, long texts, intent, commit, …; ``fields``: which it has.
         self.job = f"{base}:job"
         self.plans = f"{base}:plans"  # hash: group → GroupPlan; written at submit, read by runners
         self.forks = f"{base}:forks"  # hash: dynamic fork → its values, once known
         self.groups = f"{base}:groups"  # hash: group id → GroupRecord; absent means WAITING
-        # Hash: group, and member of a fork → FrozenInputs, from the first QUEUED on.
+        # hash: group, and member of a fork → FrozenInputs, from the first QUEUED on.
         self.inputs = f"{base}:inputs"
-        # Hash: group id → the live attempt; dropped when its outcome is applied.
+        # hash: group id → the live attempt; dropped when its outcome is applied.
         self.attempts = f"{base}:attempts"
-        # Hash: group id → JSON: where its step stands; lives for a minute or so.
+        # hash: group id → JSON: where its step stands; lives for a minute or so.
         self.stacks = f"{base}:stacks"
-        self.versions = (
-            f"{base}:versions"  # hash: python, spark → the minor version of its first claim
-        )
+        # hash: python, spark → the minor version of its first claim
+        self.versions = f"{base}:versions"
         self.turns = f"{base}:turns"  # hash: lane → the turn of the offer that was added last
         self.events = f"{base}:events"  # stream: what happened, bounded
         self.lock = f"{base}:lock"  # string: owner of the job's lock; lives LOCK_TTL at most
-        # String: somebody met the lock busy: decide once more before letting go.
+        # string: somebody met the lock busy: decide once more before letting go.
         self.dirty = f"{base}:dirty"
 
 
@@ -42,13 +41,12 @@ class ScheduleKeys:
 
     def __init__(self, prefix: str, schedule: str) -> None:
         base = f"{prefix}:schedule:{schedule}"
-        # Hash: its record, the spec that it repeats, the ids of its last commit and command.
+        # hash: its record, the spec that it repeats, the ids of its last commit and command.
         self.schedule = base
         self.schedule_events = f"{base}:events"  # stream: what happened, bounded
         self.schedule_runs = f"{base}:runs"  # zset: job of a run → when it was submitted
-        self.schedule_ticks = (
-            f"{base}:ticks"  # zset: tick, outcome and current run → the tick in seconds
-        )
+        # zset: tick, outcome and current run → the tick in seconds
+        self.schedule_ticks = f"{base}:ticks"
 
 
 class Keys:
@@ -56,90 +54,74 @@ class Keys:
 
     def __init__(self, prefix: str = "unstuck") -> None:
         self.prefix = prefix
-        self.schedules = (
-            f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
-        )
-        self.schedules_due = (
-            f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
-        )
-        # Hash: schedule → JSON: what its streams have unread, by the last look.
+        # hash: schedule → one line of JSON for ``schedule list``
+        self.schedules = f"{prefix}:schedules"
+        # zset: schedule → when it must be decided again
+        self.schedules_due = f"{prefix}:schedules:due"
+        # hash: schedule → JSON: what its streams have unread, by the last look.
         self.backlogs = f"{prefix}:backlogs"
-        # Hash: name of jobs → JSON: the rules ``late`` by which one is expected.
+        # hash: name of jobs → JSON: the rules ``late`` by which one is expected.
         self.expected = f"{prefix}:expected"
-        self.expected_state = (
-            f"{prefix}:expected:state"  # hash: such a name → JSON: what was judged and told of it
-        )
-        # Hash: ``dataset@warehouse`` → newest version of a job, when, all rows.
+        # hash: such a name → JSON: what was judged and told of it
+        self.expected_state = f"{prefix}:expected:state"
+        # hash: ``dataset@warehouse`` → newest version of a job, when, all rows.
         self.published = f"{prefix}:published"
-        # Zset: job → when it must be decided again; every non-terminal job is here.
+        # zset: job → when it must be decided again; every non-terminal job is here.
         self.due = f"{prefix}:due"
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
-        self.staging_index = (
-            f"{prefix}:staging"  # zset: job that has ended → when its staging is looked at next
-        )
-        self.staged = (
-            f"{prefix}:staged"  # hash: job → JSON: where its staging lies, when it is forgotten
-        )
+        # zset: job that has ended → when its staging is looked at next
+        self.staging_index = f"{prefix}:staging"
+        # hash: job → JSON: where its staging lies, when it is forgotten
+        self.staged = f"{prefix}:staged"
         self.failed = f"{prefix}:failed"  # hash: name → job that FAILED, until one is submitted
-        self.retries = (
-            f"{prefix}:retries"  # hash: retry → the job that it retries, until it is forgotten
-        )
+        # hash: retry → the job that it retries, until it is forgotten
+        self.retries = f"{prefix}:retries"
         self.summary = f"{prefix}:summary"  # hash: job → one line of JSON for ``list``
-        self.reports = (
-            f"{prefix}:reports"  # stream: reports of workers; consumer group ``coordinators``
-        )
-        self.dead = (
-            f"{prefix}:dead"  # stream: reports nobody can apply, with the reason and the raw fields
-        )
-        # Hash: ``at``: last tick of the sweep; ``grace_until``: no takeover before.
+        # stream: reports of workers; consumer group ``coordinators``
+        self.reports = f"{prefix}:reports"
+        # stream: reports nobody can apply, with the reason and the raw fields
+        self.dead = f"{prefix}:dead"
+        # hash: ``at``: last tick of the sweep; ``grace_until``: no takeover before.
         self.alive = f"{prefix}:alive"
-        self.durable = (
-            f"{prefix}:durable"  # string: written after what must be durable, and waited for
-        )
-        self.counters = (
-            f"{prefix}:counters"  # hash: reports by what they came to; attempts that ended, by how
-        )
-        # Hash: ``job NAME``, ``publishing`` → JSON: how many ended, and their times.
+        # string: written after what must be durable, and waited for
+        self.durable = f"{prefix}:durable"
+        # hash: reports by what they came to; attempts that ended, by how
+        self.counters = f"{prefix}:counters"
+        # hash: ``job NAME``, ``publishing`` → JSON: how many ended, and their times.
         self.totals = f"{prefix}:totals"
-        self.totals_names = (
-            f"{prefix}:totals:names"  # zset: name of a job that is counted by itself → its last end
-        )
-        self.processes = (
-            f"{prefix}:processes"  # hash: runner or coordinator → JSON: its ProcessStatus
-        )
-        # Zset: host:pid → when that worker or coordinator found that it had stalled.
+        # zset: name of a job that is counted by itself → its last end
+        self.totals_names = f"{prefix}:totals:names"
+        # hash: runner or coordinator → JSON: its ProcessStatus
+        self.processes = f"{prefix}:processes"
+        # zset: host:pid → when that worker or coordinator found that it had stalled.
         self.stalled = f"{prefix}:stalled"
-        # Zset: warehouse id → the oldest version that a vacuum wished to keep.
+        # zset: warehouse id → the oldest version that a vacuum wished to keep.
         self.vacuums = f"{prefix}:vacuums"
-        # Hash: what reads an old version and is no job → warehouse id, version, until.
+        # hash: what reads an old version and is no job → warehouse id, version, until.
         self.holds = f"{prefix}:holds"
         self.outbox = f"{prefix}:outbox"  # stream: notices to send, written with what they tell
-        # Hash: target → JSON: who sends to it, how often that failed, and why.
+        # hash: target → JSON: who sends to it, how often that failed, and why.
         self.notices = f"{prefix}:notices"
-        self.notices_due = (
-            f"{prefix}:notices:due"  # zset: target for which notices wait → when it is tried next
-        )
-        # Stream: what was sent, to whom and when; the newest 1,000 or so.
+        # zset: target for which notices wait → when it is tried next
+        self.notices_due = f"{prefix}:notices:due"
+        # stream: what was sent, to whom and when; the newest 1,000 or so.
         self.notices_sent = f"{prefix}:notices:sent"
-        self.traced = (
-            f"{prefix}:traced"  # zset: ended job → when its trace was sent; of the last two hours
-        )
+        # zset: ended job → when its trace was sent; of the last two hours
+        self.traced = f"{prefix}:traced"
         self.trace_sender = f"{prefix}:trace_sender"  # string: the coordinator that sends traces
-        self.nothing = (
-            f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
-        )
+        # list: never exists; LPUSHX on it fails if Redis refuses writes
+        self.nothing = f"{prefix}:nothing"
         # What kombu puts before every key and channel of its own, so that no fleet takes the
         # messages of another.
         self.broker = f"{prefix}:celery:"
         self.turn = f"{prefix}:turn"  # hash: queue → the turn of the offer that was taken last
-        self.polled = (
-            f"{prefix}:polled"  # hash: runner → when it last polled; below 0: since when it sleeps
-        )
-        # Zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0.
+        # hash: runner → when it last polled; below 0: since when it sleeps
+        self.polled = f"{prefix}:polled"
+        # zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0.
         self.lanes = f"{prefix}:ready"
         self.pools = f"{prefix}:pools"  # hash: pool → its slots, where a person has set them
-        # Zset: ``pool/offer`` of each attempt that holds one; all have the score 0.
+        # zset: ``pool/offer`` of each attempt that holds one; all have the score 0.
         self.pool_slots = f"{prefix}:slots"
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own
 
@@ -159,34 +141,34 @@ class Keys:
         return f"{self.prefix}:key:{key}"  # hash: job, its last retry, fingerprints of their specs
 
     def notices_for(self, target: str) -> str:
-        # Zset: problem → when the first of its notices is tried next.
+        # zset: problem → when the first of its notices is tried next.
         return f"{self.prefix}:notices:for:{target}"
 
     def notices_of(self, target: str, problem: str) -> str:
-        # List: notices that wait, in their order.
+        # list: notices that wait, in their order.
         return f"{self.prefix}:notices:for:{target}:{problem}"
 
     def dead_letter(self, entry: str) -> str:
-        # String: what became of a dead letter that was replayed or dropped.
+        # string: what became of a dead letter that was replayed or dropped.
         return f"{self.prefix}:dead:{entry}"
 
     def ready(self, lane: str) -> str:
         return f"{self.prefix}:ready:{lane}"  # zset: offer → its turn; the lowest is taken first
 
     def notify(self, queue: str) -> str:
-        # List: one entry for each polling runner that is to look once more.
+        # list: one entry for each polling runner that is to look once more.
         return f"{self.prefix}:notify:{queue}"
 
     def answer(self, caller: str) -> str:
-        # Hash: the last answer to a finish or a take, for its repeats.
+        # hash: the last answer to a finish or a take, for its repeats.
         return f"{self.prefix}:answer:{caller}"
 
     def queue(self, queue: str) -> str:
-        # List: messages of a Celery queue: pushed on the left, taken on the right.
+        # list: messages of a Celery queue: pushed on the left, taken on the right.
         return f"{self.broker}{queue}"
 
     def cancel(self, job: str) -> str:
-        # Pub/sub: tells watchdogs at once to renew, which brings the instruction.
+        # pub/sub: tells watchdogs at once to renew, which brings the instruction.
         return f"{self.prefix}:cancel:{job}"
 
 

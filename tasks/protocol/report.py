@@ -16,9 +16,8 @@ from pydantic import StrictInt, TypeAdapter, ValidationError
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import Token
 
-SCHEMA_VERSION = (
-    1  # raised when an older coordinator could no longer read what this release reports
-)
+# Raised when an older coordinator could no longer read what this release reports.
+SCHEMA_VERSION = 1
 
 
 class OutcomeKind(StrEnum):

@@ -109,9 +109,8 @@ class Attempt:
         self._zone = runner.settings.time_zone
         self._ran_again = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
-        self._doubtful = (
-            False  # a step failed, maybe by code that an attempt before this one had replaced
-        )
+        # A step failed, maybe by code that an attempt before this one had replaced.
+        self._doubtful = False
 
     def run(self) -> str:
         """Run the attempt and record its outcome. Returns both, for people."""

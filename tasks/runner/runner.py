@@ -72,18 +72,16 @@ class Runner(AttemptHost):
         )
         self.queues = tuple(queues)
         self._trial, self._unfit = HostTrial(self.driver, settings, queues), ""
-        self._idle_at: float | None = (
-            None  # when the session will have been idle for too long; None: it never is
-        )
+        # When the session will have been idle for too long; None: it never is.
+        self._idle_at: float | None = None
         self.replaced = False  # this process ends before it takes more work
         self._idle = (
             threading.Lock()
         )  # held while stray processes are ended, so that no attempt begins meanwhile
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._threads: list[threading.Thread] = []  # from before the attempt
-        self._before: frozenset[int] | None = (
-            None  # children from before the first attempt: of Celery plugins
-        )
+        # Children from before the first attempt: of Celery plugins.
+        self._before: frozenset[int] | None = None
         worker = {"worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
         hello = {"runner": self.id, "temporary": str(self.temporary), **worker}
         self.shutdown_flag, self.slots = shutdown_flag, slots

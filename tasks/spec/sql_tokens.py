@@ -15,9 +15,8 @@ from itertools import count, pairwise
 from typing import Literal, NamedTuple
 
 MAX_SQL = 1024 * 1024  # characters of a statement
-MAX_CACHED = (
-    64  # statements: thousands of steps may have the same one, and several checks look at each
-)
+# Statements: thousands of steps may have the same one, and several checks look at each.
+MAX_CACHED = 64
 
 # No part of it goes back over what it has read, so a text of any kind is read in time that grows
 # with its length alone.

@@ -110,9 +110,8 @@ class Observation:
     runner: ProcessState
     orphaned: bool = False  # the worker above the runner has died, and nobody gives the runner work
     answer: RenewAnswer | None = None
-    drain_at: float | None = (
-        None  # when the attempt is to be handed back, since the worker was told to stop
-    )
+    # When the attempt is to be handed back, since the worker was told to stop.
+    drain_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,10 @@ from unstuck.tasks.watchdog.stack_watch import StackWatch
 log = logging.getLogger("unstuck.tasks.watchdog")
 
 LOOK_EVERY = 0.25  # seconds between looks at what the runner holds
-SHOWN_WITHIN = (
-    1.0  # seconds until a runner that runs one short attempt after the other is shown as it is now
-)
-FLAG_EVERY = (
-    0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
-)
+# Seconds until a runner that runs one short attempt after the other is shown as it is now.
+SHOWN_WITHIN = 1.0
+# Seconds between looks at a shutdown flag that is raised, because it may be raised higher.
+FLAG_EVERY = 0.2
 RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
 STACK_KEPT = 60.0  # seconds
 
@@ -123,9 +121,8 @@ class Watchdog:
         )
         self._state = WatchState()
         self._answer: RenewAnswer | None = None
-        self._altered: dict[str, Any] | None = (
-            None  # the group, if its job was altered since the claim
-        )
+        # The group, if its job was altered since the claim.
+        self._altered: dict[str, Any] | None = None
         self._next_tick = 0.0
         self._stacks = StackStore(self._client, self._keys)
         self._stack: StackWatch | None = None
@@ -173,9 +170,8 @@ class Watchdog:
             and self._flag is not None
             and self._flag.level is ShutdownLevel.WORK
         ):
-            self._flag = (
-                None  # all writers of the pipe are dead, as the check for an orphan finds, too
-            )
+            # All writers of the pipe are dead, as the check for an orphan finds, too.
+            self._flag = None
         if socket in ready and self._channel.received():
             self._next_tick = 0.0  # the renewal brings the instruction
 

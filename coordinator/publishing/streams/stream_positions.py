@@ -13,9 +13,8 @@ from unstuck.tasks.warehouse.log_entry import Change, DatasetState, State
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 CANNOT_RESUME = "CANNOT_RESUME"
-STREAM_MOVED = (
-    "STREAM_MOVED"  # another publisher was first: a run that begins after it reads what is new
-)
+# Another publisher was first: a run that begins after it reads what is new.
+STREAM_MOVED = "STREAM_MOVED"
 
 
 def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, StagedOutput]:

@@ -12,9 +12,8 @@ from unstuck.client.client import Client
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.model.listed_job import ListedJob
 
-EXPLAIN_WITHIN = (
-    2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
-)
+# Seconds for the reasons of a listing; a job of ten thousand groups takes a while to read.
+EXPLAIN_WITHIN = 2.0
 
 
 def waits_of(

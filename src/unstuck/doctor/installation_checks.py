@@ -35,9 +35,8 @@ LATE, TOO_LATE = (
     10.0,
     60.0,
 )  # seconds that a report may wait, or a job be overdue where sweeps come often
-FRESH = (
-    10.0  # seconds after a warehouse was made in which a process may still say that there is none
-)
+# Seconds after a warehouse was made in which a process may still say that there is none.
+FRESH = 10.0
 STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
 MAKE_ROOM = (
     "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION "

@@ -35,12 +35,10 @@ from unstuck.tasks.settings import Settings
 
 DEFAULT_SIZE = Size()
 PAGE_PORT = 8620  # or another one, if this is taken
-START_TRIES = (
-    3  # a process that ended so often in a row before the fleet was ready will not come up
-)
-VALKEY_TIMEOUT = (
-    20.0  # seconds within which an embedded Valkey must answer, or say that it loads its data
-)
+# A process that ended so often in a row before the fleet was ready will not come up.
+START_TRIES = 3
+# Seconds within which an embedded Valkey must answer, or say that it loads its data.
+VALKEY_TIMEOUT = 20.0
 LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
 LOOK_EVERY = 0.5  # seconds between two looks at the source of steps
 SIGNAL_WITHIN = 0.5  # seconds until a signal is noticed that did not interrupt the wait for it

@@ -26,9 +26,8 @@ from unstuck.tasks.protocol.processes import (
     RunnerStatus,
 )
 
-JOBS_LOOKED_AT = (
-    1000  # open jobs, the newest, in which queues are looked for that nobody may listen to
-)
+# Open jobs, the newest, in which queues are looked for that nobody may listen to.
+JOBS_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True)

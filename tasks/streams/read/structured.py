@@ -27,9 +27,8 @@ from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
-_RETAINED = (
-    "spark.sql.streaming.minBatchesToRetain"  # Spark removes what it has noted of more batches
-)
+# Spark removes what it has noted of more batches.
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
 @dataclass(frozen=True, slots=True)

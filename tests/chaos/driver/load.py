@@ -22,9 +22,8 @@ POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are run
 # not run out.
 PATIENT = {"worker_losses": 100, "retry": {"max": 50, "backoff": "200ms", "max_backoff": "1s"}}
 ENOUGH = 8  # jobs that are open at a time
-SPARK_EVERY = (
-    5  # every so many jobs one has a group of Spark: a session costs more than all the rest
-)
+# Every so many jobs one has a group of Spark: a session costs more than all the rest.
+SPARK_EVERY = 5
 # Of those that are open: they wait for one worker, and must not keep the others from being
 # submitted.
 ENOUGH_SPARK = 2

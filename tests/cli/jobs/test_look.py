@@ -287,9 +287,8 @@ def test_people_read_local_times_with_the_offset_and_programs_read_utc(
         "2013-12-31T23:30:00.250Z INFO step: one",
         "two 23:30:00",
     )
-    cli.env["TZ"] = (
-        "Somewhere-05:30"  # POSIX counts westwards: this is five and a half hours ahead of UTC
-    )
+    # POSIX counts westwards: this is five and a half hours ahead of UTC.
+    cli.env["TZ"] = "Somewhere-05:30"
 
     def said(*arguments: str) -> str:
         with cli.start(*arguments) as process:

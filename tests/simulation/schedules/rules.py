@@ -61,9 +61,8 @@ RULES = (
     *(PAUSED, FROM_NOW, LATEST, FAILURES, SKIPPED_DONE, STATUS, BACKOFF, UNREAD, IDLE_RUN),
     *(UNTOLD, TOLD_TWICE, UNWELL, LATE_NOTICE),
 )
-TICK_WITHIN = (
-    25.0  # seconds within which each schedule that reads a stream has a tick, with its jitter
-)
+# Seconds within which each schedule that reads a stream has a tick, with its jitter.
+TICK_WITHIN = 25.0
 _ARRIVED = "a run for what arrived"
 _PROMISES = {"the notice": LATE_NOTICE, _ARRIVED: UNREAD}
 _SKIPPED = re.compile(r"skipped, (\S+?Z)(?: to (\S+?Z))?:")

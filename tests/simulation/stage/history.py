@@ -72,9 +72,8 @@ class HistoryResult:
     claims: int = 0
     commits: int = 0
     commands: int = 0
-    fault_free_for: float = (
-        0.0  # virtual seconds from the end of all trouble to the end of the last job
-    )
+    # Virtual seconds from the end of all trouble to the end of the last job.
+    fault_free_for: float = 0.0
     statuses: dict[str, str] = field(default_factory=dict)
     jobs: int = 0
     requests: int = 0

@@ -14,9 +14,8 @@ from tests.simulation.stage.trouble import Fault, Trouble
 
 T = TypeVar("T")
 SLOW = 0.15  # seconds that a slow call takes at most
-LONGEST_WAIT = (
-    2.0  # seconds that a consumer waits at most before it asks a store again that was away
-)
+# Seconds that a consumer waits at most before it asks a store again that was away.
+LONGEST_WAIT = 2.0
 
 
 class Connection:

@@ -80,12 +80,10 @@ class Trouble:
             # lost.
             self._table, self._total = [], 0.0
         self.away_until = 0.0  # until when the store is not there
-        self.quiet_since = (
-            0.0  # since when no coordinator has had a fault, its connections or the store
-        )
-        self.lost_since = (
-            0.0  # the same for what makes a coordinator lose what it knows: not for a freeze
-        )
+        # Since when no coordinator has had a fault, its connections or the store.
+        self.quiet_since = 0.0
+        # The same for what makes a coordinator lose what it knows: not for a freeze.
+        self.lost_since = 0.0
         self._only = only
         self.faults = 0  # things that went wrong, or would have
 

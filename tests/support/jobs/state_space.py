@@ -36,9 +36,8 @@ from unstuck.tasks.protocol.token import Offer, split_member
 from unstuck.tasks.spec.group import GroupSpec
 
 S = GroupState
-LOOKS_AT_SILENCE = (
-    5  # by when a try of publishing that does not answer is told of, and that it counts as hanging
-)
+# By when a try of publishing that does not answer is told of, and that it counts as hanging.
+LOOKS_AT_SILENCE = 5
 FOREVER = 200  # rounds in which any job of these sizes has come to rest
 
 

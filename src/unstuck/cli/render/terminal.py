@@ -26,9 +26,8 @@ from unstuck.documents.document import json_text
 from unstuck.graph.status_marks import MARKS
 from unstuck.tasks.terminal_text import printable
 
-PIPED_WIDTH = (
-    1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
-)
+# What reads a pipe wants whole lines, not lines folded to a terminal that is not there.
+PIPED_WIDTH = 1000
 BAR = 16
 GAP = 2  # columns between two columns of a table
 

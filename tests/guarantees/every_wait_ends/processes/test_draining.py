@@ -35,9 +35,8 @@ LONG = {
 }  # what ends well before that has not ended because the grace was over
 SLACK = 5.0  # seconds for what the processes do beside the graces
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # nothing lapses here, whatever the machine is at
-LOAD = (
-    200  # members of half a second, two or three at a time: they last for more than half a minute
-)
+# Members of half a second, two or three at a time: they last for more than half a minute.
+LOAD = 200
 
 
 @pytest.fixture

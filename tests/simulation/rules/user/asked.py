@@ -28,9 +28,8 @@ from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.work_order import FrozenInputs
 
 S = GroupState
-DONE_WITHIN = (
-    15.0  # seconds without trouble within which what was asked must have been brought about
-)
+# Seconds without trouble within which what was asked must have been brought about.
+DONE_WITHIN = 15.0
 SKIPPED, RERUN, ALTERED = "USER_SKIPPED", "USER_RERUN", "ALTERED"
 _MOVES = {(str(S.SKIPPED), SKIPPED), (str(S.WAITING), RERUN), (str(S.BACKOFF), ALTERED)}
 

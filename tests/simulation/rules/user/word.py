@@ -46,9 +46,8 @@ ENDS = {
 ENDED_BY_USER = (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
 STRENGTH = list(Intent)
 ENDED_WITHIN = 15.0  # seconds without trouble within which a job must have ended after its deadline
-PUBLISHED_WITHIN = (
-    100.0  # the same when the warehouse log has to be asked: a lost publisher's term, and a wait
-)
+# The same when the warehouse log has to be asked: a lost publisher's term, and a wait.
+PUBLISHED_WITHIN = 100.0
 
 
 def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
