@@ -83,31 +83,35 @@ _STRENGTH = tuple(Intent)  # a later one overrides an earlier one
 
 
 def command(
-    job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = ""
+    job: JobRecord, requested: Command, *, now: bool = False, by: str = "", why: str = ""
 ) -> Commanded:
-    """Return the answer to ``given``, and the record of ``job`` after it.
+    """Return the answer to ``requested``, and the record of ``job`` after it.
 
     Args:
         by: who asks, and ``why``, as it is shown to people.
         now: of a pause: interrupt what is running, charging it to nobody.
     """
     where = f"job {job.id} is {job.status}"
-    wanted = Intent.RUN if given is Command.RESUME else Intent[given.name]
-    asked = replace(
-        job, intent=wanted, intent_by=by, intent_why=why, pause_now=now and given is Command.PAUSE
+    intent = Intent.RUN if requested is Command.RESUME else Intent[requested.name]
+    updated = replace(
+        job,
+        intent=intent,
+        intent_by=by,
+        intent_why=why,
+        pause_now=now and requested is Command.PAUSE,
     )
     answer = Answer.REFUSED
     if job.terminal:
         text = f"{where}, and a job that has ended never changes; {_after(job)}"
-        if job.status is _ENDS.get(given):
+        if job.status is _ENDS.get(requested):
             answer, text = Answer.ALREADY, f"{where} already; {_after(job)}"
-    elif given is Command.RESUME and job.intent not in (Intent.RUN, Intent.PAUSE):
+    elif requested is Command.RESUME and job.intent not in (Intent.RUN, Intent.PAUSE):
         text = f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
-    elif given is Command.RESUME and (job.intent is Intent.PAUSE or job.halted is not None):
+    elif requested is Command.RESUME and (job.intent is Intent.PAUSE or job.halted is not None):
         answer, text = Answer.DONE, f"job {job.id} goes on, with its full retry budget"
-        asked = replace(asked, halted=None, reset_budgets=True)
+        updated = replace(updated, halted=None, reset_budgets=True)
     elif (
-        given is Command.PAUSE
+        requested is Command.PAUSE
         and job.halted is not None
         and job.intent in (Intent.RUN, Intent.PAUSE)
     ):
@@ -116,34 +120,34 @@ def command(
             "says what stopped it"
         )
     elif (
-        given is Command.RESUME and job.reset_budgets
+        requested is Command.RESUME and job.reset_budgets
     ):  # its status says so as soon as a coordinator has looked
         answer, text = Answer.ALREADY, f"job {job.id} goes on: resume had been asked for before"
-    elif given is Command.RESUME and job.status is Status.RETRYING:
+    elif requested is Command.RESUME and job.status is Status.RETRYING:
         text = (
             f"{where} and tries again by itself (`unstuck why {job.id}` says when); to try at "
             "once: "
         )
         text += f"`unstuck pause {job.id}`, and then resume"
-    elif given is Command.RESUME:
+    elif requested is Command.RESUME:
         text = (
             f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` "
             "says what it waits for"
         )
         answer = Answer.ALREADY
-    elif job.intent is wanted and (not now or job.pause_now):
-        answer, text = Answer.ALREADY, f"{where}, and {given} had been asked for before"
-    elif _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
+    elif job.intent is intent and (not now or job.pause_now):
+        answer, text = Answer.ALREADY, f"{where}, and {requested} had been asked for before"
+    elif _STRENGTH.index(job.intent) > _STRENGTH.index(intent):
         text = (
-            f"{where}: {job.intent.command} was asked for, which {given} does not override; "
+            f"{where}: {job.intent.command} was asked for, which {requested} does not override; "
             f"{_ending(job)}"
         )
     else:
-        answer, text = Answer.DONE, f"{given} of job {job.id} is on record; it was {job.status}"
-    if given is Command.PAUSE and answer is not Answer.REFUSED and job.phase:
+        answer, text = Answer.DONE, f"{requested} of job {job.id} is on record; it was {job.status}"
+    if requested is Command.PAUSE and answer is not Answer.REFUSED and job.phase:
         text += ". It comes too late, since all groups are done and the job is publishing; "
         text += f"`unstuck cancel {job.id}` ends it, unless its package stands by then"
-    return Commanded(answer, asked if answer is Answer.DONE else job, text)
+    return Commanded(answer, updated if answer is Answer.DONE else job, text)
 
 
 def against_damage(job: JobRecord, damage: str) -> Commanded:

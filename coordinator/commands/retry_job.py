@@ -50,7 +50,7 @@ class Retried:
             # Other work, and groups that run again on purpose, make a package of their own.
             "package_id": "" if self.asked or self.changed else self.job.package_id or self.job.id,
             # Who was told that it failed is told when a retry has ended well.
-            "told": {key: told for key, told in self.job.told.items() if key == "failed"},
+            "told": {key: alert for key, alert in self.job.told.items() if key == "failed"},
         }
 
     def key(self, fingerprint: str) -> str:
@@ -84,8 +84,8 @@ def retried(
                 f"job {state.job.id} has no group {name}{suggestion(name, state.plan.groups)}"
             )
     again = {later for name in rerun for later in closure(state, name)}
-    asked = json.dumps([sorted(again), adopt_all]) if again or adopt_all else ""
+    request = json.dumps([sorted(again), adopt_all]) if again or adopt_all else ""
     reruns = {**state.job.reruns, **dict.fromkeys(sorted(again), word)}
     adopts = (state.job.id, *state.job.adopts)
     takes = take_over or state.job.take_over
-    return Retried(state.job, adopts, reruns, adopt_all, asked, changed, takes)
+    return Retried(state.job, adopts, reruns, adopt_all, request, changed, takes)

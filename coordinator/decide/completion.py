@@ -126,10 +126,10 @@ def finished(draft: Draft, result: PublishResult) -> None:
     warnings = [
         (
             f". Warning: partitions of {name} have lost more than half of their rows: "
-            f"{one.text(shrunk=True, most=3)}"
+            f"{replacement.text(shrunk=True, most=3)}"
         )
-        for name, one in sorted(replaced.items())
-        if one.shrunk
+        for name, replacement in sorted(replaced.items())
+        if replacement.shrunk
     ]
     if result.version:
         done_at = max(

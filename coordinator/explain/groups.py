@@ -51,7 +51,8 @@ def explain_group(
     open_members = [
         member
         for member in (state.members(name) if len(state.census[name]) else ())
-        if (standing := state.record(member).state) is not S.WAITING and not standing.terminal
+        if (member_state := state.record(member).state) is not S.WAITING
+        and not member_state.terminal
     ]
     open_members.sort(key=lambda member: _URGENT[state.record(member).state])
     for member in open_members[:shown]:

@@ -99,10 +99,10 @@ class Environment:
         return cls(
             now=now,
             nonce=nonce,
-            runners={queue: len(there) for queue, there in listening.items()},
+            runners={queue: len(listeners) for queue, listeners in listening.items()},
             hosts={
-                queue: {one.host for one in there if not one.unfit}
-                for queue, there in listening.items()
+                queue: {runner.host for runner in listeners if not runner.unfit}
+                for queue, listeners in listening.items()
             },
             sweep_every=settings.sweep_every,
             dispatch_timeout=settings.dispatch_timeout,

@@ -185,7 +185,7 @@ class AttemptRecord:
             {
                 "epoch": self.epoch,
                 "nonce": self.nonce,
-                **{name: one for name, one in more.items() if one},
+                **{name: value for name, value in more.items() if value},
             }
         )
 
@@ -360,9 +360,9 @@ class JobRecord:
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
-        known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
+        arguments = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
         return plan.group_plans(
-            *known,
+            *arguments,
             any_code=self.any_code,
             base=self.base or 0,
             mixed=self.mixed,

@@ -228,8 +228,8 @@ def decide(
     events: list[dict[str, Any]] = []
     due: float | None = now
     if record.intent is ScheduleIntent.STOP:
-        found, events = stored_runs(record.name, record.runs, runs, now)
-        record = replace(record, runs=found)
+        stored, events = stored_runs(record.name, record.runs, runs, now)
+        record = replace(record, runs=stored)
     for _ in range(MAX_STEPS):
         step = decide_schedule(record, runs, now, published)
         if isinstance(step, Wait):
@@ -311,18 +311,24 @@ def _backfilled(
     advanced, events = advance(context, backfill, policy_of(backfill.policy), runs, now)
     record = replace(record, backfill=advanced)
     for run in backfill.runs:
-        seen = runs.get(run.job)
-        if seen is not None and seen.status is Status.FINISHED and run not in advanced.runs:
-            record = backfill_succeeded(record, run, seen)
+        job_state = runs.get(run.job)
+        if (
+            job_state is not None
+            and job_state.status is Status.FINISHED
+            and run not in advanced.runs
+        ):
+            record = backfill_succeeded(record, run, job_state)
     return record, events
 
 
-def backfill_succeeded(record: ScheduleRecord, run: Run, seen: RunSeen) -> ScheduleRecord:
+def backfill_succeeded(record: ScheduleRecord, run: Run, job_state: RunSeen) -> ScheduleRecord:
     """``record`` after a run of its backfill ended well: the last success is that of the newest
     tick that is done.
     """
-    run_success = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows)
-    return _succeeded(_after_take_over(record, seen), run_success)
+    run_success = RunSuccess(
+        run.job, run.tick, job_state.ended_at, job_state.version, job_state.rows
+    )
+    return _succeeded(_after_take_over(record, job_state), run_success)
 
 
 def _succeeded(record: ScheduleRecord, run: RunSuccess) -> ScheduleRecord:
@@ -337,8 +343,8 @@ def decide_schedule(
 ) -> Step:
     """The next step."""
     for run in record.runs:
-        if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
-            return Ended(run, seen)
+        if run.job and ((job_state := runs.get(run.job)) is None or job_state.status.terminal):
+            return Ended(run, job_state)
     if record.intent is ScheduleIntent.STOP:
         return Wait("STOPPED", "it is stopped for good")
     if record.over:
@@ -423,9 +429,13 @@ def _while_running(record: ScheduleRecord, runs: Mapping[str, RunSeen]) -> Wait:
         )
     if not run.job:
         return Wait("SUBMITTING", f"the run of {tick_text(run.tick)} is being submitted")
-    seen = runs.get(run.job)
-    stands = "goes on" if seen is None or seen.status is Status.RUNNING else f"is {seen.status}"
-    return Wait("RUN_GOES_ON", f"job {run.job} {stands}, the run of {tick_text(run.tick)}")
+    job_state = runs.get(run.job)
+    state_text = (
+        "goes on"
+        if job_state is None or job_state.status is Status.RUNNING
+        else f"is {job_state.status}"
+    )
+    return Wait("RUN_GOES_ON", f"job {run.job} {state_text}, the run of {tick_text(run.tick)}")
 
 
 def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
@@ -439,9 +449,9 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
             if during:
                 return Skip("OVERLAP", "the run before was not over", *during)
             upto = come
-    found = passed(policy, record.cursor, upto)
-    if found is not None:
-        return _made_up(policy, found, record.cursor, come)
+    span = passed(policy, record.cursor, upto)
+    if span is not None:
+        return _made_up(policy, span, record.cursor, come)
     nxt = next_tick(policy, _at(max(record.cursor, come)))
     if nxt is not None:
         at = nxt.timestamp()
@@ -481,7 +491,9 @@ def _by_dataset(
     until = None if policy.until is None else policy.until.timestamp()
     if until is not None and until <= now:
         return _at_its_end(record)
-    new = {name: one for name, one in published.items() if one[0] > record.seen.get(name, 0)}
+    new = {
+        name: newest for name, newest in published.items() if newest[0] > record.seen.get(name, 0)
+    }
     lacking = [name for name in record.follows if name not in new]
     if not new or (lacking and policy.after is not None and policy.after.all_of):
         return Wait("DATASETS", f"it waits for a new version of {listed(lacking)}", until)
@@ -494,8 +506,8 @@ def _by_dataset(
             return Noticed(new_at)
         return Wait("DELAY", f"{listed(sorted(new))} is new, and it begins a little later", begins)
     tick = max(published_at, record.cursor + 0.001)
-    seen = {**record.seen, **{name: version for name, (version, _) in new.items()}}
-    return Submit(Run(tick=_unused(record, tick)), seen)
+    versions = {**record.seen, **{name: version for name, (version, _) in new.items()}}
+    return Submit(Run(tick=_unused(record, tick)), versions)
 
 
 def _unused(record: ScheduleRecord, tick: float) -> float:
@@ -511,10 +523,10 @@ def _unused(record: ScheduleRecord, tick: float) -> float:
 
 
 def _made_up(
-    policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float
+    policy: ScheduleSpec, span: tuple[float, float, int], cursor: float, now: float
 ) -> Step:
     """Decide about ticks that have come: the first is run, or some are skipped."""
-    first, last, count = found
+    first, last, count = span
     within = policy.missed_within if policy.missed != "none" else LATE
     if now - last > max(within, LATE):
         return Skip("MISSED", f"they are older than {format_duration(within)}", first, last, count)
@@ -535,14 +547,14 @@ def _after(
 ) -> tuple[ScheduleRecord, dict[str, Any] | None]:
     """The record after ``step``, and the event of it."""
     match step:
-        case Ended(run, seen):
-            return after_end(record, run, seen, now)
-        case Submit(run, seen, more):
+        case Ended(run, job_state):
+            return after_end(record, run, job_state, now)
+        case Submit(run, versions, more):
             rest: dict[str, Any] = {
-                "seen": record.seen if seen is None else dict(seen),
-                "requests": tuple(one for one in record.requests if one is not run),
-                "retries": tuple(one for one in record.retries if one is not run),
-                "new_at": record.new_at if seen is None else 0.0,
+                "seen": record.seen if versions is None else dict(versions),
+                "requests": tuple(other for other in record.requests if other is not run),
+                "retries": tuple(other for other in record.retries if other is not run),
+                "new_at": record.new_at if versions is None else 0.0,
                 "more_at": 0.0 if more else record.more_at,
                 "busy_until": now
                 if more
@@ -558,8 +570,8 @@ def _after(
             event = {"kind": "SKIPPED", "at": now, "code": code, "text": step.told}
             return replace(record, cursor=max(record.cursor, step.last)), event
         case Stands(run, noted):
-            seen = RunSeen(Status.FINISHED, run.at, STANDS, version=run.version)
-            event = ended_event("", Run(run.tick, job=run.job), seen, now)
+            job_state = RunSeen(Status.FINISHED, run.at, STANDS, version=run.version)
+            event = ended_event("", Run(run.tick, job=run.job), job_state, now)
             passed_it = replace(record, cursor=max(record.cursor, run.tick))
             return _succeeded(passed_it, run), None if noted else event
         case Noticed(at):
@@ -577,38 +589,45 @@ def _after(
 
 
 def after_end(
-    record: ScheduleRecord, run: Run, seen: RunSeen | None, now: float
+    record: ScheduleRecord, run: Run, job_state: RunSeen | None, now: float
 ) -> tuple[ScheduleRecord, dict[str, Any] | None]:
     """The record after the end of ``run``, and the event of it."""
-    others = tuple(one for one in record.runs if one is not run)
-    if seen is None:
+    others = tuple(other for other in record.runs if other is not run)
+    if job_state is None:
         # A store that was rolled back: submitting the run again is the same job, and finds its
         # package if it stands.
         return replace(record, runs=(*others, replace(run, job=""))), None
     on_and_on = record.cursor < record.busy_from or run.at <= record.busy_until
     busy_from = record.busy_from if on_and_on else run.at
     record = replace(
-        record, runs=others, busy_from=busy_from, busy_until=max(record.busy_until, seen.ended_at)
+        record,
+        runs=others,
+        busy_from=busy_from,
+        busy_until=max(record.busy_until, job_state.ended_at),
     )
-    event = ended_event("", run, seen, now)
-    if seen.status is Status.FINISHED:
-        well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows, seen.left)
+    event = ended_event("", run, job_state, now)
+    if job_state.status is Status.FINISHED:
+        well = RunSuccess(
+            run.job, run.tick, job_state.ended_at, job_state.version, job_state.rows, job_state.left
+        )
         record = replace(record, last_success=well, failures=0, first_error=None, last_error=None)
-        record = _after_take_over(record, seen)
+        record = _after_take_over(record, job_state)
         record = replace(
             record,
-            more_at=_beside_ticks(policy_of(record.policy), seen.ended_at) if seen.left else 0.0,
+            more_at=_beside_ticks(policy_of(record.policy), job_state.ended_at)
+            if job_state.left
+            else 0.0,
         )
     elif (
-        seen.status is Status.FAILED and not run.by_hand
+        job_state.status is Status.FAILED and not run.by_hand
     ):  # which has no tick that could be tried again
-        record = _failed(record, run, seen, now)
+        record = _failed(record, run, job_state, now)
     return record, event
 
 
-def _after_take_over(record: ScheduleRecord, seen: RunSeen) -> ScheduleRecord:
+def _after_take_over(record: ScheduleRecord, job_state: RunSeen) -> ScheduleRecord:
     """``record`` after a run ended well: once it has published, the job owns what it publishes."""
-    return replace(record, take_over=False) if record.take_over and seen.version else record
+    return replace(record, take_over=False) if record.take_over and job_state.version else record
 
 
 def _beside_ticks(policy: ScheduleSpec, at: float) -> float:
@@ -618,15 +637,17 @@ def _beside_ticks(policy: ScheduleSpec, at: float) -> float:
     return at if tick is None or tick.timestamp() > at else round(at + 0.001, 3)
 
 
-def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> ScheduleRecord:
-    policy, reason = policy_of(record.policy), seen.reason or Reason("FAILED", "it failed")
-    failure = RunFailure(run.job, run.tick, seen.ended_at, reason.code, reason.text)
+def _failed(record: ScheduleRecord, run: Run, job_state: RunSeen, now: float) -> ScheduleRecord:
+    policy, reason = policy_of(record.policy), job_state.reason or Reason("FAILED", "it failed")
+    failure = RunFailure(run.job, run.tick, job_state.ended_at, reason.code, reason.text)
     failures = record.failures + 1
     record = replace(
         record, failures=failures, first_error=record.first_error or failure, last_error=failure
     )
     final = (
-        Reason(reason.code, f"no further try can mend it: {reason.text}") if seen.final else None
+        Reason(reason.code, f"no further try can mend it: {reason.text}")
+        if job_state.final
+        else None
     )
     if final is None and failures > policy.retry.max:
         if policy.cron is not None and not record.builds_on:
@@ -640,7 +661,7 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
         run.number + 1,
         by=run.by,
         retry_of=run.job,
-        after=seen.ended_at,
+        after=job_state.ended_at,
         next_at=now + wait,
         final=final,
     )

@@ -118,9 +118,9 @@ class Plan:
         own, any_python = outputs_of(group.spec), any(step.python for step in group.spec.steps)
         others = {
             name
-            for one in self.groups.values()
-            if one is not group
-            for name in outputs_of(one.spec)
+            for other in self.groups.values()
+            if other is not group
+            for name in outputs_of(other.spec)
         }
         appended = appended_outputs(self.outputs, self.publish)
         return tuple(
@@ -291,22 +291,24 @@ def compile_plan(spec: JobSpec) -> Plan:
             makers = [source.output] if source.output in group.needs else list(group.needs)
             if reader := values_reader(group):
                 makers = [reader]
-            wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
+            collected = Collect(
+                output=source.output, column=source.column, distinct=source.distinct
+            )
             for maker in makers:
                 if merged[maker].for_each is None:
-                    other = collect[maker].setdefault(wanted.key, wanted)
-                    if other.distinct and not wanted.distinct:
-                        collect[maker][wanted.key] = wanted
-                    feeds[maker].append((group.name, wanted.key))
+                    other = collect[maker].setdefault(collected.key, collected)
+                    if other.distinct and not collected.distinct:
+                        collect[maker][collected.key] = collected
+                    feeds[maker].append((group.name, collected.key))
     reads: dict[str, tuple[str, ...]] = {}
     order = list(
         TopologicalSorter({name: group.needs for name, group in merged.items()}).static_order()
     )
     for name in order:
-        seen: dict[str, None] = {}
+        readable: dict[str, None] = {}
         for need in merged[name].needs:
-            seen.update(dict.fromkeys(reads[need] if merged[need].is_join else (need,)))
-        reads[name] = tuple(seen)
+            readable.update(dict.fromkeys(reads[need] if merged[need].is_join else (need,)))
+        reads[name] = tuple(readable)
     planned = {
         name: PlannedGroup(
             merged[name],

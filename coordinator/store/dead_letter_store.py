@@ -76,11 +76,12 @@ class DeadLetters:
         """How many there are."""
         return int(self._redis.xlen(self._keys.dead))
 
-    def add_refused(self, task: str, reason: str, asked: Mapping[str, str]) -> None:
-        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``asked``:
-        shown as it is.
+    def add_refused(self, task: str, reason: str, arguments: Mapping[str, str]) -> None:
+        """Keep a refused request of a Celery task, since nobody awaits its result.
+
+        ``arguments``: shown as they are.
         """
-        short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in asked.items()}
+        short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in arguments.items()}
         entry = {
             "reason": shorten(reason, MOST_OF_A_VALUE),
             "task": task,
@@ -93,10 +94,10 @@ class DeadLetters:
 
         Raises: NoSuchReport: also where ``report`` is no id.
         """
-        found = self._find(report)
-        if found is None:
+        letter = self._find(report)
+        if letter is None:
             raise NoSuchReport(_gone(report))
-        return found
+        return letter
 
     def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Put a report back for the coordinators to apply. Durable and idempotent: it goes back
@@ -158,8 +159,8 @@ class DeadLetters:
     def _find(self, report: str) -> DeadLetter | None:
         if not _is_id(report):
             return None
-        found = self._entries(report, report)
-        return DeadLetter.of(*found[0]) if found else None
+        entries = self._entries(report, report)
+        return DeadLetter.of(*entries[0]) if entries else None
 
     def _entries(self, low: str, high: str) -> list[tuple[str, Fields]]:
         return cast(list[tuple[str, Fields]], self._redis.xrange(self._keys.dead, low, high))

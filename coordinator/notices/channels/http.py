@@ -115,14 +115,14 @@ def _login(proxy: SplitResult) -> dict[str, str]:
 
 
 def _judged(answer: HTTPResponse, text: str) -> str:
-    said = shortened(f"{answer.status} {answer.reason}{': ' if text.strip() else ''}{text}")
+    summary = shortened(f"{answer.status} {answer.reason}{': ' if text.strip() else ''}{text}")
     if 200 <= answer.status < 300:
-        return said
+        return summary
     if 300 <= answer.status < 400:
         raise SendFailed(
             f"it answered {answer.status}, a redirect, which is never followed; name the address "
             "itself"
         )
-    asked = answer.getheader("Retry-After", "")
-    wait = int(asked[:9]) if asked.isascii() and asked.isdecimal() else 0
-    raise SendFailed(f"it answered {said}", min(wait, LONGEST_PEACE))
+    retry_after = answer.getheader("Retry-After", "")
+    wait = int(retry_after[:9]) if retry_after.isascii() and retry_after.isdecimal() else 0
+    raise SendFailed(f"it answered {summary}", min(wait, LONGEST_PEACE))

@@ -34,9 +34,9 @@ class _Client(smtplib.SMTP):
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         self._host = host  # the name that STARTTLS verifies
-        made = self._connecting.connect(host, port, self._allowed)
+        sock = self._connecting.connect(host, port, self._allowed)
         return (
-            made if self._context is None else self._connecting.with_tls(made, self._context, host)
+            sock if self._context is None else self._connecting.with_tls(sock, self._context, host)
         )
 
     def watch(self) -> None:
@@ -59,9 +59,13 @@ class Mail(Channel):
     @field_validator("mail", "sender")
     @classmethod
     def _are_addresses(cls, value: Any) -> Any:
-        for one in [value] if isinstance(value, str) else value:
-            name, at, host = one.rpartition("@")
-            if not (name and at and host) or not one.isprintable() or any(c in one for c in " ,<>"):
+        for address in [value] if isinstance(value, str) else value:
+            name, at, host = address.rpartition("@")
+            if (
+                not (name and at and host)
+                or not address.isprintable()
+                or any(c in address for c in " ,<>")
+            ):
                 raise ValueError(
                     "expected an address such as ops@example.com, without a name before it"
                 )
@@ -139,8 +143,10 @@ class Mail(Channel):
             # The server has it. What is said from here on changes nothing.
         finally:
             client.close()
-        for one, (code, why) in refused.items():
-            return shortened(f"accepted, but not for {one}: {code} {why.decode(errors='replace')}")
+        for recipient, (code, why) in refused.items():
+            return shortened(
+                f"accepted, but not for {recipient}: {code} {why.decode(errors='replace')}"
+            )
         return "accepted"
 
 
@@ -153,8 +159,8 @@ def _said(error: Exception) -> str:
         )
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return "; ".join(
-            f"{one}: {code} {why.decode(errors='replace')}"
-            for one, (code, why) in error.recipients.items()
+            f"{recipient}: {code} {why.decode(errors='replace')}"
+            for recipient, (code, why) in error.recipients.items()
         )
     return str(error) or type(error).__name__
 

@@ -35,8 +35,8 @@ def signature(secret: str, id_: str, at: int, body: bytes) -> str:
         if secret.startswith(_ENCODED)
         else secret.encode()
     )
-    made = hmac.new(key, f"{id_}.{at}.".encode() + body, hashlib.sha256).digest()
-    return f"v1,{base64.b64encode(made).decode()}"
+    digest = hmac.new(key, f"{id_}.{at}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
 
 
 class Webhook(Channel):

@@ -65,10 +65,11 @@ def words(
             f"{schedule.failures} runs failed in a row; {text}" if schedule.failures > 1 else text
         )
     elif event == "behind" and view.backlog is not None:
-        told = "; ".join(
-            f"{name}: {one.told(view.backlog.at)}" for name, one in view.backlog.streams.items()
+        backlog = "; ".join(
+            f"{name}: {stream.told(view.backlog.at)}"
+            for name, stream in view.backlog.streams.items()
         )
-        text = f"{told}; {text}"
+        text = f"{backlog}; {text}"
     elif event == "read":
         text = f"nothing unread waits that long any more; {text}"
     elif event in ("finished", "recovered") and (well := schedule.last_success) is not None:

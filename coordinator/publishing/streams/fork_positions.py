@@ -27,40 +27,41 @@ def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Ch
     if not parts or parts[0].adds_to is None:
         return parts[0] if parts else None
     first = parts[0]
-    if any(one.held_by != first.held_by for one in parts):
+    if any(part.held_by != first.held_by for part in parts):
         raise _failed(
             name,
             "one member gave the position of the stream to this output, and another gave it to "
             "another one. Write the outputs in the same order in all members",
         )
     if any(
-        (one.after, one.adds_to, one.generation) != (first.after, first.adds_to, first.generation)
-        for one in parts
+        (part.after, part.adds_to, part.generation)
+        != (first.after, first.adds_to, first.generation)
+        for part in parts
     ):
         raise _failed(name, "its members went on from different positions. Submit the job again")
     try:
         base = read_position(files, first.adds_to) if first.adds_to else None
-        whole = joined(base, [read_position(files, one.path) for one in parts])
+        whole = joined(base, [read_position(files, part.path) for part in parts])
     except FileNotFoundError:
         raise _failed(
             name, "the position from which they went on is gone. Submit the job again"
         ) from None
     except ValueError as error:
         raise _failed(name, f"{error}. Submit the job again") from None
-    digest = hashlib.sha256("\n".join(one.path for one in parts).encode()).hexdigest()[:8]
+    digest = hashlib.sha256("\n".join(part.path for part in parts).encode()).hexdigest()[:8]
     path = f"{first.path}.{digest}"
     size = write_position(files, path, whole)
     counts = {
-        key: sum(one.counts.get(key, 0) for one in parts) for one in parts for key in one.counts
+        key: sum(part.counts.get(key, 0) for part in parts) for part in parts for key in part.counts
     }
     counts |= {
-        key: max(one.counts.get(key, 0) for one in parts) for key in _OF_ALL if key in counts
+        key: max(part.counts.get(key, 0) for part in parts) for key in _OF_ALL if key in counts
     }
     many = "1 member" if len(parts) == 1 else f"{len(parts):,} members"
-    told = f"read by {many} of a fork: " + ", ".join(
+    summary = f"read by {many} of a fork: " + ", ".join(
         f"{key} {count:,}" for key, count in counts.items()
     )
-    return replace(first, path=path, bytes=size, counts=counts, told=told, adds_to=None)
+    return replace(first, path=path, bytes=size, counts=counts, told=summary, adds_to=None)
 
 
 def _failed(name: str, why: str) -> PublishFailed:
