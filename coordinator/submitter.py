@@ -66,11 +66,12 @@ class OfSchedule:
 
     Attributes:
         since: the job may have been stored before, but not before this time, and be forgotten.
-        wanted: answers the commit by which the schedule wants the run; raises if it does not.
+        expected_commit: returns the commit by which the schedule wants the run; raises if it does
+            not.
     """
 
     since: float
-    wanted: Callable[[], str]
+    expected_commit: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class Submitter:
         while True:
             try:
                 job_id, new = self.submissions.submit(
-                    submission, summary, reason, vacuums, run.wanted() if run else ""
+                    submission, summary, reason, vacuums, run.expected_commit() if run else ""
                 )
                 break
             except ScheduleChanged:

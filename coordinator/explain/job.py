@@ -16,9 +16,9 @@ from unstuck.coordinator.explain.explanation import (
     NOTHING_KNOWN,
     Event,
     Explanation,
+    ExplanationFacts,
     FleetFacts,
     Idle,
-    JobFacts,
     ahead,
     stands_still,
     timeout_of,
@@ -59,7 +59,7 @@ def explain(
         return [job]
     if fleet.code:
         job = replace(job, what=f"{job.what}; {fleet.code}", help=("unstuck fleet", *job.help))
-    facts = JobFacts(state, env, due, fleet)
+    facts = ExplanationFacts(state, env, due, fleet)
     explanations: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         explanations.extend(explain_group(facts, name, planned, members))

@@ -25,7 +25,7 @@ MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class CommitGuard:
     """Something that was concluded from absence; the commit checks it again, by the clock of
     Redis.
     """
@@ -144,7 +144,7 @@ class Decision:
         default_factory=dict
     )  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
+    guards: list[CommitGuard] = field(default_factory=list)
     offers: dict[Offer, str] = field(
         default_factory=dict
     )  # that stand from now on, or again → lane

@@ -70,7 +70,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Alert:
     """A problem that was told, on the record of its subject. Times are Unix seconds.
 
     Attributes:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from unstuck.coordinator.errors import Damaged, NewerJob
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
@@ -337,7 +337,7 @@ class JobRecord:
     backfill: str = ""
     package_id: str = ""
     take_over: bool = False
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, Alert] = field(default_factory=dict)
     priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
     mixed: bool = False
     schema: int = JOB_SCHEMA

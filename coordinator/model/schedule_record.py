@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
 from unstuck.coordinator.model.tick import BY_HAND, tick_text, utc
@@ -337,7 +337,7 @@ class ScheduleRecord:
     backfill: Backfill | None = None
     take_over: bool = False
     made_at: float = 0.0
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, Alert] = field(default_factory=dict)
 
     @property
     def going_on(self) -> tuple[Run, ...]:

@@ -36,7 +36,7 @@ class TryEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenNotice:
     """A notice that this sender is to send now. ``tries``: how often it failed; ``failed``: the
     target in a row.
     """
@@ -163,7 +163,7 @@ class Outbox(Notices):
             if moved < MOVED_AT_ONCE:
                 return cast(list[str], due)
 
-    def take(self, target: str, sender: str, hold: float) -> Taken | None:
+    def take(self, target: str, sender: str, hold: float) -> TakenNotice | None:
         """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None:
         none is to be sent.
 
@@ -177,11 +177,11 @@ class Outbox(Notices):
             return None
         problem, tries, failed, entry = reply
         _, id_, text = entry.split(" ", 2)
-        return Taken(target, problem, id_, text, tries, failed)
+        return TakenNotice(target, problem, id_, text, tries, failed)
 
     def note_try(
         self,
-        taken: Taken,
+        taken: TakenNotice,
         sender: str,
         outcome: str,
         detail: str,

@@ -26,7 +26,7 @@ from unstuck.coordinator.notices.channels.channel import (
 )
 from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.open_problems import ForgottenProblems, OpenProblems
-from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
+from unstuck.coordinator.notices.outbox import Outbox, TakenNotice, TryEnd
 from unstuck.coordinator.notices.setting import NotifySetting
 from unstuck.tasks.log_lines import about
 from unstuck.tasks.process.call_deadlines import call_in_thread
@@ -153,7 +153,7 @@ class Sender:
             self._problems.forget(target, problem)
 
     def _end(
-        self, taken: Taken, sender: str, outcome: str, detail: str, retry_after: float = 0.0
+        self, taken: TakenNotice, sender: str, outcome: str, detail: str, retry_after: float = 0.0
     ) -> TryEnd:
         again, rest = (
             max(retry_after, self._backoff(failures)) for failures in (taken.tries, taken.failed)
@@ -211,7 +211,7 @@ class Sender:
         return doubled(FIRST_WAIT, LONGEST_WAIT, failures) * self._uniform(0.5, 1.0)
 
     def _record(
-        self, taken: Taken, sender: str, outcome: str, detail: str, again: float, rest: float
+        self, taken: TakenNotice, sender: str, outcome: str, detail: str, again: float, rest: float
     ) -> TryEnd:
         """Note the outcome, however long the store is away: what is not noted is sent once more."""
         away = 0

@@ -20,8 +20,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from unstuck.coordinator.notices.addresses import Allowed, NotAllowed
 from unstuck.coordinator.notices.channels.apprise import AppriseTarget
 from unstuck.coordinator.notices.channels.celery_task import CeleryTask
-from unstuck.coordinator.notices.channels.channel import Channel
-from unstuck.coordinator.notices.channels.command import Command
+from unstuck.coordinator.notices.channels.channel import NoticeChannel
+from unstuck.coordinator.notices.channels.command import CommandTarget
 from unstuck.coordinator.notices.channels.mail import Mail
 from unstuck.coordinator.notices.channels.pagerduty import PagerDuty
 from unstuck.coordinator.notices.channels.slack import Slack
@@ -36,9 +36,9 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.fields import Listed, Strict
 
 VARIABLE = "UNSTUCK_NOTIFY"
-CHANNELS: dict[str, type[Channel]] = {
+CHANNELS: dict[str, type[NoticeChannel]] = {
     channel.kind: channel
-    for channel in (Webhook, Slack, PagerDuty, Mail, Command, CeleryTask, AppriseTarget)
+    for channel in (Webhook, Slack, PagerDuty, Mail, CommandTarget, CeleryTask, AppriseTarget)
 }
 _LONG_PATH = 12  # characters; a longer path of an address is looked for alone
 _SHORTEST = 4  # characters; what is shorter stands in ordinary text
@@ -73,7 +73,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
 class NotifySetting:
     """The setting, as it was read. ``secrets``: takes what is secret in it out of a text."""
 
-    targets: Mapping[str, Channel] = field(default_factory=dict)
+    targets: Mapping[str, NoticeChannel] = field(default_factory=dict)
     rules: tuple[FleetRule, ...] = ()
     page: str = ""
     allowed: Allowed = field(default_factory=Allowed)
@@ -132,7 +132,7 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
     targets = {}
     for name, target_fields in written.targets.items():
         target = _target(name, target_fields, secrets, written.allow)
-        if isinstance(target, Channel):
+        if isinstance(target, NoticeChannel):
             targets[name] = target
         else:
             problems += target
@@ -152,7 +152,7 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
 
 def _target(
     name: str, fields: Mapping[str, Any], secrets: Secrets, allow: Iterable[str] | None
-) -> Channel | list[Problem]:
+) -> NoticeChannel | list[Problem]:
     place: Loc = ("targets", name)
     kinds = [kind for kind in CHANNELS if kind in fields]
     if len(kinds) != 1:
@@ -184,7 +184,7 @@ def _target(
     return target if allow is None else _allowed(target, Allowed(list(allow)), place)
 
 
-def _allowed(target: Channel, allowed: Allowed, place: Loc) -> Channel | list[Problem]:
+def _allowed(target: NoticeChannel, allowed: Allowed, place: Loc) -> NoticeChannel | list[Problem]:
     """The target, or the problem that no network of ``allow:`` could ever take its host."""
     for host in target.hosts:
         try:
@@ -219,7 +219,7 @@ def _values(data: Any) -> list[str]:
     return texts
 
 
-def _inline(targets: Mapping[str, Channel]) -> dict[str, str]:
+def _inline(targets: Mapping[str, NoticeChannel]) -> dict[str, str]:
     secrets: dict[str, str] = {}
     for name, target in targets.items():
         for number, secret in enumerate(target.secrets()):

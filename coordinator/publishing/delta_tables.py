@@ -73,16 +73,16 @@ class Target:
 
     Attributes:
         written: the newest entry of this warehouse that it has.
-        seen: the entry that had published the dataset last; 0: none.
+        last_entry: the entry that had published the dataset last; 0: none.
         appended: of the output's files those that a retry of the same job has appended before.
-        standing: for ``partition_overwrite``: its files, if it counts their rows.
+        counted_files: for ``partition_overwrite``: its files, if it counts their rows.
     """
 
     table: Table
     written: int
-    seen: int = 0
+    last_entry: int = 0
     appended: frozenset[str] = frozenset()
-    standing: Sequence[DataFile] = ()
+    counted_files: Sequence[DataFile] = ()
 
     def made_by(self, n: int, name: str, published: DatasetState | None) -> Table:
         """Return the table as entry ``n`` is to record it.
@@ -91,7 +91,7 @@ class Target:
             TableMoved: another job has published the dataset since the table was checked.
             PublishFailed: the table has a commit of that number already.
         """
-        if (0 if published is None else published.changed) != self.seen:
+        if (0 if published is None else published.changed) != self.last_entry:
             raise TableMoved(name)
         if self.written >= n:
             raise PublishFailed(

@@ -88,7 +88,7 @@ def publish(
         if idle:
             package = package._replace(outputs=with_news(package.outputs, warehouse.state()))
         if not package.outputs:
-            skipped = ["the groups of its outputs were skipped"] if request.wanted else []
+            skipped = ["the groups of its outputs were skipped"] if request.requested else []
             return PublishResult(nothing_new="; ".join([*idle] or skipped))
         entry = _append_package(warehouse, request, package)
     except PublishFailed as failure:
@@ -276,8 +276,8 @@ def change_of(
         removed = [*paths, *(file.path for file in output.files)]
         rows = sum(file.rows for file in added)
         replacement = replaced(
-            target.standing,
-            (file for file in target.standing if is_replaced(file.partition)),
+            target.counted_files,
+            (file for file in target.counted_files if is_replaced(file.partition)),
             added,
         )
         return Change(
@@ -400,7 +400,7 @@ def _package(files: Files, request: PublishRequest) -> _Package:
 
 def _collect(files: Files, request: PublishRequest) -> _Package:
     """Read the markers and put the package together. Raises: PublishFailed, OSError."""
-    job, requested = request.job, request.wanted
+    job, requested = request.job, request.requested
     parts_by_name: dict[str, list[_Part]] = {}
     expected: dict[str, list[StagedOutput]] = {
         name: [] for name, spec in request.outputs.items() if spec.expect is not None

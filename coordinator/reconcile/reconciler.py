@@ -380,8 +380,8 @@ class Pass:
             subscribed, decision.old, state, env, decision.due, usual=usual, everything=everything
         )
         decision.notices = tuple(notice.to_json() for notice in alerting.notices)
-        if alerting.told != job.told:
-            decision.job = state.job = replace(job, told=alerting.told)
+        if alerting.alerts != job.told:
+            decision.job = state.job = replace(job, told=alerting.alerts)
         if alerting.look_at is not None and decision.due is not None:
             decision.due = min(decision.due, alerting.look_at)
 

@@ -62,7 +62,7 @@ class ScheduleNotices:
             return after, (), due
         view = view_of(after, now, due, published, jobs, backlog)
         alerting = tell_of_schedule(subscribed, before, after, view, events, self.zone)
-        after = replace(after, told=alerting.told)
+        after = replace(after, told=alerting.alerts)
         if alerting.look_at is not None and due is not None:
             due = min(due, alerting.look_at)
         return after, tuple(notice.to_json() for notice in alerting.notices), due

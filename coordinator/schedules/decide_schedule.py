@@ -82,11 +82,11 @@ EMPTY_LOG = LogSeen(-inf, {})
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A run has ended; ``seen`` is None if its job is not in the store any more."""
+class RunEnded:
+    """A run has ended; ``job_state`` is None if its job is not in the store any more."""
 
     run: Run
-    seen: RunSeen | None
+    job_state: RunSeen | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class Submit:
     """A run is to be submitted.
 
     Attributes:
-        seen: for these versions of the datasets that its schedule follows.
+        versions: the versions of the datasets that its schedule follows, by name.
         more: for what the run before has left.
     """
 
     run: Run
-    seen: Mapping[str, int] | None = None
+    versions: Mapping[str, int] | None = None
     more: bool = False
 
 
@@ -167,7 +167,7 @@ class Finish:
     """No tick is left."""
 
 
-Step = Ended | Submit | Skip | Stands | Noticed | Wait | Halt | Finish
+Step = RunEnded | Submit | Skip | Stands | Noticed | Wait | Halt | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +344,7 @@ def decide_schedule(
     """The next step."""
     for run in record.runs:
         if run.job and ((job_state := runs.get(run.job)) is None or job_state.status.terminal):
-            return Ended(run, job_state)
+            return RunEnded(run, job_state)
     if record.intent is ScheduleIntent.STOP:
         return Wait("STOPPED", "it is stopped for good")
     if record.over:
@@ -547,7 +547,7 @@ def _after(
 ) -> tuple[ScheduleRecord, dict[str, Any] | None]:
     """The record after ``step``, and the event of it."""
     match step:
-        case Ended(run, job_state):
+        case RunEnded(run, job_state):
             return after_end(record, run, job_state, now)
         case Submit(run, versions, more):
             rest: dict[str, Any] = {

@@ -22,7 +22,7 @@ _CHECKS = ("quality", "columns", "expect")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class GroupSelection:
     """A part of a spec.
 
     Attributes:
@@ -49,7 +49,7 @@ class Selection:
 
 def select(
     spec: JobSpec, only: Collection[str], after: Collection[str], until: Collection[str]
-) -> Selection:
+) -> GroupSelection:
     """The groups that all of the given arguments select; an empty one selects all.
 
     Args:
@@ -94,7 +94,7 @@ def select(
     )
     written |= {"publish": []} if members else {}
     written["outputs"] = dict(_outputs(spec, plan, kept, written.get("publish")))
-    return Selection(JobSpec.from_values(written, None), reads, tuple(sorted(members)))
+    return GroupSelection(JobSpec.from_values(written, None), reads, tuple(sorted(members)))
 
 
 def _fitting(

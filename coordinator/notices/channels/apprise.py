@@ -9,12 +9,17 @@ from typing import Annotated, ClassVar
 from pydantic import Field, SecretStr, field_validator
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    Message,
+    NoticeChannel,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.spec.notify_spec import OneOrMore
 from unstuck.tasks.host import how_to_install
 
 
-class AppriseTarget(Channel):
+class AppriseTarget(NoticeChannel):
     """``apprise: URL``, or a list."""
 
     kind: ClassVar[str] = "apprise"

@@ -50,7 +50,7 @@ class Message:
         return self.notice.event in ("recovered", "finished")
 
 
-class Channel(Strict, ABC):
+class NoticeChannel(Strict, ABC):
     """A target.
 
     Attributes:

@@ -14,7 +14,12 @@ import psutil
 from pydantic import Field
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    Message,
+    NoticeChannel,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.notices.channels.webhook import payload
 from unstuck.tasks.process.tree import Tree
 from unstuck.tasks.spec.fields import Listed
@@ -22,7 +27,7 @@ from unstuck.tasks.spec.fields import Listed
 _TAIL = 2000  # bytes of what it wrote that are read
 
 
-class Command(Channel):
+class CommandTarget(NoticeChannel):
     """``command: [PROGRAM, ARGUMENT, …]``, with the environment of the coordinator, without
     UNSTUCK_NOTIFY.
     """

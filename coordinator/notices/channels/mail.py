@@ -14,7 +14,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from unstuck.coordinator.notices.addresses import Allowed, Connecting
-from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    Message,
+    NoticeChannel,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.spec.notify_spec import OneOrMore
 
 PORTS = {"starttls": 587, "implicit": 465, "none": 25}
@@ -45,7 +50,7 @@ class _Client(smtplib.SMTP):
             self._connecting.watch(self.sock)
 
 
-class Mail(Channel):
+class Mail(NoticeChannel):
     """``mail: ADDRESS``, or a list, by the ``server`` HOST or HOST:PORT."""
 
     kind: ClassVar[str] = "mail"

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message
+from unstuck.coordinator.notices.channels.channel import Message, NoticeChannel
 from unstuck.coordinator.notices.channels.http import checked_url, host_of, post
 
 Url = Annotated[SecretStr, AfterValidator(checked_url)]
@@ -39,7 +39,7 @@ def signature(secret: str, id_: str, at: int, body: bytes) -> str:
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-class Webhook(Channel):
+class Webhook(NoticeChannel):
     """``webhook: URL``, with the secret that signs, and headers such as Authorization."""
 
     kind: ClassVar[str] = "webhook"

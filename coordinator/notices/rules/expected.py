@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from unstuck.coordinator.model.notice import Notice, Told, notice_id
+from unstuck.coordinator.model.notice import Alert, Notice, notice_id
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions
 from unstuck.coordinator.notices.rules.late_deadlines import deadlines
@@ -41,7 +41,7 @@ class Expected:
 
     since: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, Alert] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     absent: int = 0
     by_fleet: bool = False
@@ -146,7 +146,7 @@ def judge(
     notices: list[Notice] = []
     forget = False
 
-    def over(key: str, last: Told, mine: Sequence[Came], done: Came) -> None:
+    def over(key: str, last: Alert, mine: Sequence[Came], done: Came) -> None:
         alerts[key] = replace(last, over=now)
         to = last.told_of_end(subscribed.recovered)
         notices.extend(
@@ -196,7 +196,7 @@ def _lates(subscribed: Subscriptions) -> list[tuple[str, Late]]:
     return [(key, value) for key, value in values if isinstance(value, Late)]
 
 
-def _unwatched(subscribed: Subscriptions, expected: Expected) -> list[tuple[str, Told]]:
+def _unwatched(subscribed: Subscriptions, expected: Expected) -> list[tuple[str, Alert]]:
     """The problems that stand of rules that were changed since."""
     return [
         (key, alert)

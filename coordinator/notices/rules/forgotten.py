@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from math import inf
 
-from unstuck.coordinator.model.notice import Notice, Told, notice_id
+from unstuck.coordinator.model.notice import Alert, Notice, notice_id
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.notices.rules.expected import Expected
@@ -29,12 +29,12 @@ class Subject:
     """What Redis knows of a job, a schedule or an expected name.
 
     Attributes:
-        told: problems on its records, with the same targets in each.
+        alerts: problems on its records, with the same targets in each.
         well_at: when it was well last, in Unix seconds; 0 while it is not. ``inf``: it has ended.
         status: in one word.
     """
 
-    told: Sequence[Told]
+    alerts: Sequence[Alert]
     well_at: float
     status: str
 
@@ -82,7 +82,7 @@ def fate_of(
     expired = now - notice.at > retention
     if subject is None:
         return Fate.ENDED if expired else Fate.FORGOTTEN
-    mine = [alert for alert in subject.told if target in alert.to]
+    mine = [alert for alert in subject.alerts if target in alert.to]
     if any(not alert.over for alert in mine):
         return Fate.OPEN
     if any(alert.over >= notice.at for alert in mine):

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
+from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Alert, Notice, notice_id
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -48,9 +48,11 @@ class Subscriptions:
             return ()
         return tuple(target for target in to if target in self.recovered)
 
-    def told_now(self, since: float, now: float, to: tuple[str, ...]) -> Told:
+    def told_now(self, since: float, now: float, to: tuple[str, ...]) -> Alert:
         """A problem that is told ``now``, as it stands on the record."""
-        return Told(since, now, to, ends=tuple(target for target in to if target in self.recovered))
+        return Alert(
+            since, now, to, ends=tuple(target for target in to if target in self.recovered)
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -82,11 +84,11 @@ class Telling:
     """The notices of a commit of a job or a schedule.
 
     Attributes:
-        told: the field of its record after it.
+        alerts: the field `told` of its record after it.
         look_at: when the next condition may come true by itself; None: none will.
     """
 
-    told: dict[str, Told]
+    alerts: dict[str, Alert]
     notices: tuple[Notice, ...]
     look_at: float | None
 
@@ -111,7 +113,7 @@ def tell(
         usual: gives the usual duration of this job in seconds; 0 while it is unknown.
         everything: all groups were looked at, so what nobody has claimed is known.
     """
-    alerts = _Telling(subscribed, before, state, env, due, usual)
+    alerts = _JobAlerts(subscribed, before, state, env, due, usual)
     if state.job.terminal:
         if not before.terminal:
             alerts.end()
@@ -123,7 +125,7 @@ def tell(
     return Telling(alerts.told, tuple(alerts.notices), alerts.look_at)
 
 
-class _Telling:
+class _JobAlerts:
     def __init__(
         self,
         subscribed: Subscriptions,

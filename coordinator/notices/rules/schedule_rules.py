@@ -35,7 +35,9 @@ def tell_of_schedule(
     Args:
         zone: of local times, where neither the rule nor the schedule names one.
     """
-    alerts = _Telling(subscribed, before, after, view, events, view.schedule.policy.zone or zone)
+    alerts = _ScheduleAlerts(
+        subscribed, before, after, view, events, view.schedule.policy.zone or zone
+    )
     alerts.runs()
     if after.status.terminal:
         alerts.ended()
@@ -47,7 +49,7 @@ def tell_of_schedule(
     return Telling(alerts.told, tuple(alerts.notices), alerts.look_at)
 
 
-class _Telling:
+class _ScheduleAlerts:
     def __init__(
         self,
         subscribed: Subscriptions,
