@@ -89,7 +89,7 @@ class StagingCollector:
             with about(job=staged.job):
                 try:
                     self._look(staged, now)
-                except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: looked at later
+                except Exception as error:  # noqa: BLE001 - a client may raise anything
                     self._trouble(staged, now, error)
             progressed()
         keep = self._settings.versions_kept(batch[0].warehouse)

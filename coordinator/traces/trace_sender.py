@@ -201,7 +201,7 @@ class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
             )  # the extra ``otel``
 
             export = TraceExport(exporters_of(os.environ), os.environ)
-        except Exception as error:  # noqa: BLE001 - an exporter may raise anything, and jobs go on without traces
+        except Exception as error:  # noqa: BLE001 - jobs run on without traces
             how = f"{how_to_install('otel')}, or set OTEL_TRACES_EXPORTER=none"
             log.warning("no traces are sent: %s: %s. %s", type(error).__name__, error, how)
             return

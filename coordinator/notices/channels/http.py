@@ -93,7 +93,8 @@ def _ask(
                 target, everything = url, {**everything, **login}
             connection.sock = connecting.connect(proxy.hostname, connection.port, None)
             if parts.scheme == "https":
-                connection._tunnel()  # type: ignore[attr-defined]  # noqa: SLF001 - `connect` would open another socket
+                # `connect` would open another socket.
+                connection._tunnel()  # type: ignore[attr-defined]  # noqa: SLF001
         else:
             connection.sock = connecting.connect(host, port, allowed)
         if parts.scheme == "https":

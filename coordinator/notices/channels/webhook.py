@@ -1,4 +1,7 @@
-"""A webhook: the notice as JSON, signed as Standard Webhooks describe (https://www.standardwebhooks.com)."""
+"""A webhook: the notice as JSON, signed as Standard Webhooks describe.
+
+See https://www.standardwebhooks.com.
+"""
 
 from __future__ import annotations
 
