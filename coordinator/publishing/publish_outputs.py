@@ -253,42 +253,11 @@ def change_of(
 
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
-    paths = [] if published is None else [file.path for file in published.files]
-    if (
-        published is not None
-        and (spec.table is None) != (published.table is None)
-        and spec.mode != "replace"
-    ):
-        was = (
-            "a dataset of the warehouse"
-            if published.table is None
-            else f"the Delta table {published.table}"
-        )
-        raise PublishFailed(
-            FORMAT_MISMATCH,
-            f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. "
-            "Publish once with mode: replace, or give the output another name",
-        )
-    is_replaced = are_named(output.replaces)
+    if spec.mode != "replace":
+        _check_kept_in_place(name, spec, published)
     if target is not None:
-        # Nobody reads the staged files once the table has them, so a vacuum may take them.
-        added = [file for file in output.files if file.path not in target.appended]
-        removed = [*paths, *(file.path for file in output.files)]
-        rows = sum(file.rows for file in added)
-        replacement = replaced(
-            target.counted_files,
-            (file for file in target.counted_files if is_replaced(file.partition)),
-            added,
-        )
-        return Change(
-            spec.mode,
-            added,
-            removed,
-            rows,
-            output.schema,
-            replaces=output.replaces,
-            replaced=replacement,
-        )
+        return _table_change(output, spec, published, target)
+    paths = _paths(published)
     if published is None or not published.rows:
         return Change(spec.mode, output.files, paths, output.rows, output.schema)
     if spec.mode == "replace":
@@ -297,45 +266,107 @@ def change_of(
         else:
             schema = schema_of(closed(fields_of(output.schema), fields_of(published.schema)))
         return Change(spec.mode, output.files, paths, output.rows, schema)
+    return _partial_change(name, output, spec, published)
+
+
+def _paths(published: DatasetState | None) -> list[str]:
+    return [] if published is None else [file.path for file in published.files]
+
+
+def _check_kept_in_place(name: str, spec: OutputSpec, published: DatasetState | None) -> None:
+    """Check that a dataset which is not replaced stays a Delta table, or stays none. Raises:
+    PublishFailed.
+    """
+    if published is None or (spec.table is None) == (published.table is None):
+        return
+    was = (
+        "a dataset of the warehouse"
+        if published.table is None
+        else f"the Delta table {published.table}"
+    )
+    raise PublishFailed(
+        FORMAT_MISMATCH,
+        f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. "
+        "Publish once with mode: replace, or give the output another name",
+    )
+
+
+def _table_change(
+    output: StagedOutput,
+    spec: OutputSpec,
+    published: DatasetState | None,
+    target: delta_tables.Target,
+) -> Change:
+    """Return the change of a dataset in a Delta table."""
+    is_replaced = are_named(output.replaces)
+    # Nobody reads the staged files once the table has them, so a vacuum may take them.
+    added = [file for file in output.files if file.path not in target.appended]
+    removed = [*_paths(published), *(file.path for file in output.files)]
+    replacement = replaced(
+        target.counted_files,
+        (file for file in target.counted_files if is_replaced(file.partition)),
+        added,
+    )
+    return Change(
+        spec.mode,
+        added,
+        removed,
+        sum(file.rows for file in added),
+        output.schema,
+        replaces=output.replaces,
+        replaced=replacement,
+    )
+
+
+def _partial_change(
+    name: str, output: StagedOutput, spec: OutputSpec, published: DatasetState
+) -> Change:
+    """Return the change of a dataset of which rows stay: all of them, or those of other partitions.
+
+    Raises: PublishFailed.
+    """
     # Without rows, its one file holds the schema alone, which may be a guess from no values.
     schema = _schema_after(name, output, spec, published) if output.rows else published.schema
-    gone: list[DataFile] = []
-    if spec.mode == "partition_overwrite":
-        columns = list(spec.partition_by)
-        foreign = (
-            file
-            for file in (*output.files, *published.files)
-            if file.rows and set(file.partition) != set(columns)
-        )
-        if (odd := next(foreign, None)) is not None:
-            parts = ", ".join(odd.partition) or "no column"
-            raise PublishFailed(
-                PARTITION_MISMATCH,
-                f"{name} has files that are parted by {parts}, and the job parts by "
-                f"{', '.join(columns)}, so its partitions cannot be told from the rest. Publish "
-                "once with mode: replace and this partition_by",
-            )
-        # One that is named is replaced also where the output has no rows of it: by nothing. An
-        # earlier load of the same partitions may have appended rows outside them: these go with it.
-        loads = {load_of(named) for named in output.replaces}
-        gone = [
-            file
-            for file in published.files
-            if is_replaced(file.partition) or file.outside_of in loads
-        ]
+    gone = _overwritten(name, output, spec, published) if spec.mode == "partition_overwrite" else []
     # Two retries of one job may take over the same files: what is published already is not added
     # again.
     removed = [file.path for file in gone]
-    stay = set(paths) - set(removed)
+    stay = set(_paths(published)) - set(removed)
     added = [file for file in output.files if file.rows and file.path not in stay]
     if not (added or stay) and fields_of(output.schema) == fields_of(schema):
-        added = output.files[
-            :1
-        ]  # readers of files find the columns of a dataset that has no rows any more
+        # Readers of files find the columns of a dataset that has no rows any more.
+        added = output.files[:1]
     replacement = None if output.rejected_of else replaced(published.files, gone, added)
     return Change(
         spec.mode, added, removed, sum(file.rows for file in added), schema, replaced=replacement
     )
+
+
+def _overwritten(
+    name: str, output: StagedOutput, spec: OutputSpec, published: DatasetState
+) -> list[DataFile]:
+    """Return the published files that ``partition_overwrite`` replaces. Raises: PublishFailed."""
+    columns = list(spec.partition_by)
+    foreign = (
+        file
+        for file in (*output.files, *published.files)
+        if file.rows and set(file.partition) != set(columns)
+    )
+    if (odd := next(foreign, None)) is not None:
+        parts = ", ".join(odd.partition) or "no column"
+        raise PublishFailed(
+            PARTITION_MISMATCH,
+            f"{name} has files that are parted by {parts}, and the job parts by "
+            f"{', '.join(columns)}, so its partitions cannot be told from the rest. Publish "
+            "once with mode: replace and this partition_by",
+        )
+    # One that is named is replaced also where the output has no rows of it: by nothing. An
+    # earlier load of the same partitions may have appended rows outside them: these go with it.
+    is_replaced = are_named(output.replaces)
+    loads = {load_of(named) for named in output.replaces}
+    return [
+        file for file in published.files if is_replaced(file.partition) or file.outside_of in loads
+    ]
 
 
 def _schema_after(
@@ -400,33 +431,9 @@ def _package(files: Files, request: PublishRequest) -> _Package:
 
 def _collect(files: Files, request: PublishRequest) -> _Package:
     """Read the markers and put the package together. Raises: PublishFailed, OSError."""
-    job, requested = request.job, request.requested
-    parts_by_name: dict[str, list[_Part]] = {}
-    expected: dict[str, list[StagedOutput]] = {
-        name: [] for name, spec in request.outputs.items() if spec.expect is not None
-    }
-    for group, folders in request.sources.items():
-        may_publish = requested is not None or group in request.published_by
-        if not (may_publish or expected):
-            continue
-        for staging in folders:
-            marker = read_marker(files, staging)
-            if marker is None:
-                raise _gone(files, job, group, staging, "its marker is gone or cannot be read")
-            for name, output in marker.outputs.items():
-                if may_publish:
-                    parts_by_name.setdefault(name, []).append(_Part(group, staging, output, marker))
-                if name in expected:
-                    expected[name].append(output)
-    names = list(parts_by_name) if requested is None else list(dict.fromkeys(requested))
-    if requested is not None:  # rejected rows are published with their output
-        named = set(names)
-        names += [
-            name
-            for name, parts in parts_by_name.items()
-            if parts[0].output.rejected_of in named and name not in named
-        ]
-    names = [name for name in names if name in parts_by_name or name not in request.skipped]
+    job = request.job
+    parts_by_name, expected = _read_markers(files, request)
+    names = _names_to_publish(request, parts_by_name)
     if missing := [name for name in names if name not in parts_by_name]:
         raise PublishFailed(
             OUTPUT_MISSING,
@@ -450,6 +457,54 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
             for name in names
         },
     )
+
+
+def _read_markers(
+    files: Files, request: PublishRequest
+) -> tuple[dict[str, list[_Part]], dict[str, list[StagedOutput]]]:
+    """Return by name the parts of outputs that may be published, and the outputs with expectations.
+
+    Raises: PublishFailed, OSError.
+    """
+    parts_by_name: dict[str, list[_Part]] = {}
+    expected: dict[str, list[StagedOutput]] = {
+        name: [] for name, spec in request.outputs.items() if spec.expect is not None
+    }
+    for group, folders in request.sources.items():
+        may_publish = request.requested is not None or group in request.published_by
+        if not (may_publish or expected):
+            continue
+        for staging in folders:
+            marker = read_marker(files, staging)
+            if marker is None:
+                raise _gone(
+                    files, request.job, group, staging, "its marker is gone or cannot be read"
+                )
+            for name, output in marker.outputs.items():
+                if may_publish:
+                    parts_by_name.setdefault(name, []).append(_Part(group, staging, output, marker))
+                if name in expected:
+                    expected[name].append(output)
+    return parts_by_name, expected
+
+
+def _names_to_publish(
+    request: PublishRequest, parts_by_name: Mapping[str, Sequence[_Part]]
+) -> list[str]:
+    """Return the names of the datasets to publish; nobody may have made one of them."""
+    if request.requested is None:
+        return list(parts_by_name)
+    names = list(dict.fromkeys(request.requested))
+    requested = set(names)
+    rejected = [
+        name
+        for name, parts in parts_by_name.items()
+        if parts[0].output.rejected_of in requested and name not in requested
+    ]
+    # Rejected rows are published with their output.
+    return [
+        name for name in (*names, *rejected) if name in parts_by_name or name not in request.skipped
+    ]
 
 
 def _steps(
