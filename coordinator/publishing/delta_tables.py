@@ -140,23 +140,7 @@ def check(
                 TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files"
             )
         _check_types(what, json.loads(output.schema)["fields"])
-        for text, shown in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
-            if any(text in file.partition.values() for file in output.files):
-                raise PublishFailed(
-                    PARTITION_MISMATCH,
-                    (
-                        f"{what}: a column of partition_by: holds {shown}, which readers of Delta "
-                        "cannot tell from null"
-                    ),
-                )
-        long = (
-            value for file in output.files for value in file.partition.values() if value is not None
-        )
-        if any(not folder_fits(value) for value in long):
-            raise PublishFailed(
-                PARTITION_MISMATCH,
-                f"{what}: a column of partition_by: holds a text that is too long for a folder",
-            )
+        _check_partition_values(what, output)
         if table is not None:
             _check_table(what, table, output.schema, spec.mode, spec.partition_by)
         if spec.mode == "merge":
@@ -213,25 +197,50 @@ def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
         raise PublishFailed(SCHEMA_MISMATCH, f"{what}: Delta has no such type: {types}")
 
 
+def _check_partition_values(what: str, output: StagedOutput) -> None:
+    """Check that readers of Delta find the rows of each partition. Raises: PublishFailed."""
+    for text, shown in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
+        if any(text in file.partition.values() for file in output.files):
+            raise PublishFailed(
+                PARTITION_MISMATCH,
+                f"{what}: a column of partition_by: holds {shown}, which readers of Delta cannot "
+                "tell from null",
+            )
+    values = (
+        value for file in output.files for value in file.partition.values() if value is not None
+    )
+    if not all(folder_fits(value) for value in values):
+        raise PublishFailed(
+            PARTITION_MISMATCH,
+            f"{what}: a column of partition_by: holds a text that is too long for a folder",
+        )
+
+
+def _unsupported(protocol: Any, metadata: Any, schema: str, mode: str) -> list[str]:
+    """Return the demands of a table on its writers that Unstuck does not meet."""
+    configuration = metadata.configuration
+    odd = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    if protocol.min_writer_version > 7:
+        odd.append(f"writer version {protocol.min_writer_version}")
+    odd += [ask for ask in _ASKS if f'"{ask}' in schema]
+    odd += [
+        key
+        for key in configuration
+        if key.startswith(("delta.constraints.", "delta.columnMapping."))
+    ]
+    if configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
+        odd.append("delta.enableChangeDataFeed")
+    if mode != "append" and configuration.get("delta.appendOnly", "").lower() == "true":
+        odd.append("delta.appendOnly")
+    return odd
+
+
 def _check_table(
     what: str, table: Any, output_schema: str, mode: str, partition_by: Sequence[str]
 ) -> None:
     """Check that the output fits the table. Raises: PublishFailed."""
     protocol, metadata, schema = table.protocol(), table.metadata(), table.schema().to_json()
-    odd = sorted(set(protocol.writer_features or ()) - _FEATURES)
-    odd += (
-        [f"writer version {protocol.min_writer_version}"] if protocol.min_writer_version > 7 else []
-    )
-    odd += [ask for ask in _ASKS if f'"{ask}' in schema]
-    odd += [
-        key
-        for key in metadata.configuration
-        if key.startswith(("delta.constraints.", "delta.columnMapping."))
-    ]
-    if metadata.configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
-        odd.append("delta.enableChangeDataFeed")
-    if mode != "append" and metadata.configuration.get("delta.appendOnly", "").lower() == "true":
-        odd.append("delta.appendOnly")
+    odd = _unsupported(protocol, metadata, schema, mode)
     if odd:
         raise PublishFailed(
             TABLE_UNFIT,

@@ -351,6 +351,27 @@ def decide_schedule(
         return Wait("FINISHED", "no tick is left")
     policy = policy_of(record.policy)
     free = not record.runs or policy.overlap == "allow"
+    step = _before_ticks(record, free)
+    if step is not None:
+        return step
+    if not free:
+        return _while_running(record, runs)
+    retry = _retry(record, policy, now)
+    if retry is not None:
+        return retry
+    if record.more_at and (policy.until is None or now < policy.until.timestamp()):
+        return Submit(Run(tick=_unused(record, record.more_at)), more=True)
+    if policy.after is None:
+        return _by_tick(record, policy, now)
+    return _by_dataset(record, policy, published, now)
+
+
+def _before_ticks(record: ScheduleRecord, free: bool) -> Step | None:
+    """Return the step that precedes retries and ticks: of an ordered backfill, of a user command,
+    or of a halt; None if there is none.
+
+    ``free``: another run may begin.
+    """
     if record.ordered_backfill is not None and free and not record.retries:
         progress = record.ordered_backfill.progress
         return Wait(
@@ -362,32 +383,25 @@ def decide_schedule(
         return Wait(
             "PAUSED", f"it is paused{f' by {record.intent_by}' if record.intent_by else ''}"
         )
-    if record.halted is None and (
-        final := next((run.final for run in record.retries if run.final), None)
-    ):
-        return Halt(final)
     if record.halted is not None:
         return Wait("HALTED", record.halted.text)
-    if free and (
-        come := next((run for run in record.retries if _has_come(run, policy, now)), None)
-    ):
+    final = next((run.final for run in record.retries if run.final), None)
+    return None if final is None else Halt(final)
+
+
+def _retry(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step | None:
+    """Return the step of the failed runs: the next try, or a wait for it; None if ticks go on."""
+    come = next((run for run in record.retries if _has_come(run, policy, now)), None)
+    if come is not None:
         return Submit(come)
-    if not free:
-        return _while_running(record, runs)
-    if record.retries and policy.overlap != "allow":
-        again = min(record.retries, key=lambda run: run.next_at)
-        text = (
-            f"the run of {tick_text(again.tick)} failed, and is tried again in "
-            f"{format_duration(again.next_at - now)}"
-        )
-        return Wait("BACKOFF", text, again.next_at)
-    if record.more_at and (policy.until is None or now < policy.until.timestamp()):
-        return Submit(Run(tick=_unused(record, record.more_at)), more=True)
-    return (
-        _by_tick(record, policy, now)
-        if policy.after is None
-        else _by_dataset(record, policy, published, now)
+    if not record.retries or policy.overlap == "allow":
+        return None
+    again = min(record.retries, key=lambda run: run.next_at)
+    text = (
+        f"the run of {tick_text(again.tick)} failed, and is tried again in "
+        f"{format_duration(again.next_at - now)}"
     )
+    return Wait("BACKOFF", text, again.next_at)
 
 
 def _has_come(run: Run, policy: ScheduleSpec, now: float) -> bool:

@@ -7,7 +7,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from unstuck.coordinator.explain.explanation import AT_WORK, Event
-from unstuck.coordinator.model.schedule_record import Backfill, RunSuccess, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import (
+    Backfill,
+    RunFailure,
+    RunSuccess,
+    ScheduleStatus,
+)
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.notices.rules.job_wording import MAX_TEXT, Words, event_text
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, zone_name
@@ -45,21 +50,27 @@ def words(
     text = f"{lead}{explained.what}"
     first = schedule.first_error
     comes = next((fact for fact in explained.facts if fact.what == "next"), None)
-    latest = (
-        schedule.last_error
-        if event == "failed"
-        else schedule.last_success
-        if event == "recovered"
-        else None
-    )
-    running = next((run.job for run in schedule.going_on if run.job), "")
     return Words(
         text[:MAX_TEXT],
         "" if first is None else f"{first.code}: {first.text}"[:MAX_TEXT],
         "" if comes is None else event_text(Event(what=comes.text, at=comes.at)),
         (f"unstuck schedule why {schedule.name}", *explained.help),
-        job or (latest.job if latest is not None else running),
+        job or _job_of(schedule, event),
     )
+
+
+def _job_of(schedule: ScheduleFacts, event: str) -> str:
+    """Return the job to which ``event`` belongs: that of the last failed or successful run, or the
+    one that is running.
+    """
+    latest: RunFailure | RunSuccess | None = None
+    if event == "failed":
+        latest = schedule.last_error
+    elif event == "recovered":
+        latest = schedule.last_success
+    if latest is not None:
+        return latest.job
+    return next((run.job for run in schedule.going_on if run.job), "")
 
 
 def _backfill_words(schedule: ScheduleFacts, backfill: Backfill) -> Words:

@@ -279,35 +279,10 @@ def _fork(
         values, place = _values(visible, source), (*loc, "for_each", param)
         if isinstance(source, ForkFrom) and source.param is not None:
             place = (*place, "param")
-            if source.param not in visible:
-                near = hint(source.param, visible, "there are")
-                yield Problem(f"unknown parameter {shorten(source.param)}{near}", place)
-            elif values is None and visible[source.param] is not None:
-                yield Problem(
-                    f"the parameter {source.param!r} is no list; give it one, or type: list", place
-                )
-            elif values and not source.distinct and len(set(map(fork_key, values))) != len(values):
-                yield Problem(
-                    f"{source.param!r} holds the same value twice; distinct: true takes each once",
-                    place,
-                )
+            if wrong := _wrong_list(source, source.param, values, visible, hint):
+                yield Problem(wrong, place)
         for j, value in enumerate(values or ()):
-            at = (*place, j) if values is source else place
-            try:
-                _ITEM.validate_python(value)
-            except ValidationError:
-                what = "text, numbers, true or false, or mappings of names to these"
-                yield Problem(f"the values of a fork are {what}, not {describe(value)}", at)
-                continue
-            for scalar in value.values() if isinstance(value, dict) else [value]:
-                if wrong := scalar_problem(scalar):
-                    yield Problem(wrong, at)
-                elif isinstance(scalar, str) and (reference := reference_in(scalar)) is not None:
-                    message = (
-                        "the values of a fork are stored and shown, so no reference is "
-                        "resolved in them"
-                    )
-                    yield Problem(f"{shorten(reference)}: {message}; put it under params:", at)
+            yield from _fork_value(value, (*place, j) if values is source else place)
     if (members := _members(group, params)) > MAX_FORK:
         yield Problem(
             f"a fork of {members:,} members; at most {MAX_FORK:,} are allowed", (*loc, "for_each")
@@ -321,6 +296,45 @@ def _fork(
         else _fork_source(group, group.fork_from.output, groups, owners)
     ):
         yield Problem(wrong, at)
+
+
+def _wrong_list(
+    source: ForkFrom,
+    param: str,
+    values: Sequence[Any] | None,
+    visible: Mapping[str, Any],
+    hint: Hint,
+) -> str:
+    """Say why a fork cannot take its values from the parameter ``param``; empty if it can.
+
+    Args:
+        visible: the values of all parameters that the group sees.
+    """
+    if param not in visible:
+        return f"unknown parameter {shorten(param)}{hint(param, visible, 'there are')}"
+    if values is None and visible[param] is not None:
+        return f"the parameter {param!r} is no list; give it one, or type: list"
+    if values and not source.distinct and len(set(map(fork_key, values))) != len(values):
+        return f"{param!r} holds the same value twice; distinct: true takes each once"
+    return ""
+
+
+def _fork_value(value: Any, at: Loc) -> Iterator[Problem]:
+    """Find mistakes in the value of one member of a fork."""
+    try:
+        _ITEM.validate_python(value)
+    except ValidationError:
+        what = "text, numbers, true or false, or mappings of names to these"
+        yield Problem(f"the values of a fork are {what}, not {describe(value)}", at)
+        return
+    for scalar in value.values() if isinstance(value, dict) else [value]:
+        if wrong := scalar_problem(scalar):
+            yield Problem(wrong, at)
+        elif isinstance(scalar, str) and (reference := reference_in(scalar)) is not None:
+            message = (
+                "the values of a fork are stored and shown, so no reference is resolved in them"
+            )
+            yield Problem(f"{shorten(reference)}: {message}; put it under params:", at)
 
 
 def values_reader(group: GroupSpec) -> str:
@@ -368,34 +382,37 @@ def _fork_source(
     maker = needed.get(source) or next(
         (g for g in needed.values() if source in outputs_of(g)), None
     )
-    if maker is None:
-        outside = source if source in groups else owners.get(source)
-        if outside == group.name:
-            return (
-                f"{source!r} is made by this group itself; a fork takes its values from a "
-                "group "
-                "that it needs"
-            )
-        if outside is not None:
-            return (
-                f"{source!r} is made by group {outside!r}, which is not among the needs; add "
-                "it "
-                "to needs:"
-            )
-        if len(needed) < len(group.needs):
-            return ""
-        makers = [g for g in needed.values() if any(step.python for step in g.steps)]
-        if any(g.for_each is None for g in makers):
-            return ""
-        if not makers:
-            candidates = dict.fromkeys(
-                [*needed, *(name for g in needed.values() for name in outputs_of(g))]
-            )
-            return (
-                f"no needed group makes {source!r}{suggestion(source, candidates)}; known: "
-                f"{listed(candidates)}"
-            )
-        maker = makers[0]
+    if maker is not None:
+        return _wrong_maker(maker, source)
+    outside = source if source in groups else owners.get(source)
+    if outside == group.name:
+        return (
+            f"{source!r} is made by this group itself; a fork takes its values from a group that "
+            "it needs"
+        )
+    if outside is not None:
+        return (
+            f"{source!r} is made by group {outside!r}, which is not among the needs; add it to "
+            "needs:"
+        )
+    if len(needed) < len(group.needs):
+        return ""
+    makers = [g for g in needed.values() if any(step.python for step in g.steps)]
+    if any(g.for_each is None for g in makers):
+        return ""
+    if makers:
+        return _wrong_maker(makers[0], source)
+    candidates = dict.fromkeys(
+        [*needed, *(name for g in needed.values() for name in outputs_of(g))]
+    )
+    return (
+        f"no needed group makes {source!r}{suggestion(source, candidates)}; known: "
+        f"{listed(candidates)}"
+    )
+
+
+def _wrong_maker(maker: GroupSpec, source: str) -> str:
+    """Say why a fork cannot take its values from ``source`` of ``maker``; empty if it can."""
     if maker.for_each is not None:
         return (
             f"group {maker.name!r} is a fork itself; its members would each bring values of "
