@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from unstuck.coordinator.decide.draft import Draft
@@ -158,15 +159,7 @@ def freeze_group(draft: Draft, name: str) -> None:
         if not group_record.marked
     ]
     after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
-    records = {need: draft.state.groups.get(need) for need, marked in inputs.items() if not marked}
-    # What was skipped for a failure has no rows that anybody could count on, not none.
-    well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
-    codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
-    empty = tuple(
-        need
-        for need, group_record in records.items()
-        if group_record and group_record.reason and group_record.reason.code in codes
-    )
+    empty = _empty_inputs(draft, [need for need, marked in inputs.items() if not marked])
     needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
     # What it needs may have been skipped for the failure of what comes before, also for one that
     # the job lives with.
@@ -195,6 +188,19 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
             draft.decision.offers[record.offer(draft.job.id, group_id)] = draft.planned(
                 group_id
             ).spec.lane
+
+
+def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``needs``, which made nothing, whose rows are known to be none."""
+    # The output of a group skipped after a failure is undefined, so it must not be read as empty.
+    well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
+    codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
+    records = ((need, draft.state.groups.get(need)) for need in needs)
+    return tuple(
+        need
+        for need, record in records
+        if record is not None and record.reason is not None and record.reason.code in codes
+    )
 
 
 def restore(draft: Draft, unclaimed: list[str]) -> bool:

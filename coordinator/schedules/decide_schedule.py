@@ -563,23 +563,8 @@ def _after(
     match step:
         case RunEnded(run, job_state):
             return after_end(record, run, job_state, now)
-        case Submit(run, versions, more):
-            rest: dict[str, Any] = {
-                "seen": record.seen if versions is None else dict(versions),
-                "requests": tuple(other for other in record.requests if other is not run),
-                "retries": tuple(other for other in record.retries if other is not run),
-                "new_at": record.new_at if versions is None else 0.0,
-                "more_at": 0.0 if more else record.more_at,
-                "busy_until": now
-                if more
-                else record.busy_until,  # no gap in which a tick could have been free
-            }
-            # A retry has the number 1 if its run could not be submitted; the cursor is past its
-            # tick.
-            by_tick = run.number == 1 and not run.by and not more and run not in record.retries
-            begun = replace(run, at=now, next_at=0.0, final=None)
-            cursor = max(record.cursor, run.tick) if by_tick else record.cursor
-            return replace(record, runs=(*record.runs, begun), cursor=cursor, **rest), None
+        case Submit():
+            return _begun(record, step, now), None
         case Skip(code):
             event = {"kind": "SKIPPED", "at": now, "code": code, "text": step.told}
             return replace(record, cursor=max(record.cursor, step.last)), event
@@ -600,6 +585,24 @@ def _after(
                 "text": "no tick is left",
             }
     raise AssertionError(step)
+
+
+def _begun(record: ScheduleRecord, step: Submit, now: float) -> ScheduleRecord:
+    """Return ``record`` with the run of ``step``, which is to be submitted."""
+    run, versions = step.run, step.versions
+    rest: dict[str, Any] = {
+        "requests": tuple(other for other in record.requests if other is not run),
+        "retries": tuple(other for other in record.retries if other is not run),
+    }
+    if versions is not None:
+        rest |= {"seen": dict(versions), "new_at": 0.0}
+    if step.more:  # no gap in which a tick could have been free
+        rest |= {"more_at": 0.0, "busy_until": now}
+    # A retry has the number 1 if its run could not be submitted; the cursor is past its tick.
+    by_tick = run.number == 1 and not run.by and not step.more and run not in record.retries
+    cursor = max(record.cursor, run.tick) if by_tick else record.cursor
+    begun = replace(run, at=now, next_at=0.0, final=None)
+    return replace(record, runs=(*record.runs, begun), cursor=cursor, **rest)
 
 
 def after_end(

@@ -262,16 +262,7 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
     ]
     for wrong, i in bad:
         yield Problem(wrong, (*loc, "choices", i))
-    if param.format is not None:
-        if param.type != "text" or param.default not in TICKS:
-            yield Problem(
-                "only a text has one whose default is tick or previous_tick", (*loc, "format")
-            )
-        elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
-            expected = (
-                "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
-            )
-            yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
+    yield from _wrong_format(param, loc)
     if param.default is None:
         return
     if tick_of(written):
@@ -282,6 +273,20 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
         "" if bad else _no_choice(param.choices, param.default)
     ):
         yield Problem(wrong, (*loc, "default"))
+
+
+def _wrong_format(param: Param, loc: Loc) -> Iterator[Problem]:
+    if param.format is None:
+        return
+    if param.type != "text" or param.default not in TICKS:
+        yield Problem(
+            "only a text has one whose default is tick or previous_tick", (*loc, "format")
+        )
+    elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
+        expected = (
+            "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
+        )
+        yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
 
 
 def unbound_ticks(schedule: ScheduleSpec | None, params: Mapping[str, Any]) -> Iterator[Problem]:
