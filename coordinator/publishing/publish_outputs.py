@@ -549,30 +549,34 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
     # The file of a member without rows holds its columns alone, which may be a guess from no
     # values.
     filled = [part for part in parts if part.output.rows] or parts
-    schema = filled[0].output.schema
-    for part in filled[1:]:
+    schema = _joined_schema(files, job, name, filled)
+    checkpoints = [part.output.checkpoint for part in parts if part.output.checkpoint]
+    idle = all(part.output.nothing_new for part in parts)
+    return StagedOutput(
+        files=[file for part in filled for file in part.output.files],
+        rows=sum(part.output.rows for part in parts),
+        schema=schema,
+        rejected_of=first.output.rejected_of,
+        checkpoint=whole_checkpoint(files, name, checkpoints),
+        replaces=[named for part in parts for named in part.output.replaces],
+        nothing_new=first.output.nothing_new if idle else "",
+    )
+
+
+def _joined_schema(files: Files, job: str, name: str, parts: Sequence[_Part]) -> str:
+    """Return the schema that holds the columns of all parts. Raises: PublishFailed."""
+    first, schema = parts[0], parts[0].output.schema
+    for part in parts[1:]:
         try:
             schema = joined(schema, part.output.schema)
         except SchemaMismatch as error:
             raise PublishFailed(
                 error.code,
                 f"job {job}: the members of {first.group} made {name} with different columns: "
-                f"{error} ({files.uri(filled[0].staging)} against {files.uri(part.staging)}). Give "
+                f"{error} ({files.uri(first.staging)} against {files.uri(part.staging)}). Give "
                 "the columns fixed types, as columns: does",
             ) from error
-    return StagedOutput(
-        files=[file for part in filled for file in part.output.files],
-        rows=sum(part.output.rows for part in parts),
-        schema=schema,
-        rejected_of=first.output.rejected_of,
-        checkpoint=whole_checkpoint(
-            files, name, [checkpoint for part in parts if (checkpoint := part.output.checkpoint)]
-        ),
-        replaces=[named for part in parts for named in part.output.replaces],
-        nothing_new=first.output.nothing_new
-        if all(part.output.nothing_new for part in parts)
-        else "",
-    )
+    return schema
 
 
 def _gone(files: Files, job: str, group: str, staging: str, what: str) -> PublishFailed:

@@ -68,11 +68,11 @@ def select(
     members: dict[str, list[ForkValue]] = {}
     kept = set(names)
     if only:
-        kept &= {name for word in only for name in _fitting(word, names, plan, members)}
+        kept &= _all_fitting(only, names, plan, members)
     if after:
-        kept &= _after(plan, {name for word in after for name in _fitting(word, names, plan)})
+        kept &= _after(plan, _all_fitting(after, names, plan))
     if until:
-        kept &= _before(plan, {name for word in until for name in _fitting(word, names, plan)})
+        kept &= _before(plan, _all_fitting(until, names, plan))
     if not kept:
         raise NoSuchGroup(
             "no group is left: each of --only, --from and --until must select the groups that run"
@@ -87,14 +87,23 @@ def select(
         for name in names
         if name in kept
     ]
-    written |= (
-        {}
-        if members
-        else _published(spec, plan, kept, compile_plan(JobSpec.from_values(written, None)))
-    )
-    written |= {"publish": []} if members else {}
+    if members:
+        written["publish"] = []
+    else:
+        part_plan = compile_plan(JobSpec.from_values(written, None))
+        written |= _published(spec, plan, kept, part_plan)
     written["outputs"] = dict(_outputs(spec, plan, kept, written.get("publish")))
     return GroupSelection(JobSpec.from_values(written, None), reads, tuple(sorted(members)))
+
+
+def _all_fitting(
+    words: Collection[str],
+    names: Collection[str],
+    plan: Plan,
+    members: dict[str, list[ForkValue]] | None = None,
+) -> set[str]:
+    """Return the groups that any of ``words`` names; see `_fitting`. Raises: NoSuchGroup."""
+    return {name for word in words for name in _fitting(word, names, plan, members)}
 
 
 def _fitting(

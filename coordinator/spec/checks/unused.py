@@ -58,13 +58,19 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem
                 yield Problem(
                     "nothing in the group uses this parameter", ("groups", i, "params", name)
                 )
-        for j, step in enumerate(group.steps):
-            for name in step.params if step.sql else ():
-                if name in _MARKERS.findall(step.sql or ""):
-                    continue
-                yield Problem(
-                    "the statement has no such marker", ("groups", i, "steps", j, "params", name)
-                )
+        yield from _unused_of_steps(i, group)
+
+
+def _unused_of_steps(i: int, group: GroupSpec) -> Iterator[Problem]:
+    """Find parameters of SQL steps that the statement does not use."""
+    for j, step in enumerate(group.steps):
+        if not step.sql:
+            continue
+        markers = _MARKERS.findall(step.sql)
+        for name in step.params:
+            if name not in markers:
+                place = ("groups", i, "steps", j, "params", name)
+                yield Problem("the statement has no such marker", place)
 
 
 def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
@@ -92,23 +98,23 @@ def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
                 continue
             bound = {*spec.params, *group.params, *(group.for_each or ()), *step.params}
             for text in (token.text for token in tokens(sql) if token.kind == "string"):
-                if (match := _QUOTED.fullmatch(text)) and match[1] in bound:
-                    name = match[1]
-                    yield Problem(
-                        (
-                            f"':{name}' is text in quotes, and no parameter; write :{name} without "
-                            "quotes"
-                        ),
-                        loc,
-                    )
-                for template in _TEMPLATES.finditer(text):
-                    names = [name for name in _WORDS.findall(template[0]) if name in bound]
-                    if template[1] or names:
-                        what = f"{shorten(template[0], quote='')} in {shorten(text, quote='')}"
-                        use = f":{names[0] if names else 'NAME'}"
-                        yield Problem(
-                            f"{what} is text, and no parameter; write {use}, outside of quotes", loc
-                        )
+                yield from (Problem(message, loc) for message in _quoted_in(text, bound))
+
+
+def _quoted_in(text: str, bound: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with a ``text`` of SQL that looks as if one of the parameters ``bound``
+    were put in.
+    """
+    match = _QUOTED.fullmatch(text)
+    if match is not None and match[1] in bound:
+        name = match[1]
+        yield f"':{name}' is text in quotes, and no parameter; write :{name} without quotes"
+    for template in _TEMPLATES.finditer(text):
+        names = [name for name in _WORDS.findall(template[0]) if name in bound]
+        if template[1] or names:
+            what = f"{shorten(template[0], quote='')} in {shorten(text, quote='')}"
+            use = f":{names[0] if names else 'NAME'}"
+            yield f"{what} is text, and no parameter; write {use}, outside of quotes"
 
 
 def for_python_alone(spec: JobSpec) -> dict[str, tuple[str, ...]]:
