@@ -112,15 +112,15 @@ def sweep() -> int:
     return consumer().sweep.run()
 
 
-def _spec(given: Any) -> JobSpec:
+def _spec(source: Any) -> JobSpec:
     """The spec in a message: a mapping, or its text. Raises: SpecError."""
-    if not isinstance(given, str):
-        return JobSpec.from_values(given, None)
+    if not isinstance(source, str):
+        return JobSpec.from_values(source, None)
     # A path would be one of this host, read with the rights of this coordinator, and its first
     # words would be logged.
-    if "\n" not in given.strip() and not given.lstrip().startswith("{"):
-        raise SpecError([Problem(f"{shorten(given)} is {NO_SPEC}")])
-    return JobSpec.from_text(given)
+    if "\n" not in source.strip() and not source.lstrip().startswith("{"):
+        raise SpecError([Problem(f"{shorten(source)} is {NO_SPEC}")])
+    return JobSpec.from_text(source)
 
 
 def _keep_refused(
@@ -130,15 +130,15 @@ def _keep_refused(
 
     The error is in the log of this coordinator as well.
     """
-    asked = {
-        name: one if isinstance(one, str) else json.dumps(one, default=str)
-        for name, one in values.items()
+    arguments = {
+        name: argument if isinstance(argument, str) else json.dumps(argument, default=str)
+        for name, argument in values.items()
     }
     with suppress(redis.RedisError):  # the store is away
         code = f"{error.code}: " if isinstance(error, UnstuckError) else ""
         dead_letters = DeadLetters(client, Keys(_settings.prefix))
         dead_letters.add_refused(
-            task.name, f"{code}{error}", {**asked, "task_id": task.request.id or ""}
+            task.name, f"{code}{error}", {**arguments, "task_id": task.request.id or ""}
         )
 
 
@@ -168,8 +168,8 @@ def _task(name: str, method: Callable[..., Any]) -> None:
         has_spec = name == "submit" or values.get("spec") is not None
         with connect_for_requests(_settings) as client:
             try:
-                asked = {**values, "spec": _spec(values.get("spec"))} if has_spec else values
-                return _in_words(_request(client, method, asked))
+                arguments = {**values, "spec": _spec(values.get("spec"))} if has_spec else values
+                return _in_words(_request(client, method, arguments))
             except Exception as error:
                 if has_spec:  # what was to be stored is nowhere else, and nobody awaits the result
                     _keep_refused(client, self, values, error)

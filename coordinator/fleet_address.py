@@ -32,5 +32,7 @@ def with_local_fleet(settings: Settings) -> Settings:
     A local fleet that does not answer is nevertheless the one: nobody must reach another without a
     word.
     """
-    found = None if "redis_url" in settings.model_fields_set else address_of(DEFAULT_HOME.resolve())
-    return settings.model_copy(update={"redis_url": found}) if found else settings
+    local_url = (
+        None if "redis_url" in settings.model_fields_set else address_of(DEFAULT_HOME.resolve())
+    )
+    return settings.model_copy(update={"redis_url": local_url}) if local_url else settings

@@ -66,11 +66,12 @@ class OfSchedule:
 
     Attributes:
         since: the job may have been stored before, but not before this time, and be forgotten.
-        wanted: answers the commit by which the schedule wants the run; raises if it does not.
+        expected_commit: returns the commit by which the schedule wants the run; raises if it does
+            not.
     """
 
     since: float
-    wanted: Callable[[], str]
+    expected_commit: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ class Submitter:
         )
         if old is not None and (expected := old.warehouse_id):
             self.breaker.call(warehouse, refused, lambda: place.check_id(expected))
-        standing = self.breaker.call(warehouse, refused, place.tried_id)
-        vacuums = self.submissions.vacuums(standing) if standing else 0
+        existing_id = self.breaker.call(warehouse, refused, place.tried_id)
+        vacuums = self.submissions.vacuums(existing_id) if existing_id else 0
         # Noted here, before anything can be published: a store that is rolled back to any later
         # point still finds the job's own package above its base.
         oldest, base = self.breaker.call(warehouse, refused, place.readable, LISTING)
@@ -140,23 +141,31 @@ class Submitter:
             oldest if old is None else 0, base
         )  # what an ended job names may stay for its retry
         # A call of its own: one that was given up above and goes on must not make a warehouse.
-        warehouse_id = standing or self.breaker.call(warehouse, refused, place.ensure_id)
-        known: dict[str, Any] = {
+        warehouse_id = existing_id or self.breaker.call(warehouse, refused, place.ensure_id)
+        record_fields: dict[str, Any] = {
             "id": new_job_id(time.time()),
             **(again.fields if again is not None else {}),
             **(fields or {}),
         }
         if run is not None:
             self._raise_if_it_stands(
-                place, refused, warehouse_id, base, run.since, known["package_id"], known["id"]
+                place,
+                refused,
+                warehouse_id,
+                base,
+                run.since,
+                record_fields["package_id"],
+                record_fields["id"],
             )
-        elif again is not None and known["package_id"]:
+        elif again is not None and record_fields["package_id"]:
             since = again.job.ended_at - CLOCKS_DIFFER  # an earlier retry was submitted after that
-            self._raise_if_it_stands(place, refused, warehouse_id, base, since, known["package_id"])
-        if not known.get("take_over"):
+            self._raise_if_it_stands(
+                place, refused, warehouse_id, base, since, record_fields["package_id"]
+            )
+        if not record_fields.get("take_over"):
             self._check_owners(job_spec, place, refused, warehouse_id, base)
         job = JobRecord(
-            **known,
+            **record_fields,
             name=job_spec.name,
             spec=compiled.spec,
             texts=compiled.texts,
@@ -183,21 +192,21 @@ class Submitter:
         while True:
             try:
                 job_id, new = self.submissions.submit(
-                    submission, summary, reason, vacuums, run.wanted() if run else ""
+                    submission, summary, reason, vacuums, run.expected_commit() if run else ""
                 )
                 break
             except ScheduleChanged:
                 continue
             except VacuumSince:
                 return self.store_job(job_spec, warehouse, key, by, reason, again, fields, run)
-        if standing is None:
+        if existing_id is None:
             log.info(
                 "The warehouse %s was not there, and was made; job %s is its first.",
                 warehouse,
                 job_id,
             )
         self.make_durable(f"job {job_id}")
-        return Submitted(job_id, new, standing is None)
+        return Submitted(job_id, new, existing_id is None)
 
     def check_owners(self, job_spec: JobSpec, warehouse: str, refused: str) -> None:
         """Look whether another job owns a dataset that the job publishes. Publishers look again.
@@ -243,16 +252,16 @@ class Submitter:
             own_id: of a job that may have been stored before; then an ABORT of it is found, too.
         """
         uri = place.storage.uri("")
-        known = self._known(warehouse_id)
+        cached = self._known(warehouse_id)
 
         def wanted(publish_id: str, of_package: str) -> bool:
             return of_package == package_id or (own_id != "" and publish_id == own_id)
 
-        found = self.breaker.call(
-            uri, refused, lambda: place.find_since(wanted, base, since, known), LISTING
+        match = self.breaker.call(
+            uri, refused, lambda: place.find_since(wanted, base, since, cached), LISTING
         )
-        if found is not None:
-            slot, job = found
+        if match is not None:
+            slot, job = match
             request = PublishRequest(
                 uri, warehouse_id, publish_id=job, job=job, job_name="", base=slot - 1, at=since
             )
@@ -268,9 +277,9 @@ class Submitter:
         warehouse_id = self.breaker.call(uri, refused, place.identity)
         if warehouse_id is None:
             return LogSeen(first, {})
-        known, since = self._known(warehouse_id), earliest_package(record, first)
+        cached, since = self._known(warehouse_id), earliest_package(record, first)
         runs = self.breaker.call(
-            uri, refused, lambda: runs_since(place, name, since, known), LISTING
+            uri, refused, lambda: runs_since(place, name, since, cached), LISTING
         )
         ticks = schedules.ticks(name, first) if runs else {}
         return LogSeen(
@@ -279,10 +288,10 @@ class Submitter:
 
     def _known(self, warehouse_id: str) -> dict[int, tuple[float, str, str]]:
         """Return what is known of the entries of a warehouse."""
-        known = self.entries.setdefault(warehouse_id, {})
-        if len(known) > ENTRIES_KNOWN:
-            known.clear()
-        return known
+        cached = self.entries.setdefault(warehouse_id, {})
+        if len(cached) > ENTRIES_KNOWN:
+            cached.clear()
+        return cached
 
     def make_durable(self, what: str) -> None:
         """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises:

@@ -72,8 +72,8 @@ def unreachable(url: str, error: redis.RedisError, otherwise: str = "") -> Unrea
     message = re.sub(r"\.? script: .*", "", str(error).strip()).rstrip(".") or type(error).__name__
     if why := refusal(url, error):
         return Unreachable(why)
-    for known, sentence in _ANSWERS:
-        if re.search(rf"\b({known})\b", f"{type(error).__name__} {message}"):
+    for pattern, sentence in _ANSWERS:
+        if re.search(rf"\b({pattern})\b", f"{type(error).__name__} {message}"):
             return Unreachable(f"{place} {sentence.format(message=message)}")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
         helps = otherwise or _advice(url)

@@ -116,14 +116,14 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     )
     compiled = compile_to_store(spec, altered)
     was, groups = state.plan.groups, compiled.plan.groups.items()
-    if fork := next((name for name, one in groups if one.values != was[name].values), ""):
+    if fork := next((name for name, group in groups if group.values != was[name].values), ""):
         text = (
             f"{where}: the members of the fork {fork} come from a parameter, and "
             f"{_of_the_shape('for_each')}"
         )
         return Commanded(Answer.REFUSED, job, f"{text}. Nothing was changed.")
     if odd := next(
-        (name for name, one in groups if one.spec.is_join != was[name].spec.is_join), ""
+        (name for name, group in groups if group.spec.is_join != was[name].spec.is_join), ""
     ):
         text = _of_the_shape(f"whether {odd} has steps")
         return Commanded(Answer.REFUSED, job, f"{where}: {text}. Nothing was changed.")
@@ -223,12 +223,12 @@ def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
 
 
 def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
-    standing = place.get(key) if isinstance(place, dict) else place[key]
+    current = place.get(key) if isinstance(place, dict) else place[key]
     try:
-        if _PARAM.fullmatch(path) and standing is not None:
-            value = without_value(standing) if value is None else with_value(standing, value)
+        if _PARAM.fullmatch(path) and current is not None:
+            value = without_value(current) if value is None else with_value(current, value)
         elif isinstance(value, UnparsedText):  # Spark's conf is text
-            value = value.value(stays_text=isinstance(standing, str) or ".conf." in path)
+            value = value.value(stays_text=isinstance(current, str) or ".conf." in path)
     except ValueError as error:
         return Problem(f"{path}: {error}")
     if value is None and isinstance(place, dict):

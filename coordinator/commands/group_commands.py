@@ -43,8 +43,8 @@ def skip(state: JobState, group: str) -> Commanded:
             Answer.ALREADY, job, f"group {group} of job {job.id} has been skipped before"
         )
     if not members:
-        stands = " and ".join(sorted({str(record.state) for _, record in records_of(state, group)}))
-        text = f"group {group} of job {job.id} is {stands}: only what has not ended can be skipped"
+        states = " and ".join(sorted({str(record.state) for _, record in records_of(state, group)}))
+        text = f"group {group} of job {job.id} is {states}: only what has not ended can be skipped"
         return Commanded(
             Answer.REFUSED, job, f"{text}; `unstuck rerun {job.id} '{group}'` makes it wait again"
         )
@@ -73,7 +73,12 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
     names = closure(state, name)
     reset = {*names} if ordinal is None else {group, *names[1:]}
     if left := next(
-        (one for one in state.by_state[S.CANCELED] if not {one, split_member(one)[0]} & reset), ""
+        (
+            member
+            for member in state.by_state[S.CANCELED]
+            if not {member, split_member(member)[0]} & reset
+        ),
+        "",
     ):
         why = state.record(left).reason
         text = f"{left} was canceled{f' ({why.text})' if why else ''}, and would stay so"
@@ -85,11 +90,11 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
     # What comes after it too: with the same inputs as before (another need of its was enough, or
     # this one failed both times) it would take over its own marker of before, and not run.
     reruns = {**job.reruns, **dict.fromkeys(names, word)}
-    asked = replace(job, requests=(*job.requests, ask), reruns=reruns)
-    plans = asked.group_plans(state.plan)
+    updated = replace(job, requests=(*job.requests, ask), reruns=reruns)
+    plans = updated.group_plans(state.plan)
     changed = {each: plans[each] for each in names if each in plans}
     return Commanded(
-        Answer.DONE, asked, f"group {group} of job {job.id} will run again{also}", changed
+        Answer.DONE, updated, f"group {group} of job {job.id} will run again{also}", changed
     )
 
 
@@ -113,9 +118,9 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
         )
     elif job.intent not in (Intent.RUN, Intent.PAUSE):
         # A job may be HALTED whatever the user wants of it.
-        asked = job.intent.command
+        requested = job.intent.command
         text = (
-            f"{where}, but {asked} was asked for, so none of its groups will run again; "
+            f"{where}, but {requested} was asked for, so none of its groups will run again; "
             f"`unstuck why {job.id}`"
         )
     elif job.phase:

@@ -83,31 +83,79 @@ _STRENGTH = tuple(Intent)  # a later one overrides an earlier one
 
 
 def command(
-    job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = ""
+    job: JobRecord, requested: Command, *, now: bool = False, by: str = "", why: str = ""
 ) -> Commanded:
-    """Return the answer to ``given``, and the record of ``job`` after it.
+    """Return the answer to ``requested``, and the record of ``job`` after it.
 
     Args:
         by: who asks, and ``why``, as it is shown to people.
         now: of a pause: interrupt what is running, charging it to nobody.
     """
-    where = f"job {job.id} is {job.status}"
-    wanted = Intent.RUN if given is Command.RESUME else Intent[given.name]
-    asked = replace(
-        job, intent=wanted, intent_by=by, intent_why=why, pause_now=now and given is Command.PAUSE
+    answer, text = _answer(job, requested, now)
+    if requested is Command.PAUSE and answer is not Answer.REFUSED and job.phase:
+        text += ". It comes too late, since all groups are done and the job is publishing; "
+        text += f"`unstuck cancel {job.id}` ends it, unless its package stands by then"
+    if answer is not Answer.DONE:
+        return Commanded(answer, job, text)
+    updated = replace(
+        job,
+        intent=_intent(requested),
+        intent_by=by,
+        intent_why=why,
+        pause_now=now and requested is Command.PAUSE,
     )
-    answer = Answer.REFUSED
+    if requested is Command.RESUME:
+        updated = replace(updated, halted=None, reset_budgets=True)
+    return Commanded(answer, updated, text)
+
+
+def _intent(requested: Command) -> Intent:
+    return Intent.RUN if requested is Command.RESUME else Intent[requested.name]
+
+
+def _answer(job: JobRecord, requested: Command, now: bool) -> tuple[Answer, str]:
+    where = f"job {job.id} is {job.status}"
+    if job.terminal and job.status is _ENDS.get(requested):
+        return Answer.ALREADY, f"{where} already; {_after(job)}"
     if job.terminal:
-        text = f"{where}, and a job that has ended never changes; {_after(job)}"
-        if job.status is _ENDS.get(given):
-            answer, text = Answer.ALREADY, f"{where} already; {_after(job)}"
-    elif given is Command.RESUME and job.intent not in (Intent.RUN, Intent.PAUSE):
+        return Answer.REFUSED, f"{where}, and a job that has ended never changes; {_after(job)}"
+    if requested is Command.RESUME:
+        return _answer_to_resume(job, where)
+    return _answer_to_end(job, requested, now, where)
+
+
+def _answer_to_resume(job: JobRecord, where: str) -> tuple[Answer, str]:
+    """Return the answer to a resume of a job that has not ended; ``where``: its status in words."""
+    if job.intent not in (Intent.RUN, Intent.PAUSE):
         text = f"{where}: a {job.intent.command} cannot be taken back; {_ending(job)}"
-    elif given is Command.RESUME and (job.intent is Intent.PAUSE or job.halted is not None):
-        answer, text = Answer.DONE, f"job {job.id} goes on, with its full retry budget"
-        asked = replace(asked, halted=None, reset_budgets=True)
-    elif (
-        given is Command.PAUSE
+        return Answer.REFUSED, text
+    if job.intent is Intent.PAUSE or job.halted is not None:
+        return Answer.DONE, f"job {job.id} goes on, with its full retry budget"
+    if job.reset_budgets:  # its status says so as soon as a coordinator has looked
+        return Answer.ALREADY, f"job {job.id} goes on: resume had been asked for before"
+    if job.status is Status.RETRYING:
+        text = (
+            f"{where} and tries again by itself (`unstuck why {job.id}` says when); to try at "
+            f"once: `unstuck pause {job.id}`, and then resume"
+        )
+        return Answer.REFUSED, text
+    text = (
+        f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` "
+        "says what it waits for"
+    )
+    return Answer.ALREADY, text
+
+
+def _answer_to_end(job: JobRecord, requested: Command, now: bool, where: str) -> tuple[Answer, str]:
+    """Return the answer to a pause, stop or cancel of a job that has not ended.
+
+    Args:
+        now: as for `command`.
+        where: its status, in words.
+    """
+    intent = _intent(requested)
+    if (
+        requested is Command.PAUSE
         and job.halted is not None
         and job.intent in (Intent.RUN, Intent.PAUSE)
     ):
@@ -115,35 +163,16 @@ def command(
             f"{where}: nothing of it begins before it is resumed, and `unstuck why {job.id}` "
             "says what stopped it"
         )
-    elif (
-        given is Command.RESUME and job.reset_budgets
-    ):  # its status says so as soon as a coordinator has looked
-        answer, text = Answer.ALREADY, f"job {job.id} goes on: resume had been asked for before"
-    elif given is Command.RESUME and job.status is Status.RETRYING:
+        return Answer.REFUSED, text
+    if job.intent is intent and (not now or job.pause_now):
+        return Answer.ALREADY, f"{where}, and {requested} had been asked for before"
+    if _STRENGTH.index(job.intent) > _STRENGTH.index(intent):
         text = (
-            f"{where} and tries again by itself (`unstuck why {job.id}` says when); to try at "
-            "once: "
-        )
-        text += f"`unstuck pause {job.id}`, and then resume"
-    elif given is Command.RESUME:
-        text = (
-            f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` "
-            "says what it waits for"
-        )
-        answer = Answer.ALREADY
-    elif job.intent is wanted and (not now or job.pause_now):
-        answer, text = Answer.ALREADY, f"{where}, and {given} had been asked for before"
-    elif _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
-        text = (
-            f"{where}: {job.intent.command} was asked for, which {given} does not override; "
+            f"{where}: {job.intent.command} was asked for, which {requested} does not override; "
             f"{_ending(job)}"
         )
-    else:
-        answer, text = Answer.DONE, f"{given} of job {job.id} is on record; it was {job.status}"
-    if given is Command.PAUSE and answer is not Answer.REFUSED and job.phase:
-        text += ". It comes too late, since all groups are done and the job is publishing; "
-        text += f"`unstuck cancel {job.id}` ends it, unless its package stands by then"
-    return Commanded(answer, asked if answer is Answer.DONE else job, text)
+        return Answer.REFUSED, text
+    return Answer.DONE, f"{requested} of job {job.id} is on record; it was {job.status}"
 
 
 def against_damage(job: JobRecord, damage: str) -> Commanded:

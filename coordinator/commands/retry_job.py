@@ -23,7 +23,7 @@ class Retried:
         adopts: the jobs whose markers stand for those of the new job.
         reruns: as `JobRecord.reruns` of the new job.
         any_code: markers count whatever code has made them.
-        asked: what was asked for beyond a plain retry, as text; two retries of which it is equal
+        request: what was asked for beyond a plain retry, as text; two retries with equal requests
             are one.
         changed: another spec or other parameters are run.
         take_over: as `JobRecord.take_over` of the new job.
@@ -33,7 +33,7 @@ class Retried:
     adopts: tuple[str, ...]
     reruns: dict[str, str]
     any_code: bool
-    asked: str
+    request: str
     changed: bool = False
     take_over: bool = False
 
@@ -48,14 +48,16 @@ class Retried:
             "any_code": self.any_code,
             "take_over": self.take_over,
             # Other work, and groups that run again on purpose, make a package of their own.
-            "package_id": "" if self.asked or self.changed else self.job.package_id or self.job.id,
+            "package_id": ""
+            if self.request or self.changed
+            else self.job.package_id or self.job.id,
             # Who was told that it failed is told when a retry has ended well.
-            "told": {key: told for key, told in self.job.told.items() if key == "failed"},
+            "told": {key: alert for key, alert in self.job.told.items() if key == "failed"},
         }
 
     def key(self, fingerprint: str) -> str:
         """The key of the new job, whose spec has this fingerprint."""
-        also = hashlib.sha256(self.asked.encode()).hexdigest()[:8] if self.asked else ""
+        also = hashlib.sha256(self.request.encode()).hexdigest()[:8] if self.request else ""
         return f"retry/{self.job.id}/{fingerprint[:16]}{also}"
 
 
@@ -84,8 +86,8 @@ def retried(
                 f"job {state.job.id} has no group {name}{suggestion(name, state.plan.groups)}"
             )
     again = {later for name in rerun for later in closure(state, name)}
-    asked = json.dumps([sorted(again), adopt_all]) if again or adopt_all else ""
+    request = json.dumps([sorted(again), adopt_all]) if again or adopt_all else ""
     reruns = {**state.job.reruns, **dict.fromkeys(sorted(again), word)}
     adopts = (state.job.id, *state.job.adopts)
     takes = take_over or state.job.take_over
-    return Retried(state.job, adopts, reruns, adopt_all, asked, changed, takes)
+    return Retried(state.job, adopts, reruns, adopt_all, request, changed, takes)

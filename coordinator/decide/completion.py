@@ -10,6 +10,7 @@ from unstuck.coordinator.decide import publishing
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Phase, Status
 from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.spec.outputs import REJECTED
@@ -42,24 +43,7 @@ def complete(draft: Draft) -> None:
         finish(draft, Status.FAILED, draft.job.timed_out)
         return
     if draft.state.fatal:
-        group_id = draft.state.first_failed
-        record = draft.state.groups[group_id]
-        error, reason = record.first_error, record.reason
-        if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
-            # The group never ran, or not this time: an earlier error is not the reason of the
-            # failure.
-            cause = reason.text if reason else "no reason"
-        elif reason is not None and reason.code == "POISON":
-            cause = f"POISON: {reason.text}"
-            if record.failures:  # a lost worker never hides the user's own error
-                cause += f"; its first error: {error.code}: {error.text}"
-        else:
-            cause = f"{error.code}: {error.text}"
-        others = len(draft.state.fatal) - 1
-        more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
-        finish(
-            draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {cause}{more}")
-        )
+        finish(draft, Status.FAILED, _failure(draft.state))
         return
     # A result for a job that is not publishing belongs to a record that a rollback of the store has
     # undone.
@@ -75,6 +59,25 @@ def complete(draft: Draft) -> None:
         published(draft, result)
     else:
         draft.decision.publish = publishing.watch(draft, Phase.PUBLISHING)
+
+
+def _failure(state: JobState) -> Reason:
+    """Return why a job fails whose groups are done: its first failed group."""
+    group_id = state.first_failed
+    record = state.groups[group_id]
+    error, reason = record.first_error, record.reason
+    if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
+        # The group never ran, or not this time: an earlier error is not the reason of the failure.
+        cause = reason.text if reason else "no reason"
+    elif reason is not None and reason.code == "POISON":
+        cause = f"POISON: {reason.text}"
+        if record.failures:  # a lost worker never hides the user's own error
+            cause += f"; its first error: {error.code}: {error.text}"
+    else:
+        cause = f"{error.code}: {error.text}"
+    others = len(state.fatal) - 1
+    more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
+    return Reason("GROUP_FAILED", f"group {group_id} failed: {cause}{more}")
 
 
 def end_as_intended(draft: Draft) -> None:
@@ -126,10 +129,10 @@ def finished(draft: Draft, result: PublishResult) -> None:
     warnings = [
         (
             f". Warning: partitions of {name} have lost more than half of their rows: "
-            f"{one.text(shrunk=True, most=3)}"
+            f"{replacement.text(shrunk=True, most=3)}"
         )
-        for name, one in sorted(replaced.items())
-        if one.shrunk
+        for name, replacement in sorted(replaced.items())
+        if replacement.shrunk
     ]
     if result.version:
         done_at = max(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from unstuck.coordinator.decide.draft import Draft
@@ -137,7 +138,7 @@ def freeze_group(draft: Draft, name: str) -> None:
     """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its
     condition held.
     """
-    found = {
+    succeeded = {
         need: [
             record
             for member in draft.state.members(need)
@@ -145,18 +146,20 @@ def freeze_group(draft: Draft, name: str) -> None:
         ]
         for need in draft.plan.groups[name].reads
     }
-    inputs = {need: tuple(one.marked for one in records) for need, records in found.items()}
+    inputs = {
+        need: tuple(group_record.marked for group_record in records)
+        for need, records in succeeded.items()
+    }
     # What a group did that made nothing stands outside of the warehouse, where its readers may find
     # it.
-    unmarked = [one.staging for records in found.values() for one in records if not one.marked]
+    unmarked = [
+        group_record.staging
+        for records in succeeded.values()
+        for group_record in records
+        if not group_record.marked
+    ]
     after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
-    records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
-    # What was skipped for a failure has no rows that anybody could count on, not none.
-    well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
-    codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
-    empty = tuple(
-        need for need, one in records.items() if one and one.reason and one.reason.code in codes
-    )
+    empty = _empty_inputs(draft, [need for need, marked in inputs.items() if not marked])
     needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
     # What it needs may have been skipped for the failure of what comes before, also for one that
     # the job lives with.
@@ -187,6 +190,19 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
             ).spec.lane
 
 
+def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``needs``, which made nothing, whose rows are known to be none."""
+    # The output of a group skipped after a failure is undefined, so it must not be read as empty.
+    well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
+    codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
+    records = ((need, draft.state.groups.get(need)) for need in needs)
+    return tuple(
+        need
+        for need, record in records
+        if record is not None and record.reason is not None and record.reason.code in codes
+    )
+
+
 def restore(draft: Draft, unclaimed: list[str]) -> bool:
     """Make again what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if
     there was any.
@@ -194,12 +210,12 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     Runners drop an offer without them, so nobody would ever claim it.
     """
     state, lost = draft.state, []
-    wanted = (
+    expected = (
         sum(bool(planned.spec.steps) for planned in draft.plan.groups.values()) if unclaimed else 0
     )
-    if state.plans is not None and state.plans < wanted:
+    if state.plans is not None and state.plans < expected:
         draft.decision.plans = draft.job.group_plans(draft.plan)
-        state.plans = wanted
+        state.plans = expected
         lost.append("plans")
     unfrozen = [g for g in unclaimed if not {g, split_member(g)[0]} <= state.frozen]
     for group_id in unfrozen:

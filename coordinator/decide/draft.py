@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.decision import Decision, Environment, Guard
+from unstuck.coordinator.model.decision import CommitGuard, Decision, Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, check_move
@@ -105,7 +105,9 @@ class Draft:
         """
         if group_id not in self.decision.offered:
             record = self.state.record(group_id)
-            self.decision.guards.append(Guard(group_id, record.epoch, record.nonce, "unclaimed"))
+            self.decision.guards.append(
+                CommitGuard(group_id, record.epoch, record.nonce, "unclaimed")
+            )
 
     def drop_attempt(self, group_id: str) -> None:
         """End the attempt: its runner is stale from this commit on."""

@@ -93,7 +93,13 @@ def fail_fast(draft: Draft) -> None:
     )
     recorded = [*state.active, *state.by_state[S.BACKOFF], *state.by_state[S.WAITING]]
     cancel_each(
-        draft, (one for one in chain(recorded, without_record(draft)) if draft.is_over(one)), reason
+        draft,
+        (
+            group_id
+            for group_id in chain(recorded, without_record(draft))
+            if draft.is_over(group_id)
+        ),
+        reason,
     )
 
 

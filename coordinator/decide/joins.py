@@ -46,14 +46,14 @@ def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
     left = total - succeeded - bad - skipped  # not done, unexpanded forks among them
 
     if rule.rule in ("any_succeeded", "at_least"):
-        wanted = 1 if rule.rule == "any_succeeded" else rule.count
-        if not unknown and succeeded + left < wanted:
+        required = 1 if rule.rule == "any_succeeded" else rule.count
+        if not unknown and succeeded + left < required:
             text = (
-                f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {wanted} "
+                f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {required} "
                 "cannot be reached"
             )
             return JoinResult.FAIL, Reason("JOIN_IMPOSSIBLE", text)
-        holds = succeeded >= wanted
+        holds = succeeded >= required
     elif rule.rule == "all_failed" and (fine := succeeded + skipped):
         text = f"{rule}: {fine} of the {total} groups it needs did not fail"
         return JoinResult.SKIP, Reason(NOT_FAILED, text)

@@ -47,10 +47,10 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         # finish it.
         if record.state is S.QUEUED:
             spec = draft.planned(group_id).spec
-            made = AttemptRecord(
+            offered = AttemptRecord(
                 epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark
             )
-            draft.offer(group_id, made)
+            draft.offer(group_id, offered)
         else:
             gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
             apply_outcome(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
@@ -149,15 +149,15 @@ def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
 
     They must come from one maker only, or the fork would be ambiguous.
     """
-    standing = draft.state.collected.get(fork)
-    if standing is None and (too_much := _too_much(draft, fork, values)):
+    collected = draft.state.collected.get(fork)
+    if collected is None and (too_much := _too_much(draft, fork, values)):
         if not draft.state.ended_whole(fork):
             draft.move(fork, GroupRecord(state=S.FAILED, reason=Reason("FORK_TOO_LARGE", too_much)))
-    elif standing is None:
+    elif collected is None:
         draft.decision.collected[fork] = values
         draft.state.collect(fork, values)
         draft.touched.append(fork)
-    elif standing != values and not draft.state.census[fork].total():
+    elif collected != values and not draft.state.census[fork].total():
         reason = Reason(
             "FORK_AMBIGUOUS", "two of the groups it needs made its source, with different values"
         )

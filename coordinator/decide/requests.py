@@ -116,11 +116,11 @@ def _restart(draft: Draft, group_id: str) -> None:
 
 def closure(state: JobState, name: str) -> list[str]:
     """``name`` and every planned group after it, in the order of the plan."""
-    found = {name}
+    affected = {name}
     for other, planned in state.plan.groups.items():  # needs come first
-        if found.intersection(planned.spec.needs):
-            found.add(other)
-    return [other for other in state.plan.groups if other in found]
+        if affected.intersection(planned.spec.needs):
+            affected.add(other)
+    return [other for other in state.plan.groups if other in affected]
 
 
 def records_of(state: JobState, group: str) -> Iterator[tuple[str, GroupRecord]]:

@@ -164,7 +164,7 @@ class FleetFacts:
 NOTHING_KNOWN = FleetFacts()
 
 
-class JobFacts:
+class ExplanationFacts:
     """Facts that the explanations of all groups of a job need, worked out once."""
 
     def __init__(

@@ -14,7 +14,7 @@ from unstuck.coordinator.explain.explanation import (
     A_PERSON,
     Event,
     Explanation,
-    JobFacts,
+    ExplanationFacts,
     stands_still,
     timeout_of,
 )
@@ -42,7 +42,7 @@ _URGENT = {
 
 
 def explain_group(
-    facts: JobFacts, name: str, planned: PlannedGroup, shown: int | None
+    facts: ExplanationFacts, name: str, planned: PlannedGroup, shown: int | None
 ) -> Iterator[Explanation]:
     """The members of a planned group that are not done: at most ``shown`` of those that have begun,
     and the rest.
@@ -51,7 +51,8 @@ def explain_group(
     open_members = [
         member
         for member in (state.members(name) if len(state.census[name]) else ())
-        if (standing := state.record(member).state) is not S.WAITING and not standing.terminal
+        if (member_state := state.record(member).state) is not S.WAITING
+        and not member_state.terminal
     ]
     open_members.sort(key=lambda member: _URGENT[state.record(member).state])
     for member in open_members[:shown]:
@@ -78,7 +79,9 @@ def explain_group(
         yield _waiting(facts, name, planned, waiting)
 
 
-def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) -> Explanation:
+def _waiting(
+    facts: ExplanationFacts, name: str, planned: PlannedGroup, members: int
+) -> Explanation:
     many = f"{members} members: " if planned.spec.for_each is not None and members > 1 else ""
     since = facts.state.job.submitted_at
     if canceled := facts.canceled(planned):
@@ -93,7 +96,7 @@ def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) ->
 
 
 def _waiting_for_needs(
-    facts: JobFacts, name: str, planned: PlannedGroup, many: str, join: str
+    facts: ExplanationFacts, name: str, planned: PlannedGroup, many: str, join: str
 ) -> Explanation:
     state = facts.state
     open_needs = [need for need in planned.spec.needs if not state.done(need)]
@@ -116,7 +119,7 @@ def _waiting_for_needs(
 
 
 def _waiting_for_room(
-    facts: JobFacts, name: str, planned: PlannedGroup, many: str, since: float
+    facts: ExplanationFacts, name: str, planned: PlannedGroup, many: str, since: float
 ) -> Explanation:
     job, queue, helps = facts.state.job, planned.spec.queue_name, facts.help
     lane = planned.spec.lane
@@ -150,7 +153,7 @@ def _waiting_for_room(
     )
 
 
-def _no_room(facts: JobFacts, lane: str) -> str:
+def _no_room(facts: ExplanationFacts, lane: str) -> str:
     if not facts.room.in_parallel:
         return f"max_parallel: {facts.state.plan.max_parallel} are running"
     if (pool := pool_of(lane)) in facts.fleet.pools:
@@ -163,7 +166,7 @@ def _worker(queue: str) -> str:
 
 
 def _canceled(
-    facts: JobFacts,
+    facts: ExplanationFacts,
     why: str,
     subject: str,
     state: GroupState,
@@ -202,7 +205,7 @@ def _need(state: JobState, need: str) -> str:
     return f"{need} ({state.record(need).state})"
 
 
-def _begun(facts: JobFacts, group_id: str, planned: PlannedGroup) -> Explanation:
+def _begun(facts: ExplanationFacts, group_id: str, planned: PlannedGroup) -> Explanation:
     """A group that is QUEUED, RUNNING, CANCELING or in BACKOFF."""
     record = facts.state.record(group_id)
     if record.state in (S.RUNNING, S.CANCELING):
@@ -217,7 +220,7 @@ def _begun(facts: JobFacts, group_id: str, planned: PlannedGroup) -> Explanation
 
 
 def _backoff(
-    facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
+    facts: ExplanationFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
 ) -> Explanation:
     """A group in BACKOFF waits for a time; but while it is held, or has no room, it waits for no
     time.
@@ -272,7 +275,7 @@ def _backoff(
 
 
 def _queued(
-    facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
+    facts: ExplanationFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
 ) -> Explanation:
     job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
     awaited = "a worker may come"
@@ -340,7 +343,7 @@ def _queued(
 
 
 def _running(
-    facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
+    facts: ExplanationFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
 ) -> Explanation:
     state, env, attempt = facts.state, facts.env, facts.state.attempts.get(group_id)
     job = state.job
@@ -409,7 +412,9 @@ def _running(
     )
 
 
-def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: AttemptRecord | None) -> Event:
+def _running_ends(
+    facts: ExplanationFacts, planned: PlannedGroup, attempt: AttemptRecord | None
+) -> Event:
     """The timeouts of a running attempt: of the step that the runner named last, of the group, and
     of the job.
     """

@@ -16,9 +16,9 @@ from unstuck.coordinator.explain.explanation import (
     NOTHING_KNOWN,
     Event,
     Explanation,
+    ExplanationFacts,
     FleetFacts,
     Idle,
-    JobFacts,
     ahead,
     stands_still,
     timeout_of,
@@ -59,18 +59,18 @@ def explain(
         return [job]
     if fleet.code:
         job = replace(job, what=f"{job.what}; {fleet.code}", help=("unstuck fleet", *job.help))
-    facts = JobFacts(state, env, due, fleet)
-    found: list[Explanation] = []
+    facts = ExplanationFacts(state, env, due, fleet)
+    explanations: list[Explanation] = []
     for name, planned in state.plan.groups.items():
-        found.extend(explain_group(facts, name, planned, members))
+        explanations.extend(explain_group(facts, name, planned, members))
     alone = _nobody_looks(env, due, fleet.idle)
-    brief = _brief(state, env, alone, found)
+    brief = _brief(state, env, alone, explanations)
     if alone:
         helps = ("celery -A unstuck.coordinator worker -P threads", "unstuck doctor", *job.help)
         unheard = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
-        return [_without_a_coordinator(each) for each in (unheard, *found)]
+        return [_without_a_coordinator(each) for each in (unheard, *explanations)]
     timed = state.job.phase in (Phase.RETRYING, Phase.ABORT_RETRYING) and state.job.halted is None
-    return [replace(job, short=brief, timed=timed), *found]
+    return [replace(job, short=brief, timed=timed), *explanations]
 
 
 def _damaged(state: JobState, env: Environment, due: float | None) -> Explanation:
@@ -292,8 +292,12 @@ def _resume_or_cancel(job: JobRecord) -> tuple[str, ...]:
     return (f"unstuck resume {job.id}", f"unstuck cancel {job.id}")
 
 
-def _attempts(state: JobState, one: str, many: str) -> str:
-    return f"1 attempt {one}" if len(state.active) == 1 else f"{len(state.active)} attempts {many}"
+def _attempts(state: JobState, singular: str, many: str) -> str:
+    return (
+        f"1 attempt {singular}"
+        if len(state.active) == 1
+        else f"{len(state.active)} attempts {many}"
+    )
 
 
 def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Explanation]) -> str:
@@ -321,7 +325,8 @@ def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Expla
     if state.recovering:
         return _recovering(state)
     stuck = next(
-        (one for one in groups if one.state == S.QUEUED and env.now - one.since > LONELY), None
+        (group for group in groups if group.state == S.QUEUED and env.now - group.since > LONELY),
+        None,
     )
     if stuck is not None and not (state.by_state[S.RUNNING] or state.by_state[S.CANCELING]):
         return f"{stuck.subject}: {stuck.short or stuck.what}"
@@ -372,4 +377,5 @@ def _at_work(state: JobState) -> str:
     if not at_work:
         return ""
     more = f" and {len(at_work) - NAMED} more" if len(at_work) > NAMED else ""
-    return f"waits for {', '.join(f'{name} ({found})' for name, found in at_work[:NAMED])}{more}"
+    names = ", ".join(f"{name} ({group_state})" for name, group_state in at_work[:NAMED])
+    return f"waits for {names}{more}"

@@ -16,8 +16,8 @@ def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
     """
     frame = own_frame(stack.frames)
     where = f"{frame.file.rpartition('/')[2]}:{frame.line}" if brief else str(frame)
-    seen = max(0.0, now - stack.at)
-    ago = f", as seen {format_duration(seen)} ago" if seen > LONG_AGO else ""
+    age = max(0.0, now - stack.at)
+    ago = f", as seen {format_duration(age)} ago" if age > LONG_AGO else ""
     stood = (
         f" for {format_duration(stack.stood)}" if stack.stood else ""
     )  # there is one look so far

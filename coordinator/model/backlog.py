@@ -88,7 +88,7 @@ class Backlog:
     @property
     def since(self) -> float:
         """Since when the oldest of what is unread waits; 0 if nothing does."""
-        return min((one.since for one in self.streams.values() if one.since), default=0.0)
+        return min((stream.since for stream in self.streams.values() if stream.since), default=0.0)
 
     def to_json(self) -> str:
         return _BACKLOG.dump_json(self, exclude_defaults=True).decode()
@@ -99,13 +99,13 @@ class Backlog:
 
 
 def _by_partition(numbers: Mapping[int, int], word: str = "") -> str:
-    told = [
-        f"partition {one}{word or ':'} {number:,}"
-        for one, number in sorted(numbers.items())
+    parts = [
+        f"partition {partition}{word or ':'} {number:,}"
+        for partition, number in sorted(numbers.items())
         if number or word
     ]
-    more = f", and {len(told) - SHOWN} more partitions" if len(told) > SHOWN else ""
-    return f"{', '.join(told[:SHOWN])}{more}"
+    more = f", and {len(parts) - SHOWN} more partitions" if len(parts) > SHOWN else ""
+    return f"{', '.join(parts[:SHOWN])}{more}"
 
 
 _BACKLOG: TypeAdapter[Backlog] = TypeAdapter(Backlog)

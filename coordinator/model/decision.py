@@ -25,7 +25,7 @@ MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class CommitGuard:
     """Something that was concluded from absence; the commit checks it again, by the clock of
     Redis.
     """
@@ -97,10 +97,10 @@ class Environment:
         return cls(
             now=now,
             nonce=nonce,
-            runners={queue: len(there) for queue, there in listening.items()},
+            runners={queue: len(listeners) for queue, listeners in listening.items()},
             hosts={
-                queue: {one.host for one in there if not one.unfit}
-                for queue, there in listening.items()
+                queue: {runner.host for runner in listeners if not runner.unfit}
+                for queue, listeners in listening.items()
             },
             sweep_every=settings.sweep_every,
             dispatch_timeout=settings.dispatch_timeout,
@@ -142,7 +142,7 @@ class Decision:
         default_factory=dict
     )  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
+    guards: list[CommitGuard] = field(default_factory=list)
     offers: dict[Offer, str] = field(
         default_factory=dict
     )  # that stand from now on, or again → lane

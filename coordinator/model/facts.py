@@ -10,14 +10,14 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 
-def facts_of(kind: type[T], record: Any, **known: Any) -> T:
-    """A value of ``kind``, whose fields are those of ``record``, but for what is ``known``
-    better.
-    """
+def facts_of(kind: type[T], record: Any, **overrides: Any) -> T:
+    """Return a ``kind`` with the fields of ``record``; ``overrides`` replace their values."""
     names = _names(cast(Hashable, kind))
-    return kind(**{name: known[name] if name in known else getattr(record, name) for name in names})
+    return kind(
+        **{name: overrides[name] if name in overrides else getattr(record, name) for name in names}
+    )
 
 
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
+    return tuple(field.name for field in fields(kind))

@@ -69,7 +69,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Alert:
     """A problem that was told, on the record of its subject. Times are Unix seconds.
 
     Attributes:

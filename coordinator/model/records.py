@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from unstuck.coordinator.errors import Damaged, NewerJob
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
@@ -185,7 +185,7 @@ class AttemptRecord:
             {
                 "epoch": self.epoch,
                 "nonce": self.nonce,
-                **{name: one for name, one in more.items() if one},
+                **{name: value for name, value in more.items() if value},
             }
         )
 
@@ -337,7 +337,7 @@ class JobRecord:
     backfill: str = ""
     package_id: str = ""
     take_over: bool = False
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, Alert] = field(default_factory=dict)
     priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
     mixed: bool = False
     schema: int = JOB_SCHEMA
@@ -360,9 +360,9 @@ class JobRecord:
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
-        known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
+        arguments = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
         return plan.group_plans(
-            *known,
+            *arguments,
             any_code=self.any_code,
             base=self.base or 0,
             mixed=self.mixed,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
 from unstuck.coordinator.model.tick import BY_HAND, tick_text, utc
@@ -337,7 +337,7 @@ class ScheduleRecord:
     backfill: Backfill | None = None
     take_over: bool = False
     made_at: float = 0.0
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, Alert] = field(default_factory=dict)
 
     @property
     def going_on(self) -> tuple[Run, ...]:
@@ -368,9 +368,11 @@ class ScheduleRecord:
         """Since when each problem stands that somebody was told of, by its condition, and a
         backfill that is HALTED.
         """
-        found = {condition: told.since for condition, told in self.told.items() if not told.over}
+        open_alerts = {
+            condition: alert.since for condition, alert in self.told.items() if not alert.over
+        }
         fill = self.backfill
-        return found | (
+        return open_alerts | (
             {"backfill": fill.at} if fill is not None and fill.halted and not fill.over else {}
         )
 
@@ -388,10 +390,10 @@ class ScheduleRecord:
         """Compact JSON without what is at its default, and without the spec, which is a field of
         its own.
         """
-        told = _RECORD.dump_python(
+        values = _RECORD.dump_python(
             self, mode="json", exclude_defaults=True, exclude={"spec", "commit"}
         )
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str, commit: str, spec: str) -> ScheduleRecord:

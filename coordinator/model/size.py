@@ -35,11 +35,11 @@ class Compiled:
         return fingerprint_of(self.spec)
 
 
-def compile_to_store(spec: JobSpec, standing: JobRecord | None = None) -> Compiled:
+def compile_to_store(spec: JobSpec, record: JobRecord | None = None) -> Compiled:
     """Compile ``spec``, which is about to be stored.
 
     Args:
-        standing: the record that it becomes part of, with what stays of the spec before.
+        record: the record that it becomes part of, with what stays of the spec before.
 
     Raises:
         SpecError: the job would take more than `MAX_JOB_BYTES`; or a ``sql_file:`` was not read
@@ -49,8 +49,8 @@ def compile_to_store(spec: JobSpec, standing: JobRecord | None = None) -> Compil
     compiled = Compiled(compile_plan(spec), text, texts)
     plans = compiled.plan.group_plans("", None)
     stays = (
-        replace(standing, spec="", texts={**standing.texts, **texts}).to_fields()
-        if standing is not None
+        replace(record, spec="", texts={**record.texts, **texts}).to_fields()
+        if record is not None
         else texts
     )
     size = _bytes(text, *plans.values(), *stays.values())

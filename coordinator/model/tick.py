@@ -96,11 +96,11 @@ def is_by_hand(key: str) -> bool:
 
 def tick_of_key(key: str) -> float | None:
     """The tick of the run with this key; None if it has none."""
-    found = _KEY_OF_TICK.fullmatch(key)
+    match = _KEY_OF_TICK.fullmatch(key)
     return (
         None
-        if found is None or is_by_hand(key)
-        else datetime.datetime.fromisoformat(found[1]).timestamp()
+        if match is None or is_by_hand(key)
+        else datetime.datetime.fromisoformat(match[1]).timestamp()
     )
 
 

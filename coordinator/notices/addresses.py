@@ -132,21 +132,21 @@ class Connecting:
     def _connect(
         self, family: int, kind: int, protocol: int, address: tuple[object, ...]
     ) -> socket.socket:
-        made = socket.socket(family, kind, protocol)
+        sock = socket.socket(family, kind, protocol)
         try:
             if self.over:  # its name took so long
                 raise TimeoutError
-            made.settimeout(max(0.001, self._ends - time.monotonic()))
-            made.connect(address)
+            sock.settimeout(max(0.001, self._ends - time.monotonic()))
+            sock.connect(address)
         except OSError:
-            made.close()
+            sock.close()
             raise
-        self.watch(made)
-        return made
+        self.watch(sock)
+        return sock
 
-    def with_tls(self, made: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-        """``made`` with TLS around it, which takes its place."""
-        wrapped = context.wrap_socket(made, server_hostname=host, do_handshake_on_connect=False)
+    def with_tls(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+        """Wrap ``sock`` in TLS, and return the socket that replaces it."""
+        wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         self.watch(wrapped)
         try:
             wrapped.do_handshake()
@@ -155,12 +155,12 @@ class Connecting:
             raise
         return wrapped
 
-    def watch(self, made: socket.socket) -> None:
-        self._sockets.append(made)
+    def watch(self, sock: socket.socket) -> None:
+        self._sockets.append(sock)
 
     def _cut(self) -> None:
-        for made in self._sockets:
+        for sock in self._sockets:
             try:
-                made.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue  # closed, or wrapped in another that stands in the list too

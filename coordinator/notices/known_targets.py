@@ -19,15 +19,15 @@ def unknown_targets(rules: Sequence[NotifyRule], registry: ProcessRegistry) -> I
     Nothing is found while no coordinator is heard of, or Redis is away.
     """
     try:
-        known = registry.targets() if rules else None
+        targets = registry.targets() if rules else None
     except redis.RedisError:
-        known = None
-    if known is None:
+        targets = None
+    if targets is None:
         return
     for i, rule in enumerate(rules):
         for j, name in enumerate(rule.to):
             place: Loc = ("notify", i, "to", j)
-            if name not in known:
-                hint = suggestion(name, known) or f"; known: {listed(sorted(known)) or 'none'}"
+            if name not in targets:
+                hint = suggestion(name, targets) or f"; known: {listed(sorted(targets)) or 'none'}"
                 what = f"no coordinator has a target {name!r} in UNSTUCK_NOTIFY{hint}"
                 yield Problem(f"{what}. Until one has, its notices are dead letters", place)

@@ -155,24 +155,24 @@ class ForgottenProblems:
 
         An error concerns one problem, which the next look tries again.
         """
-        for one in self._problems.all():
+        for problem in self._problems.all():
             try:
-                self._judge(one)
+                self._judge(problem)
             except Exception:
                 log.exception(
                     "whether %s has ended is not known; the next look tries again",
-                    one.notice.problem,
+                    problem.notice.problem,
                 )
 
-    def _judge(self, one: OpenProblem) -> None:
-        now, subject = self._clock(), self._subject(one.notice)
-        fate = fate_of(one.target, one.notice, subject, now, self._retention)
+    def _judge(self, problem: OpenProblem) -> None:
+        now, subject = self._clock(), self._subject(problem.notice)
+        fate = fate_of(problem.target, problem.notice, subject, now, self._retention)
         if (
             fate is Fate.FORGOTTEN
         ):  # its file goes when the notice is sent: Redis may forget it once more
-            self._outbox.add(end_of(one.target, one.notice, subject, now))
+            self._outbox.add(end_of(problem.target, problem.notice, subject, now))
         elif fate is Fate.ENDED:
-            self._problems.forget(one.target, one.notice.problem)
+            self._problems.forget(problem.target, problem.notice.problem)
 
     def _subject(self, notice: Notice) -> Subject | None:
         """Return what Redis knows of the subject of a problem. Raises: redis.RedisError, Damaged,
@@ -184,8 +184,8 @@ class ForgottenProblems:
             return None if record is None else Subject.of_schedule(record)
         if kind == "expected":
             return Subject.of_expected(self._expected.all()[1].get(name, "{}"), notice.since)
-        found = (self._jobs.job(job) for job in dict.fromkeys((notice.job, name)))
-        return Subject.of_jobs([job for job in found if job is not None])
+        jobs = (self._jobs.job(job) for job in dict.fromkeys((notice.job, name)))
+        return Subject.of_jobs([job for job in jobs if job is not None])
 
 
 def _digest(text: str) -> str:

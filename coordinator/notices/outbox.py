@@ -36,7 +36,7 @@ class TryEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenNotice:
     """A notice that this sender is to send now. ``tries``: how often it failed; ``failed``: the
     target in a row.
     """
@@ -87,7 +87,7 @@ class Notices:
 
     def waiting(self, most: int = 1000) -> list[Waiting]:
         """The notices that wait, the longest first, and of each target at most so many."""
-        found = []
+        notices = []
         for target in cast(list[str], self._redis.zrange(self._keys.notices_due, 0, -1)):
             state = json.loads(
                 cast(str | None, self._redis.hget(self._keys.notices, target)) or "{}"
@@ -107,10 +107,10 @@ class Notices:
                         continue
                     tries = 0 if number else int(state.get("tries", {}).get(problem, 0))
                     at = max(next_at, state.get("next", 0.0))
-                    found.append(
+                    notices.append(
                         Waiting(target, notice, float(since), at, tries, state.get("said", ""))
                     )
-        return sorted(found, key=lambda one: one.since)
+        return sorted(notices, key=lambda queued: queued.since)
 
     def sent(self, most: int = 100) -> list[Sent]:
         """The notices that were sent, the newest first."""
@@ -163,28 +163,28 @@ class Outbox(Notices):
             if moved < MOVED_AT_ONCE:
                 return cast(list[str], due)
 
-    def take(self, target: str, sender: str, hold: float) -> Taken | None:
+    def take(self, target: str, sender: str, hold: float) -> TakenNotice | None:
         """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None:
         none is to be sent.
 
         ``sender``: a word of its own for each call, so that what is noted late changes nothing
         else.
         """
-        found = self._scripts["take"](
+        reply = self._scripts["take"](
             target=target, sender=sender, time=self._time(), hold=hold, waiting=self._waiting
         )
-        if not found:
+        if not reply:
             return None
-        problem, tries, failed, entry = found
+        problem, tries, failed, entry = reply
         _, id_, text = entry.split(" ", 2)
-        return Taken(target, problem, id_, text, tries, failed)
+        return TakenNotice(target, problem, id_, text, tries, failed)
 
     def note_try(
         self,
-        taken: Taken,
+        taken: TakenNotice,
         sender: str,
         outcome: str,
-        said: str,
+        detail: str,
         *,
         wait: float = 0.0,
         rest: float = 0.0,
@@ -201,7 +201,7 @@ class Outbox(Notices):
             problem=taken.problem,
             id=taken.id,
             outcome=outcome,
-            said=said,
+            said=detail,
             wait=wait,
             rest=rest,
             tried_for=TRIED_FOR,

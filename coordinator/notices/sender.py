@@ -26,7 +26,7 @@ from unstuck.coordinator.notices.channels.channel import (
 )
 from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.open_problems import ForgottenProblems, OpenProblems
-from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
+from unstuck.coordinator.notices.outbox import Outbox, TakenNotice, TryEnd
 from unstuck.coordinator.notices.setting import NotifySetting
 from unstuck.tasks.log_lines import about
 from unstuck.tasks.process.call_deadlines import call_in_thread
@@ -153,20 +153,22 @@ class Sender:
             self._problems.forget(target, problem)
 
     def _end(
-        self, taken: Taken, sender: str, outcome: str, said: str, asked: float = 0.0
+        self, taken: TakenNotice, sender: str, outcome: str, detail: str, retry_after: float = 0.0
     ) -> TryEnd:
         again, rest = (
-            max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed)
+            max(retry_after, self._backoff(failures)) for failures in (taken.tries, taken.failed)
         )
-        ended = self._record(taken, sender, outcome, said, again, rest)
+        ended = self._record(taken, sender, outcome, detail, again, rest)
         if ended is TryEnd.DEAD:
-            log.error("the notice %s for %s is a dead letter now: %s", taken.id, taken.target, said)
+            log.error(
+                "the notice %s for %s is a dead letter now: %s", taken.id, taken.target, detail
+            )
         elif ended is TryEnd.AGAIN:
             log.warning(
                 "the notice %s could not be sent to %s, and is tried again: %s",
                 taken.id,
                 taken.target,
-                said,
+                detail,
             )
         return ended
 
@@ -175,12 +177,12 @@ class Sender:
         alone.
         """
         try:
-            said = self._send(target, message_of(notice, self._setting.page, self._clock()))
+            detail = self._send(target, message_of(notice, self._setting.page, self._clock()))
         except SendFailed as error:
             return "failed", self._clean(f"NOT_SENT: {error}"), error.wait
-        except Exception as error:  # noqa: BLE001 - whatever a library raises, the notice is tried again
+        except Exception as error:  # noqa: BLE001 - any error of a library is tried again
             return "failed", self._clean(f"NOT_SENT: {type(error).__name__}: {error}"), 0.0
-        return "sent", self._clean(said), 0.0
+        return "sent", self._clean(detail), 0.0
 
     def _send(self, target: str, message: Message) -> str:
         """Send in a thread, which is left behind when it has not ended in its time: to find an
@@ -209,13 +211,13 @@ class Sender:
         return doubled(FIRST_WAIT, LONGEST_WAIT, failures) * self._uniform(0.5, 1.0)
 
     def _record(
-        self, taken: Taken, sender: str, outcome: str, said: str, again: float, rest: float
+        self, taken: TakenNotice, sender: str, outcome: str, detail: str, again: float, rest: float
     ) -> TryEnd:
         """Note the outcome, however long the store is away: what is not noted is sent once more."""
         away = 0
         while True:
             try:
-                return self._outbox.note_try(taken, sender, outcome, said, wait=again, rest=rest)
+                return self._outbox.note_try(taken, sender, outcome, detail, wait=again, rest=rest)
             except redis.RedisError as error:
                 if not unavailable(error) or self.stopping.is_set():
                     raise

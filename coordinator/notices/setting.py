@@ -20,8 +20,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from unstuck.coordinator.notices.addresses import Allowed, NotAllowed
 from unstuck.coordinator.notices.channels.apprise import AppriseTarget
 from unstuck.coordinator.notices.channels.celery_task import CeleryTask
-from unstuck.coordinator.notices.channels.channel import Channel
-from unstuck.coordinator.notices.channels.command import Command
+from unstuck.coordinator.notices.channels.channel import NoticeChannel
+from unstuck.coordinator.notices.channels.command import CommandTarget
 from unstuck.coordinator.notices.channels.mail import Mail
 from unstuck.coordinator.notices.channels.pagerduty import PagerDuty
 from unstuck.coordinator.notices.channels.slack import Slack
@@ -36,8 +36,9 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.fields import Listed, Strict
 
 VARIABLE = "UNSTUCK_NOTIFY"
-CHANNELS: dict[str, type[Channel]] = {
-    one.kind: one for one in (Webhook, Slack, PagerDuty, Mail, Command, CeleryTask, AppriseTarget)
+CHANNELS: dict[str, type[NoticeChannel]] = {
+    channel.kind: channel
+    for channel in (Webhook, Slack, PagerDuty, Mail, CommandTarget, CeleryTask, AppriseTarget)
 }
 _LONG_PATH = 12  # characters; a longer path of an address is looked for alone
 _SHORTEST = 4  # characters; what is shorter stands in ordinary text
@@ -72,7 +73,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
 class NotifySetting:
     """The setting, as it was read. ``secrets``: takes what is secret in it out of a text."""
 
-    targets: Mapping[str, Channel] = field(default_factory=dict)
+    targets: Mapping[str, NoticeChannel] = field(default_factory=dict)
     rules: tuple[FleetRule, ...] = ()
     page: str = ""
     allowed: Allowed = field(default_factory=Allowed)
@@ -80,11 +81,11 @@ class NotifySetting:
 
     def unknown(self, name: str) -> str:
         """Say that there is no target ``name``, and what to do."""
-        known = f"it knows {listed(sorted(self.targets))}" if self.targets else "it knows none"
+        listing = f"it knows {listed(sorted(self.targets))}" if self.targets else "it knows none"
         return (
             f"no target {shorten(name)} is in {VARIABLE} of this coordinator; "
-            f"{known}{suggestion(name, self.targets)}. Add it there and restart the coordinators, "
-            "or correct to: in the spec"
+            f"{listing}{suggestion(name, self.targets)}. Add it there and restart the "
+            "coordinators, or correct to: in the spec"
         )
 
 
@@ -129,20 +130,20 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
         ]
         written = _Written()
     targets = {}
-    for name, given in written.targets.items():
-        found = _target(name, given, secrets, written.allow)
-        if isinstance(found, Channel):
-            targets[name] = found
+    for name, target_fields in written.targets.items():
+        target = _target(name, target_fields, secrets, written.allow)
+        if isinstance(target, NoticeChannel):
+            targets[name] = target
         else:
-            problems += found
+            problems += target
     for i, rule in enumerate(written.rules):
         for name in rule.to:
             if name not in written.targets:
-                known = (
+                hint = (
                     f"{suggestion(name, written.targets)}; known: "
                     f"{listed(sorted(written.targets)) or 'none'}"
                 )
-                problems.append(Problem(f"there is no target {name!r}{known}", ("rules", i, "to")))
+                problems.append(Problem(f"there is no target {name!r}{hint}", ("rules", i, "to")))
     if problems:
         raise SpecError([reading.located(problem) for problem in problems])
     cleaner = Secrets.of({**secrets.given, **_inline(targets)})
@@ -150,15 +151,15 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
 
 
 def _target(
-    name: str, given: Mapping[str, Any], secrets: Secrets, allow: Iterable[str] | None
-) -> Channel | list[Problem]:
+    name: str, fields: Mapping[str, Any], secrets: Secrets, allow: Iterable[str] | None
+) -> NoticeChannel | list[Problem]:
     place: Loc = ("targets", name)
-    kinds = [kind for kind in CHANNELS if kind in given]
+    kinds = [kind for kind in CHANNELS if kind in fields]
     if len(kinds) != 1:
         expected = f"expected one of {listed(CHANNELS)}, which says how it is told"
         return [Problem(f"{expected}, not {' and '.join(kinds)}" if kinds else expected, place)]
     try:
-        data = secrets.resolve(dict(given))
+        data = secrets.resolve(dict(fields))
     except Unrecoverable as error:
         return [
             Problem(
@@ -172,9 +173,10 @@ def _target(
     try:
         target = kind.model_validate(data)
     except ValidationError as error:
-        found = problems_of(error, data, {(): kind})
+        errors = problems_of(error, data, {(): kind})
         return [
-            replace(_without_values(one, _values(data)), loc=(*place, *one.loc)) for one in found
+            replace(_without_values(problem, _values(data)), loc=(*place, *problem.loc))
+            for problem in errors
         ]
     if allow is not None and kinds[0] == "apprise":
         message = "Apprise connects by itself, so allow: cannot hold for it; leave out one of them"
@@ -182,7 +184,7 @@ def _target(
     return target if allow is None else _allowed(target, Allowed(list(allow)), place)
 
 
-def _allowed(target: Channel, allowed: Allowed, place: Loc) -> Channel | list[Problem]:
+def _allowed(target: NoticeChannel, allowed: Allowed, place: Loc) -> NoticeChannel | list[Problem]:
     """The target, or the problem that no network of ``allow:`` could ever take its host."""
     for host in target.hosts:
         try:
@@ -205,20 +207,20 @@ def _without_values(problem: Problem, values: Iterable[str]) -> Problem:
             message="this value means different things to readers of YAML; put it in quotes",
         )
     message = problem.message
-    for value in sorted((one for one in values if len(one) >= _SHORTEST), key=len, reverse=True):
+    for value in sorted((text for text in values if len(text) >= _SHORTEST), key=len, reverse=True):
         message = message.replace(shorten(value), "what is written there").replace(value, "…")
     return replace(problem, message=message)
 
 
 def _values(data: Any) -> list[str]:
     """Every text in ``data`` but the keys of mappings."""
-    found: list[str] = []
-    map_texts(data, lambda text: found.append(text) or text)  # type: ignore[func-returns-value]
-    return found
+    texts: list[str] = []
+    map_texts(data, lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
+    return texts
 
 
-def _inline(targets: Mapping[str, Channel]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _inline(targets: Mapping[str, NoticeChannel]) -> dict[str, str]:
+    secrets: dict[str, str] = {}
     for name, target in targets.items():
         for number, secret in enumerate(target.secrets()):
             parts = urlsplit(secret) if "://" in secret else None
@@ -229,5 +231,5 @@ def _inline(targets: Mapping[str, Channel]) -> dict[str, str]:
                 path if len(path) >= _LONG_PATH else "",
             ):
                 if piece and len(piece) >= _SHORTEST:
-                    found[f"{VARIABLE}.{name}.{number}.{len(found)}"] = piece
-    return found
+                    secrets[f"{VARIABLE}.{name}.{number}.{len(secrets)}"] = piece
+    return secrets

@@ -73,25 +73,25 @@ class Target:
 
     Attributes:
         written: the newest entry of this warehouse that it has.
-        seen: the entry that had published the dataset last; 0: none.
+        last_entry: the entry that had published the dataset last; 0: none.
         appended: of the output's files those that a retry of the same job has appended before.
-        standing: for ``partition_overwrite``: its files, if it counts their rows.
+        counted_files: for ``partition_overwrite``: its files, if it counts their rows.
     """
 
     table: Table
     written: int
-    seen: int = 0
+    last_entry: int = 0
     appended: frozenset[str] = frozenset()
-    standing: Sequence[DataFile] = ()
+    counted_files: Sequence[DataFile] = ()
 
-    def made_by(self, n: int, name: str, standing: DatasetState | None) -> Table:
+    def made_by(self, n: int, name: str, published: DatasetState | None) -> Table:
         """Return the table as entry ``n`` is to record it.
 
         Raises:
             TableMoved: another job has published the dataset since the table was checked.
             PublishFailed: the table has a commit of that number already.
         """
-        if (0 if standing is None else standing.changed) != self.seen:
+        if (0 if published is None else published.changed) != self.last_entry:
             raise TableMoved(name)
         if self.written >= n:
             raise PublishFailed(
@@ -100,7 +100,7 @@ class Target:
                 f"warehouse only comes to version {n}: it seems to have been restored from an "
                 f"older copy. Write {name} into another table",
             )
-        after = standing.changed if standing is not None and standing.table is not None else 0
+        after = published.changed if published is not None and published.table is not None else 0
         return Table(self.table.path, self.table.partition_by, self.table.keys, after)
 
 
@@ -114,12 +114,12 @@ def check(
     name: str,
     output: StagedOutput,
     spec: OutputSpec,
-    standing: DatasetState | None = None,
+    published: DatasetState | None = None,
 ) -> Target:
     """See before anything is decided whether ``output`` can be written into the table of ``spec``.
 
     Args:
-        standing: what is published of the dataset, and written if it is in a table.
+        published: the published dataset, if any; already written if it is in a table.
 
     Raises:
         PublishFailed: it can not: the table, its columns or the keys do not fit.
@@ -140,23 +140,7 @@ def check(
                 TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files"
             )
         _check_types(what, json.loads(output.schema)["fields"])
-        for text, shown in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
-            if any(text in file.partition.values() for file in output.files):
-                raise PublishFailed(
-                    PARTITION_MISMATCH,
-                    (
-                        f"{what}: a column of partition_by: holds {shown}, which readers of Delta "
-                        "cannot tell from null"
-                    ),
-                )
-        long = (
-            value for file in output.files for value in file.partition.values() if value is not None
-        )
-        if any(not folder_fits(value) for value in long):
-            raise PublishFailed(
-                PARTITION_MISMATCH,
-                f"{what}: a column of partition_by: holds a text that is too long for a folder",
-            )
+        _check_partition_values(what, output)
         if table is not None:
             _check_table(what, table, output.schema, spec.mode, spec.partition_by)
         if spec.mode == "merge":
@@ -164,10 +148,10 @@ def check(
         place.probe()  # once the entry stands, only a table that can be written ends the job
         written = 0 if table is None else table.transaction_version(_app_id(warehouse, name)) or 0
     warehouse.storage.answered()
-    appended = _appended(warehouse, job, name, output, spec, standing)
-    seen = 0 if standing is None else standing.changed
+    appended = _appended(warehouse, job, name, output, spec, published)
+    changed = 0 if published is None else published.changed
     counted = _counted(table) if spec.mode == "partition_overwrite" and table is not None else []
-    return Target(Table(spec.table, columns, list(spec.keys)), written, seen, appended, counted)
+    return Target(Table(spec.table, columns, list(spec.keys)), written, changed, appended, counted)
 
 
 def _appended(
@@ -176,7 +160,7 @@ def _appended(
     name: str,
     output: StagedOutput,
     spec: OutputSpec,
-    standing: DatasetState | None,
+    published: DatasetState | None,
 ) -> frozenset[str]:
     """Files that ``job`` has taken over from another one, and that another retry of that one has
     appended already.
@@ -186,18 +170,18 @@ def _appended(
     taken_over = {
         file.path for file in output.files if not file.path.startswith(f"_staging/{job}/")
     }
-    found: set[str] = set()
-    n = 0 if standing is None or standing.table is None else standing.changed
-    while spec.mode == "append" and n and taken_over - found:
+    appended: set[str] = set()
+    n = 0 if published is None or published.table is None else published.changed
+    while spec.mode == "append" and n and taken_over - appended:
         entry = warehouse.existing_entry(n)
         change, table = entry.datasets[name], entry.tables[name]
         if table.path == spec.table:
-            found |= taken_over & {file.path for file in change.added}
+            appended |= taken_over & {file.path for file in change.added}
             if change.mode == "replace":
                 break
         n = table.after
         warehouse.storage.answered()
-    return frozenset(found)
+    return frozenset(appended)
 
 
 def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
@@ -213,43 +197,76 @@ def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
         raise PublishFailed(SCHEMA_MISMATCH, f"{what}: Delta has no such type: {types}")
 
 
-def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequence[str]) -> None:
-    """``made``: the schema of the output. Raises: PublishFailed."""
-    protocol, metadata, schema = table.protocol(), table.metadata(), table.schema().to_json()
-    odd = sorted(set(protocol.writer_features or ()) - _FEATURES)
-    odd += (
-        [f"writer version {protocol.min_writer_version}"] if protocol.min_writer_version > 7 else []
+def _check_partition_values(what: str, output: StagedOutput) -> None:
+    """Check that readers of Delta find the rows of each partition. Raises: PublishFailed."""
+    for text, shown in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
+        if any(text in file.partition.values() for file in output.files):
+            raise PublishFailed(
+                PARTITION_MISMATCH,
+                f"{what}: a column of partition_by: holds {shown}, which readers of Delta cannot "
+                "tell from null",
+            )
+    values = (
+        value for file in output.files for value in file.partition.values() if value is not None
     )
+    if not all(folder_fits(value) for value in values):
+        raise PublishFailed(
+            PARTITION_MISMATCH,
+            f"{what}: a column of partition_by: holds a text that is too long for a folder",
+        )
+
+
+def _unsupported(protocol: Any, metadata: Any, schema: str, mode: str) -> list[str]:
+    """Return the demands of a table on its writers that Unstuck does not meet."""
+    configuration = metadata.configuration
+    odd = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    if protocol.min_writer_version > 7:
+        odd.append(f"writer version {protocol.min_writer_version}")
     odd += [ask for ask in _ASKS if f'"{ask}' in schema]
     odd += [
         key
-        for key in metadata.configuration
+        for key in configuration
         if key.startswith(("delta.constraints.", "delta.columnMapping."))
     ]
-    if metadata.configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
+    if configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
         odd.append("delta.enableChangeDataFeed")
-    if mode != "append" and metadata.configuration.get("delta.appendOnly", "").lower() == "true":
+    if mode != "append" and configuration.get("delta.appendOnly", "").lower() == "true":
         odd.append("delta.appendOnly")
+    return odd
+
+
+def _check_table(
+    what: str, table: Any, output_schema: str, mode: str, partition_by: Sequence[str]
+) -> None:
+    """Check that the output fits the table. Raises: PublishFailed."""
+    protocol, metadata, schema = table.protocol(), table.metadata(), table.schema().to_json()
+    odd = _unsupported(protocol, metadata, schema, mode)
     if odd:
         raise PublishFailed(
             TABLE_UNFIT,
             f"{what}: it asks more of its writers than Unstuck can do: {', '.join(odd)}",
         )
-    if _columns(schema) != _columns(made):
+    if _columns(schema) != _columns(output_schema):
         raise PublishFailed(
             SCHEMA_MISMATCH,
-            f"{what}: its columns differ: {difference(fields_of(schema), fields_of(made))} (the "
-            "table; this job). Make the columns equal, as columns: does, or change the table",
+            f"{what}: its columns differ: "
+            f"{difference(fields_of(schema), fields_of(output_schema))} (the table; this job). "
+            "Make the columns equal, as columns: does, or change the table",
         )
     never_null = {field["name"] for field in json.loads(schema)["fields"] if not field["nullable"]}
-    may_be_null = {field["name"] for field in json.loads(made)["fields"] if field["nullable"]}
+    may_be_null = {
+        field["name"] for field in json.loads(output_schema)["fields"] if field["nullable"]
+    }
     if both := sorted(never_null & may_be_null):
         raise PublishFailed(
             SCHEMA_MISMATCH,
             f"{what}: its columns {', '.join(both)} are never null, the output's may be",
         )
     if list(metadata.partition_columns) != list(partition_by) and mode != "merge":
-        by = [", ".join(one) or "no column" for one in (metadata.partition_columns, partition_by)]
+        by = [
+            ", ".join(columns) or "no column"
+            for columns in (metadata.partition_columns, partition_by)
+        ]
         raise PublishFailed(
             PARTITION_MISMATCH, f"{what}: it is parted by {by[0]}, and the output by {by[1]}"
         )
@@ -368,13 +385,13 @@ def _commit(
         if change.mode == "merge" and table is not None and change.rows:
             _merge(warehouse, entry, name, into, table, properties)
             return True
-        standing = _standing(table)
+        files = _standing(table)
         added = {place.path_of(file): file for file in change.added if file.rows}
         # What the table has of them stays: two retries of one job may take over the same files.
         adds = [
             place.add(warehouse.storage, file, path)
             for path, file in added.items()
-            if path not in standing
+            if path not in files
         ]
         place.sync_folder()
         if table is None:
@@ -387,7 +404,7 @@ def _commit(
                 commit_properties=properties,
             )
         else:
-            actions = [*_removes(standing, change, added), *adds]
+            actions = [*_removes(files, change, added), *adds]
             table.create_write_transaction(
                 actions, "append", table.schema(), into.partition_by, commit_properties=properties
             )
@@ -404,10 +421,10 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
     """The files of a table by their path: bytes and partition."""
     if table is None:
         return {}
-    found = table.get_add_actions()
-    paths, sizes = (_values(found.column(name)) for name in ("path", "size_bytes"))
+    add_actions = table.get_add_actions()
+    paths, sizes = (_values(add_actions.column(name)) for name in ("path", "size_bytes"))
     parts = (
-        _values(found.column("partition"))
+        _values(add_actions.column("partition"))
         if table.metadata().partition_columns
         else [{}] * len(paths)
     )
@@ -420,18 +437,22 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
 
 def _counted(table: Any) -> list[DataFile]:
     """The files of a table with their rows; none if it does not know those of all."""
-    found, standing = table.get_add_actions(), _standing(table)
-    rows = _values(found.column("num_records")) if "num_records" in found.schema.names else [None]
+    add_actions, files = table.get_add_actions(), _standing(table)
+    rows = (
+        _values(add_actions.column("num_records"))
+        if "num_records" in add_actions.schema.names
+        else [None]
+    )
     if None in rows:
         return []
     return [
         DataFile(path, n, size, part)
-        for n, (path, (size, part)) in zip(rows, standing.items(), strict=True)
+        for n, (path, (size, part)) in zip(rows, files.items(), strict=True)
     ]
 
 
 def _removes(
-    standing: Mapping[str, tuple[int, dict[str, str | None]]],
+    files: Mapping[str, tuple[int, dict[str, str | None]]],
     change: Change,
     added: Mapping[str, DataFile],
 ) -> Iterator[Any]:
@@ -443,7 +464,7 @@ def _removes(
     if change.mode not in ("replace", "partition_overwrite"):
         return
     is_replaced = are_named(change.replaces)
-    for path, (size, values) in standing.items():
+    for path, (size, values) in files.items():
         if path not in added and (change.mode == "replace" or is_replaced(values)):
             yield RemoveAction(path, True, int(time.time() * 1000), size, values)
 

@@ -32,7 +32,7 @@ def last_run(place: Warehouse, schedule: str) -> RunSuccess | None:
 
 
 def runs_since(
-    place: Warehouse, schedule: str, since: float, known: dict[int, tuple[float, str, str]]
+    place: Warehouse, schedule: str, since: float, cached: dict[int, tuple[float, str, str]]
 ) -> dict[float, RunSuccess]:
     """Return the runs of ``schedule`` that were published since ``since``, by tick; the newest run
     of each tick.
@@ -42,7 +42,7 @@ def runs_since(
     Arguments and errors are those of `Warehouse.find_since`.
     """
     slots: dict[float, int] = {}
-    for n, _, package_id in islice(place.ids_since(place.head(), since, known), MAX_ENTRIES_READ):
+    for n, _, package_id in islice(place.ids_since(place.head(), since, cached), MAX_ENTRIES_READ):
         tick = _tick_of(package_id, schedule)
         if tick is not None:
             slots.setdefault(tick, n)

@@ -17,7 +17,7 @@ def check_unchanged(
     output: StagedOutput,
     spec: OutputSpec,
     read: DatasetState | None,
-    standing: DatasetState,
+    published: DatasetState,
 ) -> None:
     """Check that nobody has changed what ``output`` was made from, and is now to be published over
     or appended to.
@@ -43,11 +43,11 @@ def check_unchanged(
             else set()
         )
 
-    if rows_in(read) != rows_in(standing):
+    if rows_in(read) != rows_in(published):
         raise PublishFailed(
             DATASET_CHANGED,
             f"{name} was made from its own rows, as they were published when this job was "
-            f"submitted. Since then job {standing.job} has published version {standing.changed} of "
-            "it. Rows would be lost or doubled, so nothing was published. Retry the job, or submit "
-            "it again: it will read the new rows",
+            f"submitted. Since then job {published.job} has published version {published.changed} "
+            "of it. Rows would be lost or doubled, so nothing was published. Retry the job, or "
+            "submit it again: it will read the new rows",
         )

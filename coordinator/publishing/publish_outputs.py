@@ -75,8 +75,8 @@ def publish(
     """
     warehouse = _open(request, answered)
     # The log comes first: the staging of a job that is published already may be gone.
-    found = warehouse.find_publish(request.publish_id, request.base, request.package_id)
-    if found is not None and (entry := warehouse.entry(found)) is not None:
+    entry_number = warehouse.find_publish(request.publish_id, request.base, request.package_id)
+    if entry_number is not None and (entry := warehouse.entry(entry_number)) is not None:
         return _answer(warehouse, entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
@@ -88,7 +88,7 @@ def publish(
         if idle:
             package = package._replace(outputs=with_news(package.outputs, warehouse.state()))
         if not package.outputs:
-            skipped = ["the groups of its outputs were skipped"] if request.wanted else []
+            skipped = ["the groups of its outputs were skipped"] if request.requested else []
             return PublishResult(nothing_new="; ".join([*idle] or skipped))
         entry = _append_package(warehouse, request, package)
     except PublishFailed as failure:
@@ -110,16 +110,16 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
         datasets, owners = {}, owners_of(state)
         _check_owners(request, package.outputs, owners)
         for name, output in package.outputs.items():
-            spec, standing = request.spec_of(name, output), state.get(name)
+            spec, published = request.spec_of(name, output), state.get(name)
             own = package.sources[name].get(name)
-            if own and standing is not None and standing.changed > request.base:
+            if own and published is not None and published.changed > request.base:
                 before = warehouse.state(request.base, removed=True).get(name)
                 if (before.changed if before is not None else 0) in own:
-                    check_unchanged(name, output, spec, before, standing)
-            change = change_of(name, output, spec, standing, tables.get(name))
+                    check_unchanged(name, output, spec, before, published)
+            change = change_of(name, output, spec, published, tables.get(name))
             change = _with_owner(change, request, spec, owners.get(output.rejected_of or name))
             change = replace(change, inputs=package.inputs_of(name), steps=package.steps[name])
-            datasets[name] = with_checkpoint(name, change, output, standing)
+            datasets[name] = with_checkpoint(name, change, output, published)
         more: dict[str, Any] = {"tokens": package.tokens, "made_on": package.made_on}
         more["tables"] = {
             name: table.made_by(n, name, state.get(name)) for name, table in tables.items()
@@ -205,8 +205,8 @@ def _tables(
     state = warehouse.state()
     for name in specs:
         # What was published before comes first: it may make the table, or change it.
-        if (standing := state.get(name)) is not None and standing.table is not None:
-            delta_tables.write_tables(warehouse, warehouse.existing_entry(standing.changed))
+        if (published := state.get(name)) is not None and published.table is not None:
+            delta_tables.write_tables(warehouse, warehouse.existing_entry(published.changed))
     return {
         name: delta_tables.check(warehouse, request.job, name, outputs[name], spec, state.get(name))
         for name, spec in specs.items()
@@ -223,14 +223,16 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
         delta_tables.write_tables(warehouse, entry)
     if entry.kind == "package":
         changes = entry.datasets
-        told = {
+        replacements = {
             name: change.replaced for name, change in changes.items() if change.replaced is not None
         }
         read = [change.checkpoint for change in changes.values() if change.checkpoint is not None]
-        left = sum(one.counts.get("left", 0) for one in read if not one.held_by)
+        left = sum(
+            checkpoint.counts.get("left", 0) for checkpoint in read if not checkpoint.held_by
+        )
         rows = {name: change.rows for name, change in changes.items()}
         taken = {name: change.taken_from for name, change in changes.items() if change.taken_from}
-        return PublishResult(entry.n, rows, told, left=left, taken_over=taken, at=entry.at)
+        return PublishResult(entry.n, rows, replacements, left=left, taken_over=taken, at=entry.at)
     return PublishResult(
         failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted")
     )
@@ -240,100 +242,139 @@ def change_of(
     name: str,
     output: StagedOutput,
     spec: OutputSpec,
-    standing: DatasetState | None,
+    published: DatasetState | None,
     target: delta_tables.Target | None = None,
 ) -> Change:
-    """The change that ``output``, in its mode, makes to the dataset ``name``, of which ``standing``
-    is published.
+    """Return the change that ``output``, in its mode, makes to the dataset ``name``.
 
     Args:
+        published: the dataset as it is published, if it is.
         target: the Delta table into which it goes, if so.
 
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
-    there = [] if standing is None else [file.path for file in standing.files]
-    if (
-        standing is not None
-        and (spec.table is None) != (standing.table is None)
-        and spec.mode != "replace"
-    ):
-        was = (
-            "a dataset of the warehouse"
-            if standing.table is None
-            else f"the Delta table {standing.table}"
-        )
-        raise PublishFailed(
-            FORMAT_MISMATCH,
-            f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. "
-            "Publish once with mode: replace, or give the output another name",
-        )
-    is_replaced = are_named(output.replaces)
+    if spec.mode != "replace":
+        _check_kept_in_place(name, spec, published)
     if target is not None:
-        # Nobody reads the staged files once the table has them, so a vacuum may take them.
-        added = [file for file in output.files if file.path not in target.appended]
-        removed = [*there, *(file.path for file in output.files)]
-        rows = sum(file.rows for file in added)
-        told = replaced(
-            target.standing,
-            (file for file in target.standing if is_replaced(file.partition)),
-            added,
-        )
-        return Change(
-            spec.mode, added, removed, rows, output.schema, replaces=output.replaces, replaced=told
-        )
-    if standing is None or not standing.rows:
-        return Change(spec.mode, output.files, there, output.rows, output.schema)
+        return _table_change(output, spec, published, target)
+    paths = _paths(published)
+    if published is None or not published.rows:
+        return Change(spec.mode, output.files, paths, output.rows, output.schema)
     if spec.mode == "replace":
         if spec.on_schema_change == "fail" and output.rows:
-            schema = _schema_after(name, output, spec, standing)
+            schema = _schema_after(name, output, spec, published)
         else:
-            schema = schema_of(closed(fields_of(output.schema), fields_of(standing.schema)))
-        return Change(spec.mode, output.files, there, output.rows, schema)
-    # Without rows, its one file holds the schema alone, which may be a guess from no values.
-    schema = _schema_after(name, output, spec, standing) if output.rows else standing.schema
-    gone: list[DataFile] = []
-    if spec.mode == "partition_overwrite":
-        columns = list(spec.partition_by)
-        foreign = (
-            file
-            for file in (*output.files, *standing.files)
-            if file.rows and set(file.partition) != set(columns)
-        )
-        if (odd := next(foreign, None)) is not None:
-            parts = ", ".join(odd.partition) or "no column"
-            raise PublishFailed(
-                PARTITION_MISMATCH,
-                f"{name} has files that are parted by {parts}, and the job parts by "
-                f"{', '.join(columns)}, so its partitions cannot be told from the rest. Publish "
-                "once with mode: replace and this partition_by",
-            )
-        # One that is named is replaced also where the output has no rows of it: by nothing. An
-        # earlier load of the same partitions may have appended rows outside them: these go with it.
-        loads = {load_of(named) for named in output.replaces}
-        gone = [
-            file
-            for file in standing.files
-            if is_replaced(file.partition) or file.outside_of in loads
-        ]
-    # Two retries of one job may take over the same files: what is published already is not added
-    # again.
-    removed = [file.path for file in gone]
-    stay = set(there) - set(removed)
-    added = [file for file in output.files if file.rows and file.path not in stay]
-    if not (added or stay) and fields_of(output.schema) == fields_of(schema):
-        added = output.files[
-            :1
-        ]  # readers of files find the columns of a dataset that has no rows any more
-    told = None if output.rejected_of else replaced(standing.files, gone, added)
-    return Change(
-        spec.mode, added, removed, sum(file.rows for file in added), schema, replaced=told
+            schema = schema_of(closed(fields_of(output.schema), fields_of(published.schema)))
+        return Change(spec.mode, output.files, paths, output.rows, schema)
+    return _partial_change(name, output, spec, published)
+
+
+def _paths(published: DatasetState | None) -> list[str]:
+    return [] if published is None else [file.path for file in published.files]
+
+
+def _check_kept_in_place(name: str, spec: OutputSpec, published: DatasetState | None) -> None:
+    """Check that a dataset which is not replaced stays a Delta table, or stays none. Raises:
+    PublishFailed.
+    """
+    if published is None or (spec.table is None) == (published.table is None):
+        return
+    was = (
+        "a dataset of the warehouse"
+        if published.table is None
+        else f"the Delta table {published.table}"
+    )
+    raise PublishFailed(
+        FORMAT_MISMATCH,
+        f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. "
+        "Publish once with mode: replace, or give the output another name",
     )
 
 
-def _schema_after(name: str, output: StagedOutput, spec: OutputSpec, standing: DatasetState) -> str:
+def _table_change(
+    output: StagedOutput,
+    spec: OutputSpec,
+    published: DatasetState | None,
+    target: delta_tables.Target,
+) -> Change:
+    """Return the change of a dataset in a Delta table."""
+    is_replaced = are_named(output.replaces)
+    # Nobody reads the staged files once the table has them, so a vacuum may take them.
+    added = [file for file in output.files if file.path not in target.appended]
+    removed = [*_paths(published), *(file.path for file in output.files)]
+    replacement = replaced(
+        target.counted_files,
+        (file for file in target.counted_files if is_replaced(file.partition)),
+        added,
+    )
+    return Change(
+        spec.mode,
+        added,
+        removed,
+        sum(file.rows for file in added),
+        output.schema,
+        replaces=output.replaces,
+        replaced=replacement,
+    )
+
+
+def _partial_change(
+    name: str, output: StagedOutput, spec: OutputSpec, published: DatasetState
+) -> Change:
+    """Return the change of a dataset of which rows stay: all of them, or those of other partitions.
+
+    Raises: PublishFailed.
+    """
+    # Without rows, its one file holds the schema alone, which may be a guess from no values.
+    schema = _schema_after(name, output, spec, published) if output.rows else published.schema
+    gone = _overwritten(name, output, spec, published) if spec.mode == "partition_overwrite" else []
+    # Two retries of one job may take over the same files: what is published already is not added
+    # again.
+    removed = [file.path for file in gone]
+    stay = set(_paths(published)) - set(removed)
+    added = [file for file in output.files if file.rows and file.path not in stay]
+    if not (added or stay) and fields_of(output.schema) == fields_of(schema):
+        # Readers of files find the columns of a dataset that has no rows any more.
+        added = output.files[:1]
+    replacement = None if output.rejected_of else replaced(published.files, gone, added)
+    return Change(
+        spec.mode, added, removed, sum(file.rows for file in added), schema, replaced=replacement
+    )
+
+
+def _overwritten(
+    name: str, output: StagedOutput, spec: OutputSpec, published: DatasetState
+) -> list[DataFile]:
+    """Return the published files that ``partition_overwrite`` replaces. Raises: PublishFailed."""
+    columns = list(spec.partition_by)
+    foreign = (
+        file
+        for file in (*output.files, *published.files)
+        if file.rows and set(file.partition) != set(columns)
+    )
+    if (odd := next(foreign, None)) is not None:
+        parts = ", ".join(odd.partition) or "no column"
+        raise PublishFailed(
+            PARTITION_MISMATCH,
+            f"{name} has files that are parted by {parts}, and the job parts by "
+            f"{', '.join(columns)}, so its partitions cannot be told from the rest. Publish "
+            "once with mode: replace and this partition_by",
+        )
+    # One that is named is replaced also where the output has no rows of it: by nothing. An
+    # earlier load of the same partitions may have appended rows outside them: these go with it.
+    is_replaced = are_named(output.replaces)
+    loads = {load_of(named) for named in output.replaces}
+    return [
+        file for file in published.files if is_replaced(file.partition) or file.outside_of in loads
+    ]
+
+
+def _schema_after(
+    name: str, output: StagedOutput, spec: OutputSpec, published: DatasetState
+) -> str:
     """Raises: PublishFailed."""
     try:
-        by = (standing.schema, standing.job)
+        by = (published.schema, published.job)
         return schema_after(name, output.schema, spec.mode, spec.on_schema_change, *by)
     except SchemaMismatch as error:
         raise PublishFailed(error.code, str(error)) from error
@@ -390,53 +431,80 @@ def _package(files: Files, request: PublishRequest) -> _Package:
 
 def _collect(files: Files, request: PublishRequest) -> _Package:
     """Read the markers and put the package together. Raises: PublishFailed, OSError."""
-    job, wanted = request.job, request.wanted
-    made: dict[str, list[_Part]] = {}
+    job = request.job
+    parts_by_name, expected = _read_markers(files, request)
+    names = _names_to_publish(request, parts_by_name)
+    if missing := [name for name in names if name not in parts_by_name]:
+        raise PublishFailed(
+            OUTPUT_MISSING,
+            f"job {job} is to publish {', '.join(missing)}, which none of its groups made. They "
+            f"made: {', '.join(sorted(parts_by_name)) or 'no outputs'}. Mend publish: in the spec, "
+            "or the step that should write it",
+        )
+    outputs = {name: _union(files, job, name, parts_by_name[name]) for name in names}
+    parts = [part for name in names for part in parts_by_name[name]]
+    return _Package(
+        outputs,
+        expected,
+        list(dict.fromkeys(part.staging for part in parts)),
+        {
+            name: joined_versions(part.marker.sources for part in parts_by_name[name])
+            for name in names
+        },
+        _steps(parts, {name: parts_by_name[name][0].group for name in names}, request.needs),
+        {
+            name: sorted({all_in_words(part.marker.made_on) for part in parts_by_name[name]} - {""})
+            for name in names
+        },
+    )
+
+
+def _read_markers(
+    files: Files, request: PublishRequest
+) -> tuple[dict[str, list[_Part]], dict[str, list[StagedOutput]]]:
+    """Return by name the parts of outputs that may be published, and the outputs with expectations.
+
+    Raises: PublishFailed, OSError.
+    """
+    parts_by_name: dict[str, list[_Part]] = {}
     expected: dict[str, list[StagedOutput]] = {
         name: [] for name, spec in request.outputs.items() if spec.expect is not None
     }
     for group, folders in request.sources.items():
-        may_publish = wanted is not None or group in request.published_by
+        may_publish = request.requested is not None or group in request.published_by
         if not (may_publish or expected):
             continue
         for staging in folders:
             marker = read_marker(files, staging)
             if marker is None:
-                raise _gone(files, job, group, staging, "its marker is gone or cannot be read")
+                raise _gone(
+                    files, request.job, group, staging, "its marker is gone or cannot be read"
+                )
             for name, output in marker.outputs.items():
                 if may_publish:
-                    made.setdefault(name, []).append(_Part(group, staging, output, marker))
+                    parts_by_name.setdefault(name, []).append(_Part(group, staging, output, marker))
                 if name in expected:
                     expected[name].append(output)
-    names = list(made) if wanted is None else list(dict.fromkeys(wanted))
-    if wanted is not None:  # rejected rows are published with their output
-        named = set(names)
-        names += [
-            name
-            for name, parts in made.items()
-            if parts[0].output.rejected_of in named and name not in named
-        ]
-    names = [name for name in names if name in made or name not in request.skipped]
-    if missing := [name for name in names if name not in made]:
-        raise PublishFailed(
-            OUTPUT_MISSING,
-            f"job {job} is to publish {', '.join(missing)}, which none of its groups made. They "
-            f"made: {', '.join(sorted(made)) or 'no outputs'}. Mend publish: in the spec, or the "
-            "step that should write it",
-        )
-    outputs = {name: _union(files, job, name, made[name]) for name in names}
-    parts = [part for name in names for part in made[name]]
-    return _Package(
-        outputs,
-        expected,
-        list(dict.fromkeys(part.staging for part in parts)),
-        {name: joined_versions(part.marker.sources for part in made[name]) for name in names},
-        _steps(parts, {name: made[name][0].group for name in names}, request.needs),
-        {
-            name: sorted({all_in_words(part.marker.made_on) for part in made[name]} - {""})
-            for name in names
-        },
-    )
+    return parts_by_name, expected
+
+
+def _names_to_publish(
+    request: PublishRequest, parts_by_name: Mapping[str, Sequence[_Part]]
+) -> list[str]:
+    """Return the names of the datasets to publish; nobody may have made one of them."""
+    if request.requested is None:
+        return list(parts_by_name)
+    names = list(dict.fromkeys(request.requested))
+    requested = set(names)
+    rejected = [
+        name
+        for name, parts in parts_by_name.items()
+        if parts[0].output.rejected_of in requested and name not in requested
+    ]
+    # Rejected rows are published with their output.
+    return [
+        name for name in (*names, *rejected) if name in parts_by_name or name not in request.skipped
+    ]
 
 
 def _steps(
@@ -481,30 +549,34 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
     # The file of a member without rows holds its columns alone, which may be a guess from no
     # values.
     filled = [part for part in parts if part.output.rows] or parts
-    schema = filled[0].output.schema
-    for part in filled[1:]:
+    schema = _joined_schema(files, job, name, filled)
+    checkpoints = [part.output.checkpoint for part in parts if part.output.checkpoint]
+    idle = all(part.output.nothing_new for part in parts)
+    return StagedOutput(
+        files=[file for part in filled for file in part.output.files],
+        rows=sum(part.output.rows for part in parts),
+        schema=schema,
+        rejected_of=first.output.rejected_of,
+        checkpoint=whole_checkpoint(files, name, checkpoints),
+        replaces=[named for part in parts for named in part.output.replaces],
+        nothing_new=first.output.nothing_new if idle else "",
+    )
+
+
+def _joined_schema(files: Files, job: str, name: str, parts: Sequence[_Part]) -> str:
+    """Return the schema that holds the columns of all parts. Raises: PublishFailed."""
+    first, schema = parts[0], parts[0].output.schema
+    for part in parts[1:]:
         try:
             schema = joined(schema, part.output.schema)
         except SchemaMismatch as error:
             raise PublishFailed(
                 error.code,
                 f"job {job}: the members of {first.group} made {name} with different columns: "
-                f"{error} ({files.uri(filled[0].staging)} against {files.uri(part.staging)}). Give "
+                f"{error} ({files.uri(first.staging)} against {files.uri(part.staging)}). Give "
                 "the columns fixed types, as columns: does",
             ) from error
-    return StagedOutput(
-        files=[file for part in filled for file in part.output.files],
-        rows=sum(part.output.rows for part in parts),
-        schema=schema,
-        rejected_of=first.output.rejected_of,
-        checkpoint=whole_checkpoint(
-            files, name, [one for part in parts if (one := part.output.checkpoint)]
-        ),
-        replaces=[named for part in parts for named in part.output.replaces],
-        nothing_new=first.output.nothing_new
-        if all(part.output.nothing_new for part in parts)
-        else "",
-    )
+    return schema
 
 
 def _gone(files: Files, job: str, group: str, staging: str, what: str) -> PublishFailed:

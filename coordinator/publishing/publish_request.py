@@ -25,10 +25,10 @@ class PublishRequest:
         package_id: as in `Entry`; empty: of an ABORT, or of a job that was asked for once.
         sources: group → the staging folders whose markers count, in member order (a fork has
             several).
-        published_by: the groups whose outputs are published when ``wanted`` is None.
-        wanted: the datasets to publish, from whichever group made them; None for all of
+        published_by: the groups whose outputs are published when ``requested`` is None.
+        requested: the datasets to publish, from whichever group made them; None for all of
             ``published_by``.
-        skipped: the outputs of groups that were SKIPPED, which may be wanted and not be there.
+        skipped: the outputs of groups that were SKIPPED, which may be requested and missing.
         needs: as of `led_to`.
         outputs: how single datasets are published; one that is not named is replaced.
         base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
@@ -50,7 +50,7 @@ class PublishRequest:
     params: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     published_by: Set[str] = frozenset()
-    wanted: tuple[str, ...] | None = None
+    requested: tuple[str, ...] | None = None
     skipped: Set[str] = frozenset()
     needs: Needs = field(default_factory=dict)
     outputs: Mapping[str, OutputSpec] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class PublishRequest:
             params=plan.params,
             sources={name: folders for name, folders in sources.items() if folders},
             published_by=plan.default_publish,
-            wanted=plan.publish,
+            requested=plan.publish,
             skipped=_skipped_outputs(state),
             needs={name: planned.spec.needs for name, planned in plan.groups.items()},
             outputs=plan.outputs,

@@ -72,27 +72,27 @@ def restore(
     publish_id = f"{RESTORE}-{name}-{version}-{now.changed}"
     what = f"version {version} of {name} is not restored"
     with index.hold(publish_id, identity, version, time.time() + HOLD):
-        wanted = _standing_files(warehouse, name, version, what)
-        if table := now.table or wanted.table:
+        past = _standing_files(warehouse, name, version, what)
+        if table := now.table or past.table:
             raise Refused(
                 f"{what}: {name} is the Delta table {table}, with versions of its own. Restore it "
                 "there: RESTORE TABLE in Spark, or DeltaTable.restore of deltalake"
             )
         stream = None if now.checkpoint is None else now.checkpoint.stream
-        before, after = ({file.path: file for file in one.files} for one in (now, wanted))
+        before, after = ({file.path: file for file in dataset.files} for dataset in (now, past))
         removed = [file for path, file in before.items() if path not in after]
         added = [file for path, file in after.items() if path not in before]
-        if not (removed or added) and now.schema == wanted.schema:
+        if not (removed or added) and now.schema == past.schema:
             return Restored(now.changed, False, now.rows, len(now.files), stream=stream)
-        told = replaced(now.files, removed, added)
+        replacement = replaced(now.files, removed, added)
         paths, rows = [file.path for file in removed], sum(file.rows for file in added)
-        change = Change(RESTORE, added, paths, rows, wanted.schema, replaced=told)
+        change = Change(RESTORE, added, paths, rows, past.schema, replaced=replacement)
 
         def entry(n: int, state: State) -> Entry:
-            if (stands := state[name]).changed != now.changed:
+            if (current := state[name]).changed != now.changed:
                 raise Refused(
-                    f"{what}: job {stands.job} ({stands.job_name}) has published it as version "
-                    f"{stands.changed} meanwhile, and a restore would undo that. See `unstuck "
+                    f"{what}: job {current.job} ({current.job_name}) has published it as version "
+                    f"{current.changed} meanwhile, and a restore would undo that. See `unstuck "
                     "datasets NAME --history`, and ask again"
                 )
             about = {"version": version, "reason": reason} if reason else {"version": version}
@@ -110,8 +110,8 @@ def restore(
                 datasets=datasets,
             )
 
-        made, new = warehouse.append(publish_id, now.changed, entry)
-    return Restored(made.n, new, wanted.rows, len(wanted.files), told, stream)
+        appended, new = warehouse.append(publish_id, now.changed, entry)
+    return Restored(appended.n, new, past.rows, len(past.files), replacement, stream)
 
 
 def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) -> DatasetState:
@@ -120,17 +120,17 @@ def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) ->
     """
     removed: VersionRemoved | None = None
     try:
-        wanted = warehouse.dataset(name, version)
+        past = warehouse.dataset(name, version)
     except VersionRemoved as error:
         removed = error
         if (stood := warehouse.state(version, removed=True).get(name)) is None:
             raise
-        wanted = stood
-    gone = [file.path for file in wanted.files if warehouse.storage.size(file.path) != file.bytes]
+        past = stood
+    gone = [file.path for file in past.files if warehouse.storage.size(file.path) != file.bytes]
     if removed is None and not gone:
-        return wanted
+        return past
     why = str(removed or "somebody outside has removed files of it, or cut them short")
     raise Refused(
-        f"{what}: {why}. {len(gone):,} of its {len(wanted.files):,} files are gone: "
+        f"{what}: {why}. {len(gone):,} of its {len(past.files):,} files are gone: "
         f"{listed(gone) or 'none'}"
     )

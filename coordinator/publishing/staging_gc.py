@@ -89,7 +89,7 @@ class StagingCollector:
             with about(job=staged.job):
                 try:
                     self._look(staged, now)
-                except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: looked at later
+                except Exception as error:  # noqa: BLE001 - a client may raise anything
                     self._trouble(staged, now, error)
             progressed()
         keep = self._settings.versions_kept(batch[0].warehouse)
@@ -97,24 +97,26 @@ class StagingCollector:
             self._next_vacuum[batch[0].warehouse] = now + TERM
             self._vacuum(batch[0], keep, now, progressed)
 
-    def _vacuum(self, known: Staged, keep: int, now: float, progressed: Callable[[], None]) -> None:
+    def _vacuum(
+        self, staged: Staged, keep: int, now: float, progressed: Callable[[], None]
+    ) -> None:
         # With its id: if another warehouse is mounted there meanwhile, nothing of it is removed.
-        warehouse = Warehouse(known.warehouse, known.warehouse_id)
+        warehouse = Warehouse(staged.warehouse, staged.warehouse_id)
         try:
-            warehouse.check_id(known.warehouse_id)
+            warehouse.check_id(staged.warehouse_id)
             done = vacuum(
                 warehouse,
                 self._index.needed(),
                 keep=keep,
                 before=now - self._settings.keep_versions_for,
-                reading=partial(self._index.oldest_read, known.warehouse_id),
-                counted=partial(self._index.count_vacuum, known.warehouse_id),
+                reading=partial(self._index.oldest_read, staged.warehouse_id),
+                counted=partial(self._index.count_vacuum, staged.warehouse_id),
                 progress=lambda number, total: progressed(),
             )
         except Exception as error:  # noqa: BLE001 - as for a look: it is tried again after the term
             log.warning(
                 "old versions in %s were not removed: %s: %s",
-                known.warehouse,
+                staged.warehouse,
                 type(error).__name__,
                 error,
             )
@@ -124,7 +126,7 @@ class StagingCollector:
                 "%d files of versions before %d in %s were removed",
                 done.files,
                 done.oldest,
-                known.warehouse,
+                staged.warehouse,
             )
 
     def _trouble(self, staged: Staged, now: float, error: Exception) -> None:
@@ -196,28 +198,28 @@ class StagingCollector:
             LogBroken: an entry is missing, or the log ends before the job began: what it names is
                 unknown.
         """
-        known = self._named.setdefault(staged.warehouse_id, {})
-        if len(known) > CACHED_ENTRIES:
-            known.clear()
+        cached = self._named.setdefault(staged.warehouse_id, {})
+        if len(cached) > CACHED_ENTRIES:
+            cached.clear()
         # Read before the log: another look may overtake one that hangs.
-        stood = max((staged.base, *known))
+        stood = max((staged.base, *cached))
         head = warehouse.head()
         if head < stood:
-            known.clear()
+            cached.clear()
             raise LogBroken(
                 f"the log at {warehouse.storage.uri('')} ends at version {head}, but stood at "
                 f"{stood} before: the warehouse seems to have been restored from an older copy"
             )
-        found: set[str] = set()
+        folders: set[str] = set()
         for n in range(staged.base + 1, head + 1):
-            owners = known.get(n)
+            owners = cached.get(n)
             if owners is None:
-                owners = known[n] = frozenset(
+                owners = cached[n] = frozenset(
                     owner(folder) or "" for folder in _entry_folders(warehouse, n)
                 )
             if staged.job in owners:
-                found |= _entry_folders(warehouse, n)
-        return found
+                folders |= _entry_folders(warehouse, n)
+        return folders
 
 
 def remove_staging(warehouse: Warehouse, job: str, base: int) -> None:
@@ -313,14 +315,14 @@ def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:
         return []
     if top not in kept:
         return [top]
-    found = []
+    expired = []
     for group, names in listing.items():
         folder = f"{top}/{group}"
         if folder not in kept:
-            found.append(folder)
+            expired.append(folder)
         else:
-            found += [path for name in names if (path := f"{folder}/{name}") not in kept]
-    return found
+            expired += [path for name in names if (path := f"{folder}/{name}") not in kept]
+    return expired
 
 
 def _line(path: str) -> Iterator[str]:

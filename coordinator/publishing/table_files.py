@@ -93,7 +93,7 @@ class TableFiles:
                 _write(Path(target), lambda temp: temp.write_bytes(files.read(file.path)))
             else:
                 _link(staged, Path(target))
-            for folder in accumulate(path.split("/")[:-1], lambda above, one: f"{above}/{one}"):
+            for folder in accumulate(path.split("/")[:-1], lambda above, name: f"{above}/{name}"):
                 _sync(f"{self._root}/{folder}")
         files.answered()
         stats = json.dumps({"numRecords": file.rows})

@@ -94,9 +94,9 @@ def vacuum(
         if needed(path):
             kept += 1
             continue
-        if (known := warehouse.storage.size(path)) is None:
+        if (file_size := warehouse.storage.size(path)) is None:
             continue  # a vacuum that died had removed it
-        size, count = size + known, count + 1
+        size, count = size + file_size, count + 1
         if not dry_run:
             warehouse.storage.remove_file(path)
     if not dry_run and not kept and oldest > removed:

@@ -83,67 +83,71 @@ class ExpectedJobs:
             return
         now, schedules = self._store.now(), self._store.are_schedules(names)
         expected: dict[str, Expected] = {}
-        asked: dict[str, Subscriptions] = {}
+        subscribed: dict[str, Subscriptions] = {}
         for name in names:
-            known, by_fleet = (
+            stored, by_fleet = (
                 _read(name, states.get(name, "{}"), Expected.from_json, Expected()),
                 name in self._names,
             )
-            if name not in rules and not by_fleet and not known.late:
-                if not known.by_fleet:  # it was submitted without a rule since
+            if name not in rules and not by_fleet and not stored.late:
+                if not stored.by_fleet:  # it was submitted without a rule since
                     self._store.note(name, states[name], "", ())
             elif name not in schedules:
-                asked[name] = subscriptions(
+                subscribed[name] = subscriptions(
                     name, _read(name, rules.get(name, ""), stored_rules, NO_RULES), self._rules
                 )
                 expected[name] = replace(
-                    known, since=known.since or now, by_fleet=by_fleet or known.by_fleet
+                    stored, since=stored.since or now, by_fleet=by_fleet or stored.by_fleet
                 )
-        jobs = self._jobs(asked, expected, now)
+        jobs = self._jobs(subscribed, expected, now)
         if jobs is None:
             self._next = 0.0
             return
-        for name, one in expected.items():
-            found = judge(
+        for name, expectation in expected.items():
+            judged = judge(
                 name,
-                asked[name],
-                one,
+                subscribed[name],
+                expectation,
                 jobs[name],
                 now,
                 self._zone,
                 given_up=name not in self._names,
             )
-            after = "" if found.forget else found.expected.to_json()
+            after = "" if judged.forget else judged.expected.to_json()
             if after != states.get(name):
                 self._store.note(
-                    name, states.get(name, ""), after, [one.to_json() for one in found.notices]
+                    name,
+                    states.get(name, ""),
+                    after,
+                    [notice.to_json() for notice in judged.notices],
                 )
 
     def _jobs(
-        self, asked: Mapping[str, Subscriptions], expected: Mapping[str, Expected], now: float
+        self, subscribed: Mapping[str, Subscriptions], expected: Mapping[str, Expected], now: float
     ) -> dict[str, list[Came]] | None:
         """By name, the jobs that are needed to judge it, the newest first; None: more are to be
         looked at before.
         """
         froms = {
-            name: looks_back_to(asked[name], one, now, self._zone) for name, one in expected.items()
+            name: looks_back_to(subscribed[name], expectation, now, self._zone)
+            for name, expectation in expected.items()
         }
-        wanted = {name: at for name, at in froms.items() if at is not None}
-        if not self._follow(expected, min([*wanted.values(), now - DAY]), now):
+        since_by_name = {name: at for name, at in froms.items() if at is not None}
+        if not self._follow(expected, min([*since_by_name.values(), now - DAY]), now):
             return None
-        found: dict[str, list[Came]] = defaultdict(list)
-        for name, since in wanted.items():
-            known = self._known[name]
+        jobs: dict[str, list[Came]] = defaultdict(list)
+        for name, since in since_by_name.items():
+            cached = self._known[name]
             newest = sorted(
-                (job for job, at in known.items() if at >= since),
-                key=known.__getitem__,
+                (job for job, at in cached.items() if at >= since),
+                key=cached.__getitem__,
                 reverse=True,
             )
             for line in self._store.lines([name], newest):
                 job = ListedJob.from_json(line)
                 why = job.reason.text if job.reason is not None else ""
-                found[name].append(Came(job.id, job.status, job.submitted_at, why))
-        return found
+                jobs[name].append(Came(job.id, job.status, job.submitted_at, why))
+        return jobs
 
     def _follow(self, names: Collection[str], since: float, now: float) -> bool:
         """Note the jobs of these names that were submitted since then. Each job of any name is
@@ -154,9 +158,9 @@ class ExpectedJobs:
         if not (self._known.keys() >= set(names) and self._from <= since and self._to <= now):
             self._known, self._to, self._all = {name: {} for name in names}, since, True
         self._from = since
-        for known in self._known.values():
-            for old in [job for job, at in known.items() if at < since]:
-                del known[old]
+        for cached in self._known.values():
+            for old in [job for job, at in cached.items() if at < since]:
+                del cached[old]
         begin = f"{max(since, self._to - OVERLAP)}" if self._all else f"({self._to}"
         submitted = self._store.submitted(begin, MOST)
         times = dict(submitted)

@@ -25,13 +25,13 @@ are left out.
 """
 
 
-def ages_after(known: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAges:
+def ages_after(ages: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAges:
     """Update the ages after a look at the time ``at`` has found ``oldest``: queue → its oldest
     message (pure).
     """
     now = {}
     for queue, message in oldest.items():
-        before, since = known.get(queue, (None, at))
+        before, since = ages.get(queue, (None, at))
         # A clock that was set back must not make a message look younger than this look.
         now[queue] = (hash(message), min(since, at) if before == hash(message) else at)
     return now
@@ -95,17 +95,20 @@ class Heartbeat:
             return
         self._looked_at = now
         queues = sorted(
-            {CONTROL_QUEUE, *(queue for one in self._registry.runners() for queue in one.queues)}
+            {
+                CONTROL_QUEUE,
+                *(queue for runner in self._registry.runners() for queue in runner.queues),
+            }
         )
         with self._redis.pipeline(transaction=False) as pipe:
             for queue in queues:
                 pipe.lindex(self._keys.queue(queue), -1)  # Celery adds on the left
             oldest = pipe.execute(raise_on_error=False)
         # A key that is no list is no queue of Celery's.
-        found = {
+        messages = {
             queue: text for queue, text in zip(queues, oldest, strict=True) if isinstance(text, str)
         }
-        self._queue_ages = ages_after(self._queue_ages, found, now)
+        self._queue_ages = ages_after(self._queue_ages, messages, now)
 
     def leave(self) -> None:
         """Take this coordinator out of the list: it ends in good order.

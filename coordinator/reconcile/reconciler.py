@@ -181,23 +181,23 @@ class Reconciler:
         """Decide upon the result of publishing. False: the job is busy."""
         return self._perform(Pass(self, job, published=result)) is not PassResult.BUSY
 
-    def _perform(self, one: Pass) -> PassResult:
-        with about(job=one.job):
+    def _perform(self, job_pass: Pass) -> PassResult:
+        with about(job=job_pass.job):
             try:
-                result = one.run()
+                result = job_pass.run()
             finally:
                 # Persisted first, sent second, outside the lock (rule 10); also when a later round
                 # failed.
-                self._dispatch(one)
-        if one.publish is not None:
-            self._publisher.soon(*one.publish)
+                self._dispatch(job_pass)
+        if job_pass.publish is not None:
+            self._publisher.soon(*job_pass.publish)
         return result
 
-    def _dispatch(self, one: Pass) -> None:
-        if one.offered_in:
-            reach(Point.BEFORE_WAKE_UPS, one.job)
-            self.wake(one.now, one.offered_in)
-            reach(Point.AFTER_WAKE_UPS, one.job)
+    def _dispatch(self, job_pass: Pass) -> None:
+        if job_pass.offered_in:
+            reach(Point.BEFORE_WAKE_UPS, job_pass.job)
+            self.wake(job_pass.now, job_pass.offered_in)
+            reach(Point.AFTER_WAKE_UPS, job_pass.job)
 
 
 class Pass:
@@ -374,16 +374,16 @@ class Pass:
         if decision.reload or not (rules or state.plan.notify or state.job.told):
             return
         job, everything = state.job, self.groups is None
-        asked = self._reconciler.asked(job.name, state.plan.notify)
+        subscribed = self._reconciler.asked(job.name, state.plan.notify)
         usual = partial(self._reconciler.usual, job, env.now)
-        told = tell(
-            asked, decision.old, state, env, decision.due, usual=usual, everything=everything
+        alerting = tell(
+            subscribed, decision.old, state, env, decision.due, usual=usual, everything=everything
         )
-        decision.notices = tuple(notice.to_json() for notice in told.notices)
-        if told.told != job.told:
-            decision.job = state.job = replace(job, told=told.told)
-        if told.look_at is not None and decision.due is not None:
-            decision.due = min(decision.due, told.look_at)
+        decision.notices = tuple(notice.to_json() for notice in alerting.notices)
+        if alerting.alerts != job.told:
+            decision.job = state.job = replace(job, told=alerting.alerts)
+        if alerting.look_at is not None and decision.due is not None:
+            decision.due = min(decision.due, alerting.look_at)
 
     def _tell_of_halt(self, decision: Decision) -> None:
         """Groups that cannot be decided can neither be read nor judged for a notice."""

@@ -26,8 +26,8 @@ from unstuck.tasks.spec.fields import STORED
 def rules_of(spec: str) -> tuple[NotifyRule, ...]:
     """The rules in a job spec, as JSON."""
     return tuple(
-        NotifyRule.model_validate(one, context=STORED)
-        for one in json.loads(spec).get("notify") or ()
+        NotifyRule.model_validate(rule, context=STORED)
+        for rule in json.loads(spec).get("notify") or ()
     )
 
 
@@ -57,20 +57,20 @@ class ScheduleNotices:
         Args:
             jobs, published, backlog: as for `view_of`.
         """
-        asked = subscriptions(after.name, rules_of(after.spec), self.rules)
-        if not asked.conditions and not after.told:
+        subscribed = subscriptions(after.name, rules_of(after.spec), self.rules)
+        if not subscribed.conditions and not after.told:
             return after, (), due
         view = view_of(after, now, due, published, jobs, backlog)
-        told = tell_of_schedule(asked, before, after, view, events, self.zone)
-        after = replace(after, told=told.told)
-        if told.look_at is not None and due is not None:
-            due = min(due, told.look_at)
-        return after, tuple(notice.to_json() for notice in told.notices), due
+        alerting = tell_of_schedule(subscribed, before, after, view, events, self.zone)
+        after = replace(after, told=alerting.alerts)
+        if alerting.look_at is not None and due is not None:
+            due = min(due, alerting.look_at)
+        return after, tuple(notice.to_json() for notice in alerting.notices), due
 
     def concern_backlog(self, record: ScheduleRecord) -> bool:
         """Whether somebody is told of its backlog."""
-        asked = subscriptions(record.name, rules_of(record.spec), self.rules)
-        return any(condition.word == "behind" for condition, _ in asked.conditions.values())
+        subscribed = subscriptions(record.name, rules_of(record.spec), self.rules)
+        return any(condition.word == "behind" for condition, _ in subscribed.conditions.values())
 
 
 NO_RULES = ScheduleNotices()

@@ -147,7 +147,7 @@ class Schedules:
             if record is None:
                 return
             jobs = [run.job or run.job_id(name) for run in record.going_on]
-            runs = {job: seen for job in jobs if (seen := self._seen(job)) is not None}
+            runs = {job: job_state for job in jobs if (job_state := self._seen(job)) is not None}
             published = self._schedules.published(record.warehouse, record.follows)
             streams = reads_streams(record.spec) and not record.status.terminal
             backlog = self._schedules.backlogs([name])[0] if streams else None
@@ -158,16 +158,16 @@ class Schedules:
             decision = decide(record, runs, now, published, self._term, ticks, log_seen)
             if streams and decision.due is not None:
                 decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
-            standing = {job: seen.status for job, seen in runs.items()}
+            statuses = {job: state.status for job, state in runs.items()}
             seen_now: dict[str, Any] = {
-                "jobs": standing,
+                "jobs": statuses,
                 "published": published,
                 "backlog": backlog,
             }
-            told, notices, due = self._notices.completed(
+            after, notices, due = self._notices.completed(
                 record, decision.record, decision.events, decision.due, now, **seen_now
             )
-            decision = replace(decision, record=told, due=due)
+            decision = replace(decision, record=after, due=due)
             if self._commit(record, decision, due_seen, notices) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
                 if streams:
@@ -271,8 +271,8 @@ class Schedules:
         for its warehouse.
         """
         record, now = self._schedules.load(name), self._schedules.now()
-        wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
-        if record is None or run.key(name) not in [one.key(name) for one in wanted]:
+        due_runs = [] if record is None else ScheduleDecision(record, (), None).submits(now)
+        if record is None or run.key(name) not in [due_run.key(name) for due_run in due_runs]:
             raise NotWanted(run.key(name))
         return record
 
@@ -281,19 +281,19 @@ class Schedules:
         try:
             spec = self._spec_of(record, run)
             if self._waits_for_arrivals(record, run, spec):
-                return lambda standing, now: nothing_new(standing, run, now)
+                return lambda current, now: nothing_new(current, run, now)
             job, backfill = self._job_of(record, run, spec)
         except StandsAlready as error:
             job, result = error.job, error.result
-            return lambda standing, now: stood_already(
-                standing, run, job, seen_in_log(result, now), now
+            return lambda current, now: stood_already(
+                current, run, job, seen_in_log(result, now), now
             )
         except SpecError as error:
             wrong = Reason("SPEC_INVALID", str(error)[:2000])
-            return lambda standing, now: not_submitted(standing, run, wrong, True, now)
+            return lambda current, now: not_submitted(current, run, wrong, True, now)
         except DatasetOwned as error:
             owned = Reason(error.code, str(error)[:2000])
-            return lambda standing, now: not_submitted(standing, run, owned, True, now)
+            return lambda current, now: not_submitted(current, run, owned, True, now)
         except (Damaged, NewerJob) as error:
             damaged = isinstance(error, Damaged)
             helps = (
@@ -303,15 +303,15 @@ class Schedules:
             )
             text = f"job {run.retry_of}, which is to be tried again, cannot be read: {error}"
             unread = Reason(error.code, text[:1800] + helps)
-            return lambda standing, now: not_submitted(standing, run, unread, damaged, now)
+            return lambda current, now: not_submitted(current, run, unread, damaged, now)
         except (redis.RedisError, NotWanted):
             raise
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
             why = Reason(
                 getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500]
             )
-            return lambda standing, now: not_submitted(standing, run, why, False, now)
-        return lambda standing, now: submitted(standing, run, job, backfill, now)
+            return lambda current, now: not_submitted(current, run, why, False, now)
+        return lambda current, now: submitted(current, run, job, backfill, now)
 
     def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
         """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as
@@ -370,8 +370,8 @@ class Schedules:
             job = str(taken)  # submitted before the spec was changed
         # The clock decides each tick once, and so its run was begun by a coordinator that had no
         # time to note it.
-        seen = self._seen(job) if run.backfill else None
-        return job, run.backfill if seen is None else seen.backfill
+        job_state = self._seen(job) if run.backfill else None
+        return job, run.backfill if job_state is None else job_state.backfill
 
     def _note(self, name: str, run: Run, noted: Note) -> None:
         for _ in range(MAX_TRIES):

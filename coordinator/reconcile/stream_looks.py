@@ -36,8 +36,8 @@ LOOK_EVERY = 60.0  # seconds between looks at the streams of a schedule
 def reads_streams(spec: str) -> bool:
     """Whether a job spec, as JSON, reads streams."""
     groups = json.loads(spec).get("groups") or []
-    inputs = (one for group in groups for one in (group.get("inputs") or {}).values())
-    return any(isinstance(one, dict) and "stream" in one for one in inputs)
+    inputs = (source for group in groups for source in (group.get("inputs") or {}).values())
+    return any(isinstance(source, dict) and "stream" in source for source in inputs)
 
 
 class StreamLooks:
@@ -95,15 +95,17 @@ class StreamLooks:
                 "whether "
                 "they are mounted"
             )
-            known = {"its streams": StreamBacklog()} if last is None else last.streams
-            troubled = {address: replace(one, trouble=text) for address, one in known.items()}
+            streams = {"its streams": StreamBacklog()} if last is None else last.streams
+            troubled = {
+                address: replace(stream, trouble=text) for address, stream in streams.items()
+            }
             self._schedules.note_backlog(
-                record.name, Backlog(now, troubled), told=self._concern(record)
+                record.name, Backlog(now, troubled), notify=self._concern(record)
             )
             raise SourceUnavailable(text) from None
-        found = backlog_of(looks, last, now)
-        self._schedules.note_backlog(record.name, found, told=self._concern(record))
-        return found
+        backlog = backlog_of(looks, last, now)
+        self._schedules.note_backlog(record.name, backlog, notify=self._concern(record))
+        return backlog
 
 
 def place_of(record: ScheduleRecord) -> str:

@@ -64,17 +64,17 @@ def assemble(settings: Settings) -> Consumer:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store(settings, client)
-    told = notify_setting(settings)
+    notify_settings = notify_setting(settings)
     publishing = Background(PUBLISHERS)
     reconciler = Reconciler(
-        store, send_wake_ups, Warehouses(), settings, mint, publishing, rules=told.rules
+        store, send_wake_ups, Warehouses(), settings, mint, publishing, rules=notify_settings.rules
     )
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
     submitter = Submitter(settings, client, Submissions(client, keys), CircuitBreaker())
     submitting = Background(SUBMITTERS, "run-submitter")
-    telling = ScheduleNotices(told.rules, settings.time_zone)
+    telling = ScheduleNotices(notify_settings.rules, settings.time_zone)
     schedules = Schedules(
         ScheduleStore(client, keys),
         store,
@@ -95,7 +95,7 @@ def assemble(settings: Settings) -> Consumer:
     sweep = Sweep(store, reconciler, settings, **parts)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
-    heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings), told.targets)
+    heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings), notify_settings.targets)
     return Consumer(stream, reconciler, sweep, settings, heartbeat)
 
 
@@ -115,15 +115,19 @@ def consumer() -> Consumer:
 
 def sender() -> Sender:
     """The sender of notices of this process. Raises: SettingsInvalid."""
-    known = settings()
-    client, keys = connect(known.redis_url), Keys(known.prefix)
-    outbox, problems = Outbox(client, keys), OpenProblems(known)
-    stores = (Store(known, client), ScheduleStore(client, keys), ExpectedJobsStore(client, keys))
-    forgotten = ForgottenProblems(problems, outbox, *stores, known.retention)
+    process_settings = settings()
+    client, keys = connect(process_settings.redis_url), Keys(process_settings.prefix)
+    outbox, problems = Outbox(client, keys), OpenProblems(process_settings)
+    stores = (
+        Store(process_settings, client),
+        ScheduleStore(client, keys),
+        ExpectedJobsStore(client, keys),
+    )
+    forgotten = ForgottenProblems(problems, outbox, *stores, process_settings.retention)
     registry = ProcessRegistry(client, keys)
     return Sender(
         outbox,
-        notify_setting(known),
+        notify_setting(process_settings),
         mint,
         registry.targets,
         problems=problems,

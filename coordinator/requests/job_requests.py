@@ -115,26 +115,30 @@ class JobRequests:
         try:
             place, fields = self.settings.warehouse, {"take_over": take_over}
             why = "takes over what it publishes" if take_over else ""
-            found = self._submitter.store_job(job_spec, place, key or "", by, why, fields=fields)
+            submitted = self._submitter.store_job(
+                job_spec, place, key or "", by, why, fields=fields
+            )
         except KeyTaken as taken:
-            found, other = Submitted(str(taken), new=False), True
+            submitted, other = Submitted(str(taken), new=False), True
         unknown = unknown_targets(job_spec.notify, self._registry)
         warnings = tuple(map(str, (*doubts(job_spec), *doubtful, *unknown)))
-        if found.new:
-            return replace(found, warnings=warnings)
-        job = self.job_record(found.id)
+        if submitted.new:
+            return replace(submitted, warnings=warnings)
+        job = self.job_record(submitted.id)
         if retry and job.status in RETRY_LEGAL:
-            again = self.retry(found.id, spec=job_spec, take_over=take_over, by=by)
-            found = replace(again, retried=found.id)
-            job = self.job_record(found.id)
+            again = self.retry(submitted.id, spec=job_spec, take_over=take_over, by=by)
+            submitted = replace(again, retried=submitted.id)
+            job = self.job_record(submitted.id)
         elif other:
             mend = ", or this one with --retry"
             raise KeyConflict(
-                f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another "
-                "spec or other parameters; use another key, or submit that spec "
+                f"the key {key!r} belongs to job {submitted.id}, which is {job.status}, with "
+                "another spec or other parameters; use another key, or submit that spec "
                 f"unchanged{mend * (job.status in RETRY_LEGAL)}"
             )
-        return replace(found, found_as=job.status, halted=job.halted is not None, warnings=warnings)
+        return replace(
+            submitted, found_as=job.status, halted=job.halted is not None, warnings=warnings
+        )
 
     def retry(
         self,
@@ -189,18 +193,18 @@ class JobRequests:
         """
         return self._found(job, self._store.job(job))
 
-    def _found(self, job: str, found: T | None) -> T:
-        if found is None:
+    def _found(self, job: str, record: T | None) -> T:
+        if record is None:
             raise NoSuchJob(
                 f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows "
                 "what is"
             )
-        return found
+        return record
 
     def command(
         self,
         job: str,
-        given: Command,
+        requested: Command,
         *,
         reason: str = "",
         by: str | None = None,
@@ -213,12 +217,12 @@ class JobRequests:
         )
 
         def judge(record: JobRecord) -> Commanded:
-            return command(record, given, now=now, by=who, why=reason)
+            return command(record, requested, now=now, by=who, why=reason)
 
-        if given is not Command.FORCE_STOP:
-            return self._apply(job, given, lambda state: judge(state.job), text, who)
+        if requested is not Command.FORCE_STOP:
+            return self._apply(job, requested, lambda state: judge(state.job), text, who)
         return self._write(
-            job, given, lambda: ((record := self.job_record(job)), judge(record)), text, who
+            job, requested, lambda: ((record := self.job_record(job)), judge(record)), text, who
         )
 
     def alter(

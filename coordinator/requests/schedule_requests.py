@@ -108,8 +108,8 @@ class ScheduleRequests:
             take_over=take_over,
         )
         # It counts from now: what is published already makes no run.
-        standing = self._store.published(new.warehouse, new.follows)
-        new = replace(new, seen={name: version for name, (version, _) in standing.items()})
+        versions = self._store.published(new.warehouse, new.follows)
+        new = replace(new, seen={name: version for name, (version, _) in versions.items()})
         trouble, old = "", self._store.load(new.name)
         if not (take_over or (old is not None and old.take_over)):
             self._check_owners(job_spec, new.warehouse)
@@ -137,19 +137,19 @@ class ScheduleRequests:
         """
         place = new.warehouse
         try:
-            found = self._submitter.breaker.call(
+            newest_run = self._submitter.breaker.call(
                 place, "it", lambda: last_run(Warehouse(place), new.name)
             )
         except (UnstuckError, OSError) as error:
             return new, f"; its ticks count from now, whatever it ran before: {error}"
-        if found is None:
+        if newest_run is None:
             return new, ""
-        told = (
-            f"; it goes on from its last run, job {found.job}, which has published version "
-            f"{found.version} of {place}. If another fleet made it, remove this one and choose "
-            "another name: no two may have one name in a warehouse"
+        text = (
+            f"; it goes on from its last run, job {newest_run.job}, which has published version "
+            f"{newest_run.version} of {place}. If another fleet made it, remove this one and "
+            "choose another name: no two may have one name in a warehouse"
         )
-        return replace(new, last_success=found), told
+        return replace(new, last_success=newest_run), text
 
     def command(
         self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None
@@ -274,28 +274,30 @@ class ScheduleRequests:
                 "redo": "all" if from_here else redo,
                 "backwards": backwards,
             }
-            wanted = wanted_ticks(
+            requested = wanted_ticks(
                 record, first, None if from_here else last, **how, from_here=from_here
             )
             ticks = self._store.ticks(name, 0.0) if record.builds_on else NO_TICKS
-            reads, problem = self._state_before(record, wanted, ticks) if from_here else (None, "")
+            reads, problem = (
+                self._state_before(record, requested, ticks) if from_here else (None, "")
+            )
             if problem:
                 return ScheduleCommanded(
                     Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {problem}"
                 )
-            return begin_backfill(record, wanted, ticks, now, by or user_here(), reason, reads)
+            return begin_backfill(record, requested, ticks, now, by or user_here(), reason, reads)
 
         return self._write(judge)
 
     def _state_before(
-        self, record: ScheduleRecord, wanted: Wanted, ticks: Ticks
+        self, record: ScheduleRecord, requested: Wanted, ticks: Ticks
     ) -> tuple[int | None, str]:
-        """The version for the first run of ``wanted`` to read, as the tick before it left it; None:
-        the newest.
+        """Return the version that the first run of ``requested`` reads, as the tick before it left
+        it; None: the newest.
 
         Returns: also why that is not known.
         """
-        dataset, first, place = record.builds_on, wanted.first.timestamp(), record.warehouse
+        dataset, first, place = record.builds_on, requested.first.timestamp(), record.warehouse
         published = [tick for tick in ticks.values() if tick.version]
         if dataset == SEQUENTIAL:
             return None, ""
@@ -304,17 +306,17 @@ class ScheduleRequests:
         # Nothing was there before the schedule's first version: the log proves it, which outlives
         # the ticks.
         oldest = min((tick.version - 1 for tick in published), default=None)
-        standing = self._submitter.breaker.call(
+        dataset_state = self._submitter.breaker.call(
             place,
             f"schedule {record.name} is not backfilled",
             lambda: Warehouse(place).state(oldest, removed=True).get(dataset),
         )
-        if standing is None:
+        if dataset_state is None:
             return (None if oldest is None else 0), ""
         return None, (
-            f"version {standing.changed} of {dataset} is not the result of a known tick before "
-            f"{tick_text(first)}, so the first run cannot read it as it was then; give an earlier "
-            "--from"
+            f"version {dataset_state.changed} of {dataset} is not the result of a known tick "
+            f"before {tick_text(first)}, so the first run cannot read it as it was then; give an "
+            "earlier --from"
         )
 
     def skip(
@@ -340,12 +342,12 @@ class ScheduleRequests:
             raise BadRequest(str(error)) from None
 
         def judge(now: float) -> ScheduleCommanded:
-            record, known = self._record(name), self._store.ticks(name, at, at)
+            record, ticks = self._record(name), self._store.ticks(name, at, at)
             unnoted = [
                 run.job_id(name) for run in record.going_on if run.tick == at and not run.job
             ]
             stored = {job.id for job in self._queries.listed(unnoted)}
-            return skip(record, known.get(at, Tick(at)), stored, now, by or user_here(), reason)
+            return skip(record, ticks.get(at, Tick(at)), stored, now, by or user_here(), reason)
 
         return self._write(judge)
 
@@ -378,11 +380,11 @@ class ScheduleRequests:
             except (
                 Damaged
             ):  # nobody can say whether a run goes on, and without this it could never be set again
-                told, commit = [], self._store.last_commit(name)
+                notices, commit = [], self._store.last_commit(name)
             else:
                 if why := goes_on(record):
                     raise Refused(why)
-                told, commit = (
+                notices, commit = (
                     [notice.to_json() for notice in told_of_removal(record, who, now)],
                     record.commit,
                 )
@@ -390,7 +392,7 @@ class ScheduleRequests:
                 {"text": reason} if reason else {}
             )
             if (
-                self._store.remove(name, commit, event, self._settings.retention, told)
+                self._store.remove(name, commit, event, self._settings.retention, notices)
                 is not CommitAnswer.CONFLICT
             ):
                 return f"schedule {name} is removed; the jobs of its runs stay"

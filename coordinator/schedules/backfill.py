@@ -89,37 +89,37 @@ class Wanted:
             return f"--from {self.first.isoformat()} is after --to {self.last.isoformat()}"
         if not 1 <= self.parallel <= MAX_PARALLEL:
             return f"--parallel: expected 1 to {MAX_PARALLEL} runs at once, not {self.parallel}"
-        found = self.ticks(policy, now)
-        if len(found) > MAX_TICKS:
+        tick_times = self.ticks(policy, now)
+        if len(tick_times) > MAX_TICKS:
             return (
                 f"there are more than {MAX_TICKS:,} ticks from {self.first.isoformat()} on; "
                 "give it in parts"
             )
         span = f"from {self.first.isoformat()} to {self.last.isoformat()}"
-        return "" if found else f"no tick {span} has come"
+        return "" if tick_times else f"no tick {span} has come"
 
     def ticks(self, policy: ScheduleSpec, now: float) -> list[datetime]:
         """The ticks that have come, in the order in which they are run; at most one more than there
         may be.
         """
         last = min(self.last, datetime.fromtimestamp(now, UTC))
-        found = list(
+        tick_times = list(
             islice(ticks(policy, self.first - timedelta(microseconds=1), last), MAX_TICKS + 1)
         )
-        return found[::-1] if self.backwards else found
+        return tick_times[::-1] if self.backwards else tick_times
 
     def begun(self, policy: ScheduleSpec, written: str, now: float, by: str) -> Backfill:
         """The backfill, of which no run is decided yet. ``written``: the policy as it stands in the
         record.
         """
-        found = [tick.timestamp() for tick in self.ticks(policy, now)]
+        tick_times = [tick.timestamp() for tick in self.ticks(policy, now)]
         return Backfill(
-            first=min(found),
-            last=max(found),
-            total=len(found),
+            first=min(tick_times),
+            last=max(tick_times),
+            total=len(tick_times),
             at=now,
             by=by,
-            next=found[0],
+            next=tick_times[0],
             policy=written,
             parallel=self.parallel,
             redo=self.redo,
@@ -160,29 +160,31 @@ def tick_of(run: Run) -> Event:
     return {**event, "redo": run.redo} if run.redo else event
 
 
-def ended_event(prefix: str, run: Run, seen: RunSeen, now: float) -> Event:
+def ended_event(prefix: str, run: Run, job_state: RunSeen, now: float) -> Event:
     """The event of the end of ``run``."""
-    event = {"kind": f"{prefix}RUN_{seen.status}", "at": now, "job": run.job, **tick_of(run)}
-    if seen.version and seen.status is Status.FINISHED:
-        event["version"] = seen.version
-    reason = seen.reason
+    event = {"kind": f"{prefix}RUN_{job_state.status}", "at": now, "job": run.job, **tick_of(run)}
+    if job_state.version and job_state.status is Status.FINISHED:
+        event["version"] = job_state.version
+    reason = job_state.reason
     return event if reason is None else {**event, "code": reason.code, "text": reason.text}
 
 
 def stored_runs(
-    schedule: str, runs: tuple[Run, ...], seen: Mapping[str, RunSeen], now: float
+    schedule: str, runs: tuple[Run, ...], job_states: Mapping[str, RunSeen], now: float
 ) -> tuple[tuple[Run, ...], list[Event]]:
     """Those of ``runs`` whose job is in the store, where no other is submitted any more; with
     events of new ones.
     """
     unnoted = {run: run.job_id(schedule) for run in runs if not run.job}
     events = [
-        submit_event(run, job, now, had=seen[job].backfill != run.backfill)
+        submit_event(run, job, now, had=job_states[job].backfill != run.backfill)
         for run, job in unnoted.items()
-        if job in seen
+        if job in job_states
     ]
     named = (replace(run, job=unnoted.get(run, run.job)) for run in runs)
-    return tuple(run for run in named if run.job in seen or run.job not in unnoted.values()), events
+    return tuple(
+        run for run in named if run.job in job_states or run.job not in unnoted.values()
+    ), events
 
 
 def window(backfill: Backfill, policy: ScheduleSpec) -> tuple[float, float] | None:
@@ -190,13 +192,13 @@ def window(backfill: Backfill, policy: ScheduleSpec) -> tuple[float, float] | No
     if backfill.over or backfill.next is None:
         return None
     at: float | None = backfill.next
-    seen = [backfill.next]
+    tick_times = [backfill.next]
     for _ in range(WINDOW):
         at = _following(replace(backfill, next=at), policy)
         if at is None:
             break
-        seen.append(at)
-    return min(seen), max(seen)
+        tick_times.append(at)
+    return min(tick_times), max(tick_times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +243,8 @@ def advance(
             backfill, runs=(*stored, *backfill.failed), passed=backfill.passed - dropped
         )
     for run in backfill.active:
-        if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
-            backfill = _ended(backfill, run, seen, policy, now, events)
+        if run.job and ((job_state := runs.get(run.job)) is None or job_state.status.terminal):
+            backfill = _ended(backfill, run, job_state, policy, now, events)
     if not context.held:
         backfill = _more_runs(context, backfill, policy, now)
     waits = backfill.resumed or backfill.next is not None
@@ -336,13 +338,13 @@ def _run_for(tick: Tick, backfill: Backfill, now: float) -> Run | None:
 
 
 def run_ended(
-    backfill: Backfill, run: Run, seen: RunSeen, policy: ScheduleSpec, now: float
+    backfill: Backfill, run: Run, job_state: RunSeen, policy: ScheduleSpec, now: float
 ) -> tuple[Backfill, list[Event]]:
-    """``backfill`` after the run of this tick and try has ended as ``seen``."""
+    """``backfill`` after the run of this tick and try has ended as ``job_state``."""
     events: list[Event] = []
     for mine in backfill.active:
         if (mine.tick, mine.number) == (run.tick, run.number):
-            backfill = _ended(backfill, mine, seen, policy, now, events)
+            backfill = _ended(backfill, mine, job_state, policy, now, events)
     return backfill, events
 
 
@@ -392,31 +394,31 @@ def _following(backfill: Backfill, policy: ScheduleSpec) -> float | None:
     """The tick after the next one, in the order of the backfill; None if that was the last."""
     assert backfill.next is not None
     at = datetime.fromtimestamp(backfill.next, UTC)
-    found = previous_tick(policy, at) if backfill.backwards else next_tick(policy, at)
-    if found is None or not backfill.first <= found.timestamp() <= backfill.last:
+    following = previous_tick(policy, at) if backfill.backwards else next_tick(policy, at)
+    if following is None or not backfill.first <= following.timestamp() <= backfill.last:
         return None
-    return found.timestamp()
+    return following.timestamp()
 
 
 def _ended(
     backfill: Backfill,
     run: Run,
-    seen: RunSeen | None,
+    job_state: RunSeen | None,
     policy: ScheduleSpec,
     now: float,
     events: list[Event],
 ) -> Backfill:
-    """``backfill`` after the end of one of its runs; ``seen`` is None if its job is not in the
-    store any more.
+    """Return ``backfill`` after the end of one of its runs; ``job_state`` is None if the job of
+    the run is not in the store any more.
     """
     others = tuple(mine for mine in backfill.runs if mine is not run)
-    if seen is None:  # a store that was rolled back: submitting the run again is the same job
+    if job_state is None:  # a store that was rolled back: submitting the run again is the same job
         return replace(backfill, runs=(*others, replace(run, job="")))
-    events.append(ended_event("BACKFILL_", run, seen, now))
-    if seen.status is Status.FINISHED:
+    events.append(ended_event("BACKFILL_", run, job_state, now))
+    if job_state.status is Status.FINISHED:
         return replace(backfill, runs=others)
-    why = seen.reason or Reason(str(seen.status), f"it is {seen.status}")
-    error = RunFailure(run.job, run.tick, seen.ended_at, why.code, why.text)
+    why = job_state.reason or Reason(str(job_state.status), f"it is {job_state.status}")
+    error = RunFailure(run.job, run.tick, job_state.ended_at, why.code, why.text)
     failures, retry = run.failures + 1, policy.retry
     again = replace(
         run,
@@ -424,20 +426,20 @@ def _ended(
         job="",
         at=now,
         retry_of=run.job,
-        after=seen.ended_at,
+        after=job_state.ended_at,
         failures=failures,
         tries=0,
     )
     backfill = replace(backfill, runs=(*others, again), last_error=error)
-    by_person = seen.status is not Status.FAILED
-    if backfill.canceled or by_person or seen.final or failures > retry.max:
+    by_person = job_state.status is not Status.FAILED
+    if backfill.canceled or by_person or job_state.final or failures > retry.max:
         return given_up(backfill, again, why, policy, now, events)
     waiting = replace(again, next_at=now + doubled(retry.backoff, retry.max_backoff, failures - 1))
     return replace(backfill, runs=(*others, waiting))
 
 
 def order_problem(
-    record: ScheduleRecord, wanted: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float
+    record: ScheduleRecord, requested: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float
 ) -> str:
     """Say why ticks that build on each other cannot be run as wanted; empty if they can.
 
@@ -445,9 +447,9 @@ def order_problem(
         ticks: those from the first of the range on, also beyond its end.
     """
     why = f"each of its runs builds on the one before ({record.builds_on})"
-    if wanted.parallel > 1:
+    if requested.parallel > 1:
         return f"{why}, so its ticks run one at a time: leave --parallel out"
-    if wanted.backwards:
+    if requested.backwards:
         return f"{why}, so its ticks run in their order: leave --backwards out"
     if record.runs or record.retries or record.requests:
         ends = "goes on, or is tried again: give the backfill when it has ended"
@@ -455,15 +457,16 @@ def order_problem(
             f"{why}, and a run {ends}, or leave its tick out with `unstuck schedule skip "
             f"{record.name} TICK`"
         )
-    if wanted.from_here:
+    if requested.from_here:
         return ""
     in_range = [
-        ticks.get(tick.timestamp(), Tick(tick.timestamp())) for tick in wanted.ticks(policy, now)
+        ticks.get(tick.timestamp(), Tick(tick.timestamp())) for tick in requested.ticks(policy, now)
     ]
     to_run = [
         tick.at
         for tick in in_range
-        if needs_run(tick, wanted.redo, in_order=True) and tick.outcome is not TickOutcome.RUNNING
+        if needs_run(tick, requested.redo, in_order=True)
+        and tick.outcome is not TickOutcome.RUNNING
     ]
     if not to_run:
         return ""

@@ -81,11 +81,11 @@ EMPTY_LOG = LogSeen(-inf, {})
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A run has ended; ``seen`` is None if its job is not in the store any more."""
+class RunEnded:
+    """A run has ended; ``job_state`` is None if its job is not in the store any more."""
 
     run: Run
-    seen: RunSeen | None
+    job_state: RunSeen | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ class Submit:
     """A run is to be submitted.
 
     Attributes:
-        seen: for these versions of the datasets that its schedule follows.
+        versions: the versions of the datasets that its schedule follows, by name.
         more: for what the run before has left.
     """
 
     run: Run
-    seen: Mapping[str, int] | None = None
+    versions: Mapping[str, int] | None = None
     more: bool = False
 
 
@@ -166,7 +166,7 @@ class Finish:
     """No tick is left."""
 
 
-Step = Ended | Submit | Skip | Stands | Noticed | Wait | Halt | Finish
+Step = RunEnded | Submit | Skip | Stands | Noticed | Wait | Halt | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +227,8 @@ def decide(
     events: list[dict[str, Any]] = []
     due: float | None = now
     if record.intent is ScheduleIntent.STOP:
-        found, events = stored_runs(record.name, record.runs, runs, now)
-        record = replace(record, runs=found)
+        stored, events = stored_runs(record.name, record.runs, runs, now)
+        record = replace(record, runs=stored)
     for _ in range(MAX_STEPS):
         step = decide_schedule(record, runs, now, published)
         if isinstance(step, Wait):
@@ -310,18 +310,24 @@ def _backfilled(
     advanced, events = advance(context, backfill, policy_of(backfill.policy), runs, now)
     record = replace(record, backfill=advanced)
     for run in backfill.runs:
-        seen = runs.get(run.job)
-        if seen is not None and seen.status is Status.FINISHED and run not in advanced.runs:
-            record = backfill_succeeded(record, run, seen)
+        job_state = runs.get(run.job)
+        if (
+            job_state is not None
+            and job_state.status is Status.FINISHED
+            and run not in advanced.runs
+        ):
+            record = backfill_succeeded(record, run, job_state)
     return record, events
 
 
-def backfill_succeeded(record: ScheduleRecord, run: Run, seen: RunSeen) -> ScheduleRecord:
+def backfill_succeeded(record: ScheduleRecord, run: Run, job_state: RunSeen) -> ScheduleRecord:
     """``record`` after a run of its backfill ended well: the last success is that of the newest
     tick that is done.
     """
-    run_success = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows)
-    return _succeeded(_after_take_over(record, seen), run_success)
+    run_success = RunSuccess(
+        run.job, run.tick, job_state.ended_at, job_state.version, job_state.rows
+    )
+    return _succeeded(_after_take_over(record, job_state), run_success)
 
 
 def _succeeded(record: ScheduleRecord, run: RunSuccess) -> ScheduleRecord:
@@ -336,14 +342,35 @@ def decide_schedule(
 ) -> Step:
     """The next step."""
     for run in record.runs:
-        if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
-            return Ended(run, seen)
+        if run.job and ((job_state := runs.get(run.job)) is None or job_state.status.terminal):
+            return RunEnded(run, job_state)
     if record.intent is ScheduleIntent.STOP:
         return Wait("STOPPED", "it is stopped for good")
     if record.over:
         return Wait("FINISHED", "no tick is left")
     policy = policy_of(record.policy)
     free = not record.runs or policy.overlap == "allow"
+    step = _before_ticks(record, free)
+    if step is not None:
+        return step
+    if not free:
+        return _while_running(record, runs)
+    retry = _retry(record, policy, now)
+    if retry is not None:
+        return retry
+    if record.more_at and (policy.until is None or now < policy.until.timestamp()):
+        return Submit(Run(tick=_unused(record, record.more_at)), more=True)
+    if policy.after is None:
+        return _by_tick(record, policy, now)
+    return _by_dataset(record, policy, published, now)
+
+
+def _before_ticks(record: ScheduleRecord, free: bool) -> Step | None:
+    """Return the step that precedes retries and ticks: of an ordered backfill, of a user command,
+    or of a halt; None if there is none.
+
+    ``free``: another run may begin.
+    """
     if record.ordered_backfill is not None and free and not record.retries:
         progress = record.ordered_backfill.progress
         return Wait(
@@ -355,32 +382,25 @@ def decide_schedule(
         return Wait(
             "PAUSED", f"it is paused{f' by {record.intent_by}' if record.intent_by else ''}"
         )
-    if record.halted is None and (
-        final := next((run.final for run in record.retries if run.final), None)
-    ):
-        return Halt(final)
     if record.halted is not None:
         return Wait("HALTED", record.halted.text)
-    if free and (
-        come := next((run for run in record.retries if _has_come(run, policy, now)), None)
-    ):
+    final = next((run.final for run in record.retries if run.final), None)
+    return None if final is None else Halt(final)
+
+
+def _retry(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step | None:
+    """Return the step of the failed runs: the next try, or a wait for it; None if ticks go on."""
+    come = next((run for run in record.retries if _has_come(run, policy, now)), None)
+    if come is not None:
         return Submit(come)
-    if not free:
-        return _while_running(record, runs)
-    if record.retries and policy.overlap != "allow":
-        again = min(record.retries, key=lambda run: run.next_at)
-        text = (
-            f"the run of {tick_text(again.tick)} failed, and is tried again in "
-            f"{format_duration(again.next_at - now)}"
-        )
-        return Wait("BACKOFF", text, again.next_at)
-    if record.more_at and (policy.until is None or now < policy.until.timestamp()):
-        return Submit(Run(tick=_unused(record, record.more_at)), more=True)
-    return (
-        _by_tick(record, policy, now)
-        if policy.after is None
-        else _by_dataset(record, policy, published, now)
+    if not record.retries or policy.overlap == "allow":
+        return None
+    again = min(record.retries, key=lambda run: run.next_at)
+    text = (
+        f"the run of {tick_text(again.tick)} failed, and is tried again in "
+        f"{format_duration(again.next_at - now)}"
     )
+    return Wait("BACKOFF", text, again.next_at)
 
 
 def _has_come(run: Run, policy: ScheduleSpec, now: float) -> bool:
@@ -422,9 +442,13 @@ def _while_running(record: ScheduleRecord, runs: Mapping[str, RunSeen]) -> Wait:
         )
     if not run.job:
         return Wait("SUBMITTING", f"the run of {tick_text(run.tick)} is being submitted")
-    seen = runs.get(run.job)
-    stands = "goes on" if seen is None or seen.status is Status.RUNNING else f"is {seen.status}"
-    return Wait("RUN_GOES_ON", f"job {run.job} {stands}, the run of {tick_text(run.tick)}")
+    job_state = runs.get(run.job)
+    state_text = (
+        "goes on"
+        if job_state is None or job_state.status is Status.RUNNING
+        else f"is {job_state.status}"
+    )
+    return Wait("RUN_GOES_ON", f"job {run.job} {state_text}, the run of {tick_text(run.tick)}")
 
 
 def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
@@ -438,9 +462,9 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
             if during:
                 return Skip("OVERLAP", "the run before was not over", *during)
             upto = come
-    found = passed(policy, record.cursor, upto)
-    if found is not None:
-        return _made_up(policy, found, record.cursor, come)
+    span = passed(policy, record.cursor, upto)
+    if span is not None:
+        return _made_up(policy, span, record.cursor, come)
     nxt = next_tick(policy, _at(max(record.cursor, come)))
     if nxt is not None:
         at = nxt.timestamp()
@@ -480,7 +504,9 @@ def _by_dataset(
     until = None if policy.until is None else policy.until.timestamp()
     if until is not None and until <= now:
         return _at_its_end(record)
-    new = {name: one for name, one in published.items() if one[0] > record.seen.get(name, 0)}
+    new = {
+        name: newest for name, newest in published.items() if newest[0] > record.seen.get(name, 0)
+    }
     lacking = [name for name in record.follows if name not in new]
     if not new or (lacking and policy.after is not None and policy.after.all_of):
         return Wait("DATASETS", f"it waits for a new version of {listed(lacking)}", until)
@@ -493,8 +519,8 @@ def _by_dataset(
             return Noticed(new_at)
         return Wait("DELAY", f"{listed(sorted(new))} is new, and it begins a little later", begins)
     tick = max(published_at, record.cursor + 0.001)
-    seen = {**record.seen, **{name: version for name, (version, _) in new.items()}}
-    return Submit(Run(tick=_unused(record, tick)), seen)
+    versions = {**record.seen, **{name: version for name, (version, _) in new.items()}}
+    return Submit(Run(tick=_unused(record, tick)), versions)
 
 
 def _unused(record: ScheduleRecord, tick: float) -> float:
@@ -510,10 +536,10 @@ def _unused(record: ScheduleRecord, tick: float) -> float:
 
 
 def _made_up(
-    policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float
+    policy: ScheduleSpec, span: tuple[float, float, int], cursor: float, now: float
 ) -> Step:
     """Decide about ticks that have come: the first is run, or some are skipped."""
-    first, last, count = found
+    first, last, count = span
     within = policy.missed_within if policy.missed != "none" else LATE
     if now - last > max(within, LATE):
         return Skip("MISSED", f"they are older than {format_duration(within)}", first, last, count)
@@ -534,31 +560,16 @@ def _after(
 ) -> tuple[ScheduleRecord, dict[str, Any] | None]:
     """The record after ``step``, and the event of it."""
     match step:
-        case Ended(run, seen):
-            return after_end(record, run, seen, now)
-        case Submit(run, seen, more):
-            rest: dict[str, Any] = {
-                "seen": record.seen if seen is None else dict(seen),
-                "requests": tuple(one for one in record.requests if one is not run),
-                "retries": tuple(one for one in record.retries if one is not run),
-                "new_at": record.new_at if seen is None else 0.0,
-                "more_at": 0.0 if more else record.more_at,
-                "busy_until": now
-                if more
-                else record.busy_until,  # no gap in which a tick could have been free
-            }
-            # A retry has the number 1 if its run could not be submitted; the cursor is past its
-            # tick.
-            by_tick = run.number == 1 and not run.by and not more and run not in record.retries
-            begun = replace(run, at=now, next_at=0.0, final=None)
-            cursor = max(record.cursor, run.tick) if by_tick else record.cursor
-            return replace(record, runs=(*record.runs, begun), cursor=cursor, **rest), None
+        case RunEnded(run, job_state):
+            return after_end(record, run, job_state, now)
+        case Submit():
+            return _begun(record, step, now), None
         case Skip(code):
             event = {"kind": "SKIPPED", "at": now, "code": code, "text": step.told}
             return replace(record, cursor=max(record.cursor, step.last)), event
         case Stands(run, noted):
-            seen = RunSeen(Status.FINISHED, run.at, STANDS, version=run.version)
-            event = ended_event("", Run(run.tick, job=run.job), seen, now)
+            job_state = RunSeen(Status.FINISHED, run.at, STANDS, version=run.version)
+            event = ended_event("", Run(run.tick, job=run.job), job_state, now)
             passed_it = replace(record, cursor=max(record.cursor, run.tick))
             return _succeeded(passed_it, run), None if noted else event
         case Noticed(at):
@@ -575,39 +586,64 @@ def _after(
     raise AssertionError(step)
 
 
+def _begun(record: ScheduleRecord, step: Submit, now: float) -> ScheduleRecord:
+    """Return ``record`` with the run of ``step``, which is to be submitted."""
+    run, versions = step.run, step.versions
+    rest: dict[str, Any] = {
+        "requests": tuple(other for other in record.requests if other is not run),
+        "retries": tuple(other for other in record.retries if other is not run),
+    }
+    if versions is not None:
+        rest |= {"seen": dict(versions), "new_at": 0.0}
+    if step.more:  # no gap in which a tick could have been free
+        rest |= {"more_at": 0.0, "busy_until": now}
+    # A retry has the number 1 if its run could not be submitted; the cursor is past its tick.
+    by_tick = run.number == 1 and not run.by and not step.more and run not in record.retries
+    cursor = max(record.cursor, run.tick) if by_tick else record.cursor
+    begun = replace(run, at=now, next_at=0.0, final=None)
+    return replace(record, runs=(*record.runs, begun), cursor=cursor, **rest)
+
+
 def after_end(
-    record: ScheduleRecord, run: Run, seen: RunSeen | None, now: float
+    record: ScheduleRecord, run: Run, job_state: RunSeen | None, now: float
 ) -> tuple[ScheduleRecord, dict[str, Any] | None]:
     """The record after the end of ``run``, and the event of it."""
-    others = tuple(one for one in record.runs if one is not run)
-    if seen is None:
+    others = tuple(other for other in record.runs if other is not run)
+    if job_state is None:
         # A store that was rolled back: submitting the run again is the same job, and finds its
         # package if it stands.
         return replace(record, runs=(*others, replace(run, job=""))), None
     on_and_on = record.cursor < record.busy_from or run.at <= record.busy_until
     busy_from = record.busy_from if on_and_on else run.at
     record = replace(
-        record, runs=others, busy_from=busy_from, busy_until=max(record.busy_until, seen.ended_at)
+        record,
+        runs=others,
+        busy_from=busy_from,
+        busy_until=max(record.busy_until, job_state.ended_at),
     )
-    event = ended_event("", run, seen, now)
-    if seen.status is Status.FINISHED:
-        well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows, seen.left)
+    event = ended_event("", run, job_state, now)
+    if job_state.status is Status.FINISHED:
+        well = RunSuccess(
+            run.job, run.tick, job_state.ended_at, job_state.version, job_state.rows, job_state.left
+        )
         record = replace(record, last_success=well, failures=0, first_error=None, last_error=None)
-        record = _after_take_over(record, seen)
+        record = _after_take_over(record, job_state)
         record = replace(
             record,
-            more_at=_beside_ticks(policy_of(record.policy), seen.ended_at) if seen.left else 0.0,
+            more_at=_beside_ticks(policy_of(record.policy), job_state.ended_at)
+            if job_state.left
+            else 0.0,
         )
     elif (
-        seen.status is Status.FAILED and not run.by_hand
+        job_state.status is Status.FAILED and not run.by_hand
     ):  # which has no tick that could be tried again
-        record = _failed(record, run, seen, now)
+        record = _failed(record, run, job_state, now)
     return record, event
 
 
-def _after_take_over(record: ScheduleRecord, seen: RunSeen) -> ScheduleRecord:
+def _after_take_over(record: ScheduleRecord, job_state: RunSeen) -> ScheduleRecord:
     """``record`` after a run ended well: once it has published, the job owns what it publishes."""
-    return replace(record, take_over=False) if record.take_over and seen.version else record
+    return replace(record, take_over=False) if record.take_over and job_state.version else record
 
 
 def _beside_ticks(policy: ScheduleSpec, at: float) -> float:
@@ -617,15 +653,17 @@ def _beside_ticks(policy: ScheduleSpec, at: float) -> float:
     return at if tick is None or tick.timestamp() > at else round(at + 0.001, 3)
 
 
-def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> ScheduleRecord:
-    policy, reason = policy_of(record.policy), seen.reason or Reason("FAILED", "it failed")
-    failure = RunFailure(run.job, run.tick, seen.ended_at, reason.code, reason.text)
+def _failed(record: ScheduleRecord, run: Run, job_state: RunSeen, now: float) -> ScheduleRecord:
+    policy, reason = policy_of(record.policy), job_state.reason or Reason("FAILED", "it failed")
+    failure = RunFailure(run.job, run.tick, job_state.ended_at, reason.code, reason.text)
     failures = record.failures + 1
     record = replace(
         record, failures=failures, first_error=record.first_error or failure, last_error=failure
     )
     final = (
-        Reason(reason.code, f"no further try can mend it: {reason.text}") if seen.final else None
+        Reason(reason.code, f"no further try can mend it: {reason.text}")
+        if job_state.final
+        else None
     )
     if final is None and failures > policy.retry.max:
         if policy.cron is not None and not record.builds_on:
@@ -639,7 +677,7 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
         run.number + 1,
         by=run.by,
         retry_of=run.job,
-        after=seen.ended_at,
+        after=job_state.ended_at,
         next_at=now + wait,
         final=final,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from unstuck.coordinator.explain.explanation import Idle
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import RunSuccess, ScheduleIntent, ScheduleStatus
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
@@ -76,36 +76,8 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
             f"{schedule.intent} by {schedule.intent_by or 'somebody'}{why}",
             schedule.intent_at,
         )
-    if (well := schedule.last_success) is None:
-        yield Fact("well", "no tick is done yet")
-    else:
-        rows = ", ".join(f"{name} {count:,} rows" for name, count in well.rows.items())
-        version = f"version {well.version}" if well.version else "nothing to publish"
-        yield Fact("well", f"job {well.job}, {version}{f': {rows}' if rows else ''}", well.at)
-        if well.left:
-            yield Fact(
-                "left",
-                (
-                    f"{well.left:,} files or offsets, beyond the bound of one run; the next begins "
-                    "at once"
-                ),
-            )
-    if schedule.failures:
-        tried = f"up to {schedule.policy.retry.max} are tried again"
-        pending = (
-            schedule.retries or schedule.runs
-        ) and schedule.status is not ScheduleStatus.HALTED
-        yield Fact(
-            "failures",
-            f"{schedule.failures} in a row; {tried if pending else 'no retry is pending'}",
-        )
-    first, last = schedule.first_error, schedule.last_error
-    errors = (
-        {"error": last} if first in (None, last) else {"first error": first, "last error": last}
-    )
-    for what, error in errors.items():
-        if error is not None:
-            yield Fact(what, f"{error.code}: {error.text}   unstuck logs {error.job}", error.at)
+    yield from _success_facts(schedule.last_success)
+    yield from _failure_facts(schedule)
     for run in schedule.going_on:
         if run.trouble is not None:
             yield Fact(
@@ -125,6 +97,38 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
     if schedule.backfill is not None and not schedule.backfill.over:
         why = f"; {schedule.backfill.halted.text}" if schedule.backfill.halted else ""
         yield Fact("backfill", f"{schedule.backfill.status}: {schedule.backfill.progress}{why}")
+
+
+def _success_facts(last: RunSuccess | None) -> Iterator[Fact]:
+    if last is None:
+        yield Fact("well", "no tick is done yet")
+        return
+    rows = ", ".join(f"{name} {count:,} rows" for name, count in last.rows.items())
+    version = f"version {last.version}" if last.version else "nothing to publish"
+    yield Fact("well", f"job {last.job}, {version}{f': {rows}' if rows else ''}", last.at)
+    if last.left:
+        yield Fact(
+            "left",
+            f"{last.left:,} files or offsets, beyond the bound of one run; the next begins at once",
+        )
+
+
+def _failure_facts(schedule: ScheduleFacts) -> Iterator[Fact]:
+    if schedule.failures:
+        tried = f"up to {schedule.policy.retry.max} are tried again"
+        is_active = bool(schedule.retries or schedule.runs)
+        pending = is_active and schedule.status is not ScheduleStatus.HALTED
+        yield Fact(
+            "failures",
+            f"{schedule.failures} in a row; {tried if pending else 'no retry is pending'}",
+        )
+    first, last = schedule.first_error, schedule.last_error
+    errors = (
+        {"error": last} if first in (None, last) else {"first error": first, "last error": last}
+    )
+    for what, error in errors.items():
+        if error is not None:
+            yield Fact(what, f"{error.code}: {error.text}   unstuck logs {error.job}", error.at)
 
 
 def backlog_facts(view: ScheduleView) -> Iterator[Fact]:

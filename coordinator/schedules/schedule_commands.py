@@ -90,8 +90,8 @@ def set_again(
     event = _event("SET", now, by=new.set_by, text=text)
     if old is None:
         cursor = now if new.last_success is None else min(now, new.last_success.tick)
-        made = replace(new, cursor=cursor, since=now, set_at=now, made_at=cursor)
-        return ScheduleCommanded(Answer.DONE, made, f"schedule {new.name} is set", (event,))
+        created = replace(new, cursor=cursor, since=now, set_at=now, made_at=cursor)
+        return ScheduleCommanded(Answer.DONE, created, f"schedule {new.name} is set", (event,))
     if old.status.terminal:
         return _refused(old, f"and a schedule that has ended never changes; {_set_anew(old)}")
     new = replace(new, take_over=new.take_over or old.take_over)
@@ -118,48 +118,48 @@ def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
         ScheduleCommand.PAUSE: status is ScheduleStatus.PAUSED,
         ScheduleCommand.RESUME: status not in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED),
     }
-    return [given for given in ScheduleCommand if not needless.get(given)]
+    return [candidate for candidate in ScheduleCommand if not needless.get(candidate)]
 
 
 def command(
     record: ScheduleRecord,
-    given: ScheduleCommand,
+    requested: ScheduleCommand,
     now: float,
     by: str = "",
     reason: str = "",
     log: LogSeen = EMPTY_LOG,
 ) -> ScheduleCommanded:
-    """The answer to ``given``, and the record after it.
+    """The answer to ``requested``, and the record after it.
 
     Args:
         now: seconds, by the clock of Redis.
         log: for a resume, what the warehouse log has of the ticks since the cursor.
     """
     if record.status.terminal:
-        if given is ScheduleCommand.STOP:
+        if requested is ScheduleCommand.STOP:
             text = f"schedule {record.name} is {record.status} already"
             return ScheduleCommanded(Answer.ALREADY, record, text)
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
-    ahead = given in (ScheduleCommand.RESUME, ScheduleCommand.RUN) and _is_ahead(record, now)
+    ahead = requested in (ScheduleCommand.RESUME, ScheduleCommand.RUN) and _is_ahead(record, now)
     start = _from_now(record, now) if ahead else record
-    result = _COMMANDS[given](start, now, by, log)
+    result = _COMMANDS[requested](start, now, by, log)
     if ahead and result.answer is not Answer.DONE:
         text = f"the ticks of schedule {record.name} count from now"
         result = replace(result, answer=Answer.DONE, text=text)
     if result.answer is not Answer.DONE:
         return result
-    event = _event(f"USER_{given.upper()}", now, was=record.status, by=by, text=reason)
-    asked = result.record
-    if asked.intent is not record.intent:
-        asked = replace(asked, intent_at=now, intent_by=by, intent_why=reason)
+    event = _event(f"USER_{requested.upper()}", now, was=record.status, by=by, text=reason)
+    updated = result.record
+    if updated.intent is not record.intent:
+        updated = replace(updated, intent_at=now, intent_by=by, intent_why=reason)
     return replace(
-        result, record=asked, events=(event, *result.events, *_set_back(record, asked, now))
+        result, record=updated, events=(event, *result.events, *_set_back(record, updated, now))
     )
 
 
 def begin_backfill(
     record: ScheduleRecord,
-    wanted: Wanted,
+    requested: Wanted,
     ticks: Ticks,
     now: float,
     by: str = "",
@@ -171,13 +171,13 @@ def begin_backfill(
     Args:
         ticks: of the schedule, that had a run or were skipped; all of them, if its runs build on
             each other.
-        reads: the version from which ``wanted.from_here`` starts; None: the newest.
+        reads: the version from which ``requested.from_here`` starts; None: the newest.
     """
     policy, old, name = policy_of(record.policy), record.backfill, record.name
     if record.status is ScheduleStatus.STOPPED:
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
-    wrong = wanted.problem(policy, now)
-    if not wrong and wanted.from_here and not record.builds_on:
+    wrong = requested.problem(policy, now)
+    if not wrong and requested.from_here and not record.builds_on:
         wrong = (
             "its runs do not build on each other, so --from-here has no meaning: give --from "
             "and --to"
@@ -187,7 +187,9 @@ def begin_backfill(
             Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}"
         )
     new = replace(
-        wanted.begun(policy, record.policy, now, by), in_order=bool(record.builds_on), reads=reads
+        requested.begun(policy, record.policy, now, by),
+        in_order=bool(record.builds_on),
+        reads=reads,
     )
     event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
     if old is not None and not old.over:
@@ -201,7 +203,7 @@ def begin_backfill(
             return ScheduleCommanded(
                 Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.progress}"
             )
-    if record.builds_on and (wrong := order_problem(record, wanted, policy, ticks, now)):
+    if record.builds_on and (wrong := order_problem(record, requested, policy, ticks, now)):
         return ScheduleCommanded(
             Answer.REFUSED, record, f"schedule {name} cannot be backfilled so: {wrong}"
         )
@@ -226,9 +228,9 @@ def run_by_hand(
         return ScheduleCommanded(
             Answer.REFUSED, record, f"a run of schedule {name} had been asked for before"
         )
-    asked = Run(tick=round(now, 3), by=by or "a person", by_hand=True, params=dict(params))
+    manual_run = Run(tick=round(now, 3), by=by or "a person", by_hand=True, params=dict(params))
     event = _event("USER_RUN", now, was=record.status, by=by, text=reason)
-    changed = replace(record, requests=(asked,))
+    changed = replace(record, requests=(manual_run,))
     return ScheduleCommanded(
         Answer.DONE, changed, f"a run of schedule {name} is on record", (event,)
     )
@@ -287,31 +289,31 @@ def skip(
 
 def _is_tick(record: ScheduleRecord, at: float, now: float) -> bool:
     """Whether the clock of the schedule has a tick at this time, which has come."""
-    found = passed(policy_of(record.policy), at - 0.001, at)
-    return found is not None and at <= now
+    span = passed(policy_of(record.policy), at - 0.001, at)
+    return span is not None and at <= now
 
 
 def backfill_command(
-    record: ScheduleRecord, given: BackfillCommand, now: float, by: str = "", reason: str = ""
+    record: ScheduleRecord, requested: BackfillCommand, now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:
     """Pause, resume or cancel the backfill of a schedule; runs that go on may end."""
     old, which = record.backfill, _backfill(record)
     if old is None or old.over:
-        if old is not None and old.canceled and given is BackfillCommand.CANCEL:
+        if old is not None and old.canceled and requested is BackfillCommand.CANCEL:
             return ScheduleCommanded(
                 Answer.ALREADY, record, f"{which} is canceled already: {old.progress}"
             )
         return _refused(record, "and no backfill of it goes on")
-    match given:
+    match requested:
         case BackfillCommand.PAUSE:
             new, text = replace(old, paused=True, paused_by=by), "is paused"
         case BackfillCommand.RESUME:
             new, text = resumed(old), "goes on"
         case BackfillCommand.CANCEL:
             new, text = replace(old, canceled=True), "is canceled; its runs that go on may end"
-    if old.canceled or new == old or (given is BackfillCommand.PAUSE and old.paused):
+    if old.canceled or new == old or (requested is BackfillCommand.PAUSE and old.paused):
         return ScheduleCommanded(Answer.ALREADY, record, f"{which} is {old.status}: {old.progress}")
-    event = _event(f"USER_BACKFILL_{given.upper()}", now, by=by, text=reason)
+    event = _event(f"USER_BACKFILL_{requested.upper()}", now, by=by, text=reason)
     return ScheduleCommanded(
         Answer.DONE, replace(record, backfill=new), f"{which} {text}: {new.progress}", (event,)
     )
@@ -410,8 +412,8 @@ def _run(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleC
         return ScheduleCommanded(
             Answer.ALREADY, record, f"a run of schedule {name} goes on{_running(record)}"
         )
-    asked = Run(tick=round(now, 3), by=asked_by, by_hand=True)
-    changed = replace(_tried_at_once(record), requests=(asked,))
+    manual_run = Run(tick=round(now, 3), by=asked_by, by_hand=True)
+    changed = replace(_tried_at_once(record), requests=(manual_run,))
     return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record")
 
 

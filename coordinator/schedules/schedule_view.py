@@ -105,11 +105,11 @@ def view_of(
     """``record`` as it stands at ``now``; ``jobs``: how those of its runs stand, as far as that is
     known.
     """
-    stands = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
+    statuses = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
     # The end of a run is shown once a coordinator has noted it.
     going_on = {
         job: RunSeen(Status.RUNNING if status.terminal else status)
-        for job, status in stands.items()
+        for job, status in statuses.items()
     }
     step = decide_schedule(record, going_on, now, published)
     waits = _waits(step)

@@ -48,13 +48,13 @@ def nothing_new(record: ScheduleRecord, run: Run, now: float) -> Noted:
     """The record if nothing new lies there for ``run``. No event: there may be one in each
     second.
     """
-    mine = [one for one in record.runs if _is_to_be(one, run)]
+    mine = [noted_run for noted_run in record.runs if _is_to_be(noted_run, run)]
     if not mine:
         return None
     first, count = (
         (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
     )
-    others = tuple(one for one in record.runs if one not in mine)
+    others = tuple(noted_run for noted_run in record.runs if noted_run not in mine)
     return replace(record, runs=others, quiet=Quiet(first, run.tick, count, now)), []
 
 
@@ -62,25 +62,27 @@ def _of_quiet(quiet: Quiet) -> Skip:
     return Skip("NOTHING_NEW", "nothing new lay there", quiet.first, quiet.last, quiet.count)
 
 
-def stood_already(record: ScheduleRecord, run: Run, job: str, seen: RunSeen, now: float) -> Noted:
+def stood_already(
+    record: ScheduleRecord, run: Run, job: str, job_state: RunSeen, now: float
+) -> Noted:
     """The record if the log has the package of ``run`` or its ABORT: made by ``job``, which has
-    ended as ``seen``.
+    ended as ``job_state``.
     """
     changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None))
     if changed is None:
         return None
     events: list[dict[str, Any]] = []
-    for mine in [one for one in changed.runs if one not in record.runs]:
-        changed, event = after_end(changed, mine, seen, now)
+    for mine in [noted_run for noted_run in changed.runs if noted_run not in record.runs]:
+        changed, event = after_end(changed, mine, job_state, now)
         events += [event] if event else []
     if changed.backfill is not None and changed.backfill != record.backfill:
         mine = replace(run, job=job)
         backfill, more = run_ended(
-            changed.backfill, mine, seen, policy_of(changed.backfill.policy), now
+            changed.backfill, mine, job_state, policy_of(changed.backfill.policy), now
         )
         changed = replace(changed, backfill=backfill)
-        if seen.status is Status.FINISHED:
-            changed = backfill_succeeded(changed, mine, seen)
+        if job_state.status is Status.FINISHED:
+            changed = backfill_succeeded(changed, mine, job_state)
         events += more
     return changed, events
 
@@ -109,12 +111,16 @@ def _given_up(
     backfill, old = changed.backfill, record.backfill
     if backfill is not None and old is not None:
         policy = policy_of(backfill.policy)
-        for mine in [one for one in backfill.runs if one not in old.runs]:
+        for mine in [
+            backfill_run for backfill_run in backfill.runs if backfill_run not in old.runs
+        ]:
             backfill = given_up(backfill, mine, why, policy, now, events)
         changed = replace(changed, backfill=backfill)
-    troubled = [one for one in changed.runs if one not in record.runs]
-    retries = tuple(replace(one, final=why, trouble=None) for one in troubled if not one.by_hand)
-    runs = tuple(one for one in changed.runs if one not in troubled)
+    troubled = [noted_run for noted_run in changed.runs if noted_run not in record.runs]
+    retries = tuple(
+        replace(retry, final=why, trouble=None) for retry in troubled if not retry.by_hand
+    )
+    runs = tuple(noted_run for noted_run in changed.runs if noted_run not in troubled)
     return replace(changed, runs=runs, retries=(*changed.retries, *retries)), events
 
 
@@ -126,16 +132,22 @@ def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> Sc
     """
 
     def noted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-        return tuple(change(one) if _is_to_be(one, run) else one for one in runs)
+        return tuple(
+            change(noted_run) if _is_to_be(noted_run, run) else noted_run for noted_run in runs
+        )
 
     backfill = record.backfill and replace(record.backfill, runs=noted(record.backfill.runs))
     changed = replace(record, runs=noted(record.runs), backfill=backfill)
     return None if changed == record else changed
 
 
-def _is_to_be(one: Run, run: Run) -> bool:
-    """Whether ``one`` is the run of the tick and try of ``run``, and nobody has noted its submit
+def _is_to_be(noted_run: Run, run: Run) -> bool:
+    """Return whether ``noted_run`` has the tick and try of ``run``, and its submit is not noted
     yet.
     """
-    same = (one.tick, one.number, one.by_hand) == (run.tick, run.number, run.by_hand)
-    return same and not one.job and one.final is None
+    same = (noted_run.tick, noted_run.number, noted_run.by_hand) == (
+        run.tick,
+        run.number,
+        run.by_hand,
+    )
+    return same and not noted_run.job and noted_run.final is None

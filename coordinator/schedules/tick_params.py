@@ -35,19 +35,29 @@ def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAM
     if spec.steps_zone:
         written["zone"] = spec.steps_zone
     if spec.notify:
-        written["notify"] = [rule for one in spec.notify if (rule := one.of_run()) is not None]
+        written["notify"] = [
+            rule for notify_rule in spec.notify if (rule := notify_rule.of_run()) is not None
+        ]
     return JobSpec.from_values(written, values)
 
 
 def reading(spec: JobSpec, dataset: str, version: int) -> JobSpec:
     """``spec`` with every input of ``dataset`` read as it stood at ``version``."""
 
-    def read(one: GroupInput) -> GroupInput:
-        follows = isinstance(one, DatasetInput) and one.dataset == dataset and one.version is None
-        return one.model_copy(update={"version": version}) if follows else one
+    def read(group_input: GroupInput) -> GroupInput:
+        follows = (
+            isinstance(group_input, DatasetInput)
+            and group_input.dataset == dataset
+            and group_input.version is None
+        )
+        return group_input.model_copy(update={"version": version}) if follows else group_input
 
     groups = [
-        group.model_copy(update={"inputs": {name: read(one) for name, one in group.inputs.items()}})
+        group.model_copy(
+            update={
+                "inputs": {name: read(group_input) for name, group_input in group.inputs.items()}
+            }
+        )
         for group in spec.groups
     ]
     return spec.model_copy(update={"groups": groups})

@@ -63,12 +63,12 @@ def start_delay(schedule: ScheduleSpec, name: str) -> timedelta:
 
 
 def _ticks(schedule: ScheduleSpec, after: datetime) -> Iterator[datetime]:
-    found: Iterator[datetime] = iter(())
+    instants: Iterator[datetime] = iter(())
     if schedule.cron is not None:
-        found = _of_cron(schedule, schedule.cron, after)
+        instants = _of_cron(schedule, schedule.cron, after)
     elif schedule.every is not None:
-        found = _of_distance(timedelta(seconds=schedule.every), after)
-    for tick in found:
+        instants = _of_distance(timedelta(seconds=schedule.every), after)
+    for tick in instants:
         if schedule.until is not None and tick >= schedule.until:
             return
         yield tick
@@ -95,9 +95,9 @@ def _of_cron(schedule: ScheduleSpec, cron: str, after: datetime) -> Iterator[dat
         clock.fixup_tz = zone
     last = after
     for tick in clock:
-        found = tick.astimezone(UTC)
+        instant = tick.astimezone(UTC)
         # Two times in one gap are one instant, and the second hour of a fold is over when its first
         # was a tick.
-        if found > last:
-            last = found
-            yield found
+        if instant > last:
+            last = instant
+            yield instant

@@ -148,7 +148,7 @@ def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(
-    params: Mapping[str, Any], given: Mapping[str, Any], *, scheduled: bool = False
+    params: Mapping[str, Any], values: Mapping[str, Any], *, scheduled: bool = False
 ) -> tuple[dict[str, Any], list[Problem]]:
     """``params`` of a spec with the values that a submit gives, and what is wrong with these.
 
@@ -157,7 +157,7 @@ def fill(
     to one.
     """
     filled, problems = dict(params), []
-    for name, value in given.items():
+    for name, value in values.items():
         loc: Loc = ("params", name)
         if name not in params:
             message = (
@@ -171,15 +171,15 @@ def fill(
         except ValueError as error:
             problems.append(Problem(str(error), loc))
     for name, written in params.items():
-        if name in given or not is_declared(written) or _value(written) is not None:
+        if name in values or not is_declared(written) or _value(written) is not None:
             continue
         kind = _EXPECTED.get(str(written["type"]), "a value")
         if tick := tick_of(written):
             if scheduled:
                 continue
-            told = f"has the {tick} of its schedule, and this is no run of it".replace("_", " ")
+            reason = f"has the {tick} of its schedule, and this is no run of it".replace("_", " ")
             problems.append(
-                Problem(f"{told}; give one as --param {name}=VALUE: {kind}", ("params", name))
+                Problem(f"{reason}; give one as --param {name}=VALUE: {kind}", ("params", name))
             )
         elif written.get("required"):
             how = "write default:" if scheduled else f"give one as --param {name}=VALUE"
@@ -192,8 +192,8 @@ def with_value(written: Any, value: Any) -> Any:
     """The entry of a parameter in the spec after it is given ``value``. Raises: ValueError: the
     value is wrong.
     """
-    declared, standing = is_declared(written), _value(written)
-    kind = str(written["type"]) if declared else _type_of(standing)
+    declared, current = is_declared(written), _value(written)
+    kind = str(written["type"]) if declared else _type_of(current)
     if isinstance(value, UnparsedText):
         value = value.value(stays_text=kind == "text")
     elif (kind == "date" and type(value) is datetime.date) or (
@@ -207,7 +207,7 @@ def with_value(written: Any, value: Any) -> Any:
                 wrong + ("; for any number, declare it with type: number" if is_share else "")
             )
         return value
-    if value is None and standing is None and not written.get("required"):
+    if value is None and current is None and not written.get("required"):
         return written
     if wrong := _wrong(kind, value) or _no_choice(written.get("choices"), value):
         raise ValueError(wrong)
@@ -262,16 +262,7 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
     ]
     for wrong, i in bad:
         yield Problem(wrong, (*loc, "choices", i))
-    if param.format is not None:
-        if param.type != "text" or param.default not in TICKS:
-            yield Problem(
-                "only a text has one whose default is tick or previous_tick", (*loc, "format")
-            )
-        elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
-            expected = (
-                "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
-            )
-            yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
+    yield from _wrong_format(param, loc)
     if param.default is None:
         return
     if tick_of(written):
@@ -282,6 +273,20 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
         "" if bad else _no_choice(param.choices, param.default)
     ):
         yield Problem(wrong, (*loc, "default"))
+
+
+def _wrong_format(param: Param, loc: Loc) -> Iterator[Problem]:
+    if param.format is None:
+        return
+    if param.type != "text" or param.default not in TICKS:
+        yield Problem(
+            "only a text has one whose default is tick or previous_tick", (*loc, "format")
+        )
+    elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
+        expected = (
+            "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
+        )
+        yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
 
 
 def unbound_ticks(schedule: ScheduleSpec | None, params: Mapping[str, Any]) -> Iterator[Problem]:
@@ -342,18 +347,19 @@ def _is_time(kind: str, text: str) -> bool:
 
 def _no_choice(choices: Any, value: Any) -> str:
     """Say that a value is not among the choices; empty if it is, or if there are none."""
-    known = choices if isinstance(choices, list | tuple) else ()
+    allowed = choices if isinstance(choices, list | tuple) else ()
     # True equals 1, to Python.
-    if not known or any(
-        isinstance(one, bool) is isinstance(value, bool) and one == value for one in known
+    if not allowed or any(
+        isinstance(choice, bool) is isinstance(value, bool) and choice == value
+        for choice in allowed
     ):
         return ""
     near = (
-        suggestion(value, [one for one in known if isinstance(one, str)])
+        suggestion(value, [choice for choice in allowed if isinstance(choice, str)])
         if isinstance(value, str)
         else ""
     )
-    names = listed(describe(one).removeprefix("the number ") for one in known)
+    names = listed(describe(choice).removeprefix("the number ") for choice in allowed)
     return f"expected one of {names}, not {describe(value)}{near}"
 
 
@@ -368,8 +374,10 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
                 continue
             if wrong := scalar_problem(key):
                 yield Problem(wrong, (*loc, key), True)
-            if (found := reference_in(key)) is not None:
-                message = f"{shorten(found)}: a reference is resolved in a value, and not in a key"
+            if (reference := reference_in(key)) is not None:
+                message = (
+                    f"{shorten(reference)}: a reference is resolved in a value, and not in a key"
+                )
                 yield Problem(message, (*loc, key), True)
             yield from value_problems(child, (*loc, key), depth + 1)
     elif isinstance(value, list | tuple):
@@ -377,9 +385,10 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
             yield from value_problems(child, (*loc, i), depth + 1)
     elif wrong := scalar_problem(value):
         yield Problem(wrong, loc)
-    elif isinstance(value, str) and (found := reference_in(value, wrong=True)) is not None:
+    elif isinstance(value, str) and (reference := reference_in(value, wrong=True)) is not None:
         message = (
-            f"expected a reference such as ${{env:NAME}} or ${{secret:NAME}}, not {shorten(found)}"
+            "expected a reference such as ${env:NAME} or ${secret:NAME}, not "
+            f"{shorten(reference)}"
         )
         yield Problem(f"{message}; where the text itself is meant, write $${{ for ${{", loc)
 
@@ -412,8 +421,8 @@ def unresolved(text: str) -> str:
     """Say that ``text`` has a reference that no worker resolves; empty if it has none."""
     # Spark would resolve some in SQL, from the environment of its JVM, and leave the others as they
     # are.
-    found = _REFERENCE.search(text)
-    return f"{shorten(found[0])}: no reference is resolved here" if found else ""
+    match = _REFERENCE.search(text)
+    return f"{shorten(match[0])}: no reference is resolved here" if match else ""
 
 
 def scalar_problem(value: Any) -> str:
@@ -441,5 +450,5 @@ def check_key(key: object) -> None:
         raise BadKey(
             f"the key {shorten(key)}: expected 1 to {MAX_KEY} characters, not {len(key):,}"
         )
-    if found := _UNSEEN.search(key):
-        raise BadKey(f"the key {shorten(key)}: expected no control characters, not {found[0]!r}")
+    if match := _UNSEEN.search(key):
+        raise BadKey(f"the key {shorten(key)}: expected no control characters, not {match[0]!r}")

@@ -89,14 +89,14 @@ def problems_of(error: ValidationError, data: Any, models: Models) -> list[Probl
     Args:
         models: the model at each path, list indexes left out.
     """
-    found: dict[tuple[Loc, bool], Problem] = {}
+    problems: dict[tuple[Loc, bool], Problem] = {}
     for item in error.errors(include_url=False)[:MAX_PROBLEMS]:
         # Pydantic counts only good items: a list of bad ones is "too short" as well.
         is_echo = item["type"] == "too_short" and len(item["input"]) > 0
         place = _real_loc(item["loc"], data, item["type"] == "missing")
         if not is_echo and place is not None:
-            found.setdefault(place, _problem(item, *place, models))
-    return list(found.values())
+            problems.setdefault(place, _problem(item, *place, models))
+    return list(problems.values())
 
 
 def _real_loc(loc: Loc, data: Any, is_missing: bool) -> tuple[Loc, bool] | None:
@@ -144,9 +144,9 @@ def _model_at(loc: Loc, models: Models) -> type[BaseModel] | None:
     path = tuple(part for part in loc if isinstance(part, str))
     fits = (
         model
-        for known, model in models.items()
-        if len(known) == len(path)
-        and all(one in (part, "*") for one, part in zip(known, path, strict=True))
+        for path_of_model, model in models.items()
+        if len(path_of_model) == len(path)
+        and all(segment in (part, "*") for segment, part in zip(path_of_model, path, strict=True))
     )
     return next(fits, None)
 
@@ -158,8 +158,8 @@ def _unknown_field(field: str, model: type[BaseModel] | None) -> str:
         return GONE[field]
     if model is None:
         return f"unknown field {shorten(field)}"
-    known = [info.alias or name for name, info in model.model_fields.items()]
-    remedy = suggestion(field, known) or f"; known: {listed(known, 20)}"
+    names = [info.alias or name for name, info in model.model_fields.items()]
+    remedy = suggestion(field, names) or f"; known: {listed(names, 20)}"
     return f"unknown field {shorten(field)}{remedy}"
 
 

@@ -356,19 +356,21 @@ class JobSpec(Strict):
 
     def check_versions(self, oldest: int, newest: int) -> None:
         """Look whether the versions that ``inputs:`` name can be read. Raises: SpecError."""
-        found = (
+        readable = (
             f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}"
             if newest
             else "it is empty"
         )
         problems = [
             Problem(
-                f"the warehouse has no version {one.version}; {found}",
+                f"the warehouse has no version {dataset_input.version}; {readable}",
                 ("groups", i, "inputs", name),
             )
             for i, group in enumerate(self.groups)
-            for name, one in group.inputs.items()
-            if isinstance(one, DatasetInput) and one.version and not oldest <= one.version <= newest
+            for name, dataset_input in group.inputs.items()
+            if isinstance(dataset_input, DatasetInput)
+            and dataset_input.version
+            and not oldest <= dataset_input.version <= newest
         ]
         if problems:
             raise SpecError(problems)

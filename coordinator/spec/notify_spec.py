@@ -96,9 +96,9 @@ def usual_of(value: Any) -> Usual | None:
     """The multiple in a text such as ``3 x usual``; None for any other value. Raises: ValueError:
     not above 1.
     """
-    if not isinstance(value, str) or not (found := _USUAL.fullmatch(value)):
+    if not isinstance(value, str) or not (match := _USUAL.fullmatch(value)):
         return None
-    if (times := float(found[1])) <= 1:
+    if (times := float(match[1])) <= 1:
         raise ValueError(
             f"expected more than once the usual time, such as 3 x usual, not {describe(value)}"
         )
@@ -111,17 +111,17 @@ def late_of(value: Any) -> Late:
 
     Raises: ValueError.
     """
-    found = _LATE.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= 100 else None
-    if not found:
+    match = _LATE.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= 100 else None
+    if not match:
         expected = (
             "a local time, days of the week if not all, and a time zone if it is another, "
             "such as 06:00 MON-FRI"
         )
         raise ValueError(f"expected {expected}, not {describe(value)}")
-    if zone := found[4] or "":
+    if zone := match[4] or "":
         zone_of(zone)
-    days = frozenset[int]().union(*(_days(part) for part in (found[3] or "MON-SUN").split(",")))
-    return Late(int(found[1]), int(found[2]), days, zone)
+    days = frozenset[int]().union(*(_days(part) for part in (match[3] or "MON-SUN").split(",")))
+    return Late(int(match[1]), int(match[2]), days, zone)
 
 
 def _days(part: str) -> frozenset[int]:
@@ -259,7 +259,10 @@ class NotifyRule(Strict):
     def _says_each_once(
         cls, value: tuple[str | ConditionWithValue, ...]
     ) -> tuple[str | ConditionWithValue, ...]:
-        words = [one if isinstance(one, str) else one.condition.word for one in value]
+        words = [
+            condition if isinstance(condition, str) else condition.condition.word
+            for condition in value
+        ]
         if twice := sorted({word for word in words if words.count(word) > 1}):
             raise ValueError(
                 f"{listed(twice)}: named twice in one rule; keep one, or make it a rule of its own"
@@ -276,13 +279,18 @@ class NotifyRule(Strict):
         not.
         """
         on = tuple(
-            one for one in self.on if isinstance(one, str) or one.condition.word not in OF_SCHEDULES
+            condition
+            for condition in self.on
+            if isinstance(condition, str) or condition.condition.word not in OF_SCHEDULES
         )
         return self.model_copy(update={"on": on}) if set(on) - {"recovered"} else None
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        return tuple(Condition(one) if isinstance(one, str) else one.condition for one in self.on)
+        return tuple(
+            Condition(condition) if isinstance(condition, str) else condition.condition
+            for condition in self.on
+        )
 
 
 class FleetRule(NotifyRule):

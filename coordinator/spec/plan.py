@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
@@ -118,9 +118,9 @@ class Plan:
         own, any_python = outputs_of(group.spec), any(step.python for step in group.spec.steps)
         others = {
             name
-            for one in self.groups.values()
-            if one is not group
-            for name in outputs_of(one.spec)
+            for other in self.groups.values()
+            if other is not group
+            for name in outputs_of(other.spec)
         }
         appended = appended_outputs(self.outputs, self.publish)
         return tuple(
@@ -275,38 +275,64 @@ def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
     return groups
 
 
+def _dynamic_forks(
+    groups: Mapping[str, GroupSpec],
+) -> tuple[dict[str, dict[str, Collect]], dict[str, list[tuple[str, str]]]]:
+    """Return by group what it collects for forks, by key; and the forks that it feeds, with the key
+    for each.
+    """
+    collect: dict[str, dict[str, Collect]] = {name: {} for name in groups}
+    feeds: dict[str, list[tuple[str, str]]] = {name: [] for name in groups}
+    for group in groups.values():
+        source = group.fork_from
+        if source is None:
+            continue
+        # `from: clean.month` names an input, a needed group, or an output that one of the needed
+        # groups makes; not one that is a fork, which `problems_in` refuses.
+        makers = [source.output] if source.output in group.needs else list(group.needs)
+        if reader := values_reader(group):
+            makers = [reader]
+        collected = Collect(output=source.output, column=source.column, distinct=source.distinct)
+        for maker in makers:
+            if groups[maker].for_each is None:
+                other = collect[maker].setdefault(collected.key, collected)
+                if other.distinct and not collected.distinct:
+                    collect[maker][collected.key] = collected
+                feeds[maker].append((group.name, collected.key))
+    return collect, feeds
+
+
+def _reads(groups: Mapping[str, GroupSpec], order: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return by group the groups whose outputs it reads: a join passes on those that it needs.
+
+    ``order``: the groups, each after its needs.
+    """
+    reads: dict[str, tuple[str, ...]] = {}
+    for name in order:
+        readable: dict[str, None] = {}
+        for need in groups[name].needs:
+            readable.update(dict.fromkeys(reads[need] if groups[need].is_join else (need,)))
+        reads[name] = tuple(readable)
+    return reads
+
+
+def _is_optional(group: GroupSpec, later: Sequence[GroupSpec]) -> bool:
+    """Return whether the job lives with a failure of ``group``; ``later``: groups that need it."""
+    return group.optional or (bool(later) and all(other.join.tolerates_failure for other in later))
+
+
 def compile_plan(spec: JobSpec) -> Plan:
     """Compile ``spec``, which has been validated."""
     merged = _with_readers(_merged(group, spec) for group in spec.groups)
     successors: dict[str, list[str]] = {name: [] for name in merged}
-    collect: dict[str, dict[str, Collect]] = {name: {} for name in merged}
-    feeds: dict[str, list[tuple[str, str]]] = {name: [] for name in merged}
     for group in merged.values():
         for need in group.needs:
             successors[need].append(group.name)
-        source = group.fork_from
-        if source is not None:
-            # `from: clean.month` names an input, a needed group, or an output that one of the
-            # needed groups makes; not one that is a fork, which `problems_in` refuses.
-            makers = [source.output] if source.output in group.needs else list(group.needs)
-            if reader := values_reader(group):
-                makers = [reader]
-            wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
-            for maker in makers:
-                if merged[maker].for_each is None:
-                    other = collect[maker].setdefault(wanted.key, wanted)
-                    if other.distinct and not wanted.distinct:
-                        collect[maker][wanted.key] = wanted
-                    feeds[maker].append((group.name, wanted.key))
-    reads: dict[str, tuple[str, ...]] = {}
+    collect, feeds = _dynamic_forks(merged)
     order = list(
         TopologicalSorter({name: group.needs for name, group in merged.items()}).static_order()
     )
-    for name in order:
-        seen: dict[str, None] = {}
-        for need in merged[name].needs:
-            seen.update(dict.fromkeys(reads[need] if merged[need].is_join else (need,)))
-        reads[name] = tuple(seen)
+    reads = _reads(merged, order)
     planned = {
         name: PlannedGroup(
             merged[name],
@@ -315,11 +341,7 @@ def compile_plan(spec: JobSpec) -> Plan:
             tuple(feeds[name]),
             reads[name],
             merged[name].fork_values,
-            merged[name].optional
-            or (
-                bool(successors[name])
-                and all(merged[s].join.tolerates_failure for s in successors[name])
-            ),
+            _is_optional(merged[name], [merged[later] for later in successors[name]]),
         )
         for name in order
     }

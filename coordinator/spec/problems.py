@@ -64,9 +64,9 @@ def describe(value: Any) -> str:
     return f"a Python {type(value).__name__}"
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, names: Iterable[str]) -> str:
     """``; did you mean 'clean'?`` where a known name is near, else nothing."""
-    near = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word[:100], list(names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

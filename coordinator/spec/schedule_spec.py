@@ -73,8 +73,8 @@ def zone_of(name: str) -> tzinfo:
     zones = _zones()
     if zones.get(name) != name:
         near = [
-            zones[one]
-            for one in difflib.get_close_matches(name[:100].lower(), zones, n=5, cutoff=0.75)
+            zones[match]
+            for match in difflib.get_close_matches(name[:100].lower(), zones, n=5, cutoff=0.75)
         ]
         hint = f"; did you mean {' or '.join(list(dict.fromkeys(near))[:3])}?" if near else ""
         raise ValueError(
@@ -309,9 +309,13 @@ def builds_on(
     in every run.
     """
     for group in every:
-        for one in group.inputs.values():
-            if isinstance(one, DatasetInput) and one.version is None and one.dataset in published:
-                return one.dataset
+        for group_input in group.inputs.values():
+            if (
+                isinstance(group_input, DatasetInput)
+                and group_input.version is None
+                and group_input.dataset in published
+            ):
+                return group_input.dataset
     return SEQUENTIAL if schedule is not None and schedule.sequential else ""
 
 

@@ -22,7 +22,7 @@ _CHECKS = ("quality", "columns", "expect")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class GroupSelection:
     """A part of a spec.
 
     Attributes:
@@ -49,7 +49,7 @@ class Selection:
 
 def select(
     spec: JobSpec, only: Collection[str], after: Collection[str], until: Collection[str]
-) -> Selection:
+) -> GroupSelection:
     """The groups that all of the given arguments select; an empty one selects all.
 
     Args:
@@ -68,16 +68,16 @@ def select(
     members: dict[str, list[ForkValue]] = {}
     kept = set(names)
     if only:
-        kept &= {name for one in only for name in _fitting(one, names, plan, members)}
+        kept &= _all_fitting(only, names, plan, members)
     if after:
-        kept &= _after(plan, {name for one in after for name in _fitting(one, names, plan)})
+        kept &= _after(plan, _all_fitting(after, names, plan))
     if until:
-        kept &= _before(plan, {name for one in until for name in _fitting(one, names, plan)})
+        kept &= _before(plan, _all_fitting(until, names, plan))
     if not kept:
         raise NoSuchGroup(
             "no group is left: each of --only, --from and --until must select the groups that run"
         )
-    whole = {name for one in only for name in fnmatch.filter(names, one)}
+    whole = {name for word in only for name in fnmatch.filter(names, word)}
     members = {name: values for name, values in members.items() if name in kept.difference(whole)}
     reads: dict[str, tuple[str, str]] = {}
     written = {name: value for name, value in spec.dumped().items() if name not in _OF_THE_WHOLE}
@@ -87,14 +87,23 @@ def select(
         for name in names
         if name in kept
     ]
-    written |= (
-        {}
-        if members
-        else _published(spec, plan, kept, compile_plan(JobSpec.from_values(written, None)))
-    )
-    written |= {"publish": []} if members else {}
+    if members:
+        written["publish"] = []
+    else:
+        part_plan = compile_plan(JobSpec.from_values(written, None))
+        written |= _published(spec, plan, kept, part_plan)
     written["outputs"] = dict(_outputs(spec, plan, kept, written.get("publish")))
-    return Selection(JobSpec.from_values(written, None), reads, tuple(sorted(members)))
+    return GroupSelection(JobSpec.from_values(written, None), reads, tuple(sorted(members)))
+
+
+def _all_fitting(
+    words: Collection[str],
+    names: Collection[str],
+    plan: Plan,
+    members: dict[str, list[ForkValue]] | None = None,
+) -> set[str]:
+    """Return the groups that any of ``words`` names; see `_fitting`. Raises: NoSuchGroup."""
+    return {name for word in words for name in _fitting(word, names, plan, members)}
 
 
 def _fitting(
@@ -104,39 +113,39 @@ def _fitting(
     NoSuchGroup.
     """
     name, ordinal = split_member(word) if word.endswith("]") else (word, None)
-    found = [name] if name in names else fnmatch.filter(names, word) if ordinal is None else []
-    if not found:
+    matches = [name] if name in names else fnmatch.filter(names, word) if ordinal is None else []
+    if not matches:
         raise NoSuchGroup(
             f"the job has no group {word}{suggestion(name, names) or f'; it has: {listed(names)}'}"
         )
     if ordinal is not None:
         values = plan.groups[name].values
         if members is None or values is None or ordinal >= len(values):
-            there = (
+            reason = (
                 "no member that is known before the job runs"
                 if values is None
                 else f"{len(values)} members"
             )
-            why = "name the whole fork" if members is None else f"{name} has {there}"
+            why = "name the whole fork" if members is None else f"{name} has {reason}"
             raise NoSuchGroup(f"{word} cannot be selected: {why}")
         members.setdefault(name, []).append(values[ordinal])
-    return found
+    return matches
 
 
 def _after(plan: Plan, names: Collection[str]) -> set[str]:
-    found = set(names)
+    selected = set(names)
     for name, planned in plan.groups.items():  # needs come first
-        if found.intersection(planned.spec.needs):
-            found.add(name)
-    return found
+        if selected.intersection(planned.spec.needs):
+            selected.add(name)
+    return selected
 
 
 def _before(plan: Plan, names: Collection[str]) -> set[str]:
-    found = set(names)
+    selected = set(names)
     for name, planned in reversed(plan.groups.items()):
-        if name in found:
-            found.update(planned.spec.needs)
-    return found
+        if name in selected:
+            selected.update(planned.spec.needs)
+    return selected
 
 
 def _alone(
@@ -157,10 +166,10 @@ def _alone(
         for output in outputs_of(plan.groups[maker].spec) if maker not in kept else ():
             inputs.setdefault(output, {"dataset": output})
             reads.setdefault(output, (planned.name, maker))
-    made = {**group, "needs": [need for need in needs if need in kept], "inputs": inputs}
+    written = {**group, "needs": [need for need in needs if need in kept], "inputs": inputs}
     if values is not None:
-        made["for_each"] = _values(planned, values)
-    return {key: value for key, value in made.items() if key not in ("needs", "inputs") or value}
+        written["for_each"] = _values(planned, values)
+    return {key: value for key, value in written.items() if key not in ("needs", "inputs") or value}
 
 
 def _needs(planned: PlannedGroup, plan: Plan, kept: Collection[str]) -> Iterator[str]:
@@ -215,14 +224,18 @@ def _outputs(
     """``outputs``: those of the groups that are left; of one that is not published, its checks
     alone.
     """
-    made = {*_made(plan, kept)}
+    outputs = {*_made(plan, kept)}
     for name, output in spec.outputs.items():
-        if name in made or name not in _made(plan, plan.groups):
+        if name in outputs or name not in _made(plan, plan.groups):
             written = output.model_dump(mode="json", by_alias=True, exclude_unset=True)
             checks_alone = publish is not None and name not in publish
             yield (
                 name,
-                {key: one for key, one in written.items() if not checks_alone or key in _CHECKS},
+                {
+                    key: value
+                    for key, value in written.items()
+                    if not checks_alone or key in _CHECKS
+                },
             )
 
 

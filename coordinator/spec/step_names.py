@@ -77,7 +77,7 @@ def check_resolves(function: Function, name: str) -> None:
         if not hasattr(target, part):
             raise NotImportable(f"{module} has no {path}, so a worker cannot import {name}")
         target = getattr(target, part)
-    if not any(_is_same(one, function) for one in _layers(target)):
+    if not any(_is_same(layer, function) for layer in _layers(target)):
         raise NotImportable(_why_another(function, target, name))
 
 
@@ -89,11 +89,11 @@ def _layers(target: Any) -> Iterator[Any]:
             return
 
 
-def _is_same(one: Any, function: Function) -> bool:
+def _is_same(layer: Any, function: Function) -> bool:
     if isinstance(function, staticmethod):
         function = function.__func__
-    return one is function or (
-        inspect.ismethod(one) and inspect.ismethod(function) and one == function
+    return layer is function or (
+        inspect.ismethod(layer) and inspect.ismethod(function) and layer == function
     )
 
 

@@ -113,9 +113,9 @@ def read_file(path: str | os.PathLike[str]) -> Written:
         near = ""
         if isinstance(error, FileNotFoundError):
             beside = (
-                one.name
-                for one in Path(source).parent.glob("*")
-                if one.suffix in (".yaml", ".yml", ".json")
+                sibling.name
+                for sibling in Path(source).parent.glob("*")
+                if sibling.suffix in (".yaml", ".yml", ".json")
             )
             near = suggestion(Path(source).name, beside)
         raise SpecError([Problem(f"cannot be read: {why}{near}", source=source)]) from None
@@ -329,12 +329,12 @@ class _Builder:
                 parts[key] = value._replace(key_place=place)
         # What is written here wins over what `<<` brings in; of several, the first wins.
         for base in merged:
-            for one in base.parts.values() if isinstance(base.value, list) else [base]:
-                if not isinstance(one.value, dict):
-                    what = f"<< takes a mapping or a list of mappings, not {describe(one.value)}"
+            for node in base.parts.values() if isinstance(base.value, list) else [base]:
+                if not isinstance(node.value, dict):
+                    what = f"<< takes a mapping or a list of mappings, not {describe(node.value)}"
                     self._note(what, base.place, loc)
                     continue
-                for key, part in one.parts.items():
+                for key, part in node.parts.items():
                     parts.setdefault(key, part)
         return parts
 
@@ -393,12 +393,12 @@ def _is_json(text: str, builder: _Builder) -> bool:
 def _json_events(text: str) -> Iterator[Any]:
     """The events that a YAML parser would have for a text that is JSON."""
     yield yaml.DocumentStartEvent()
-    line = begin = seen = 0  # of the line: its number, and the index of its first character
+    line = begin = counted_to = 0  # of the line: its number, and the index of its first character
     for token in _JSON_TOKEN.finditer(text):
         start, word = token.start(), token[0]
-        if breaks := text.count("\n", seen, start):
-            line, begin = line + breaks, text.rfind("\n", seen, start) + 1
-        seen, mark = token.end(), yaml.Mark("", start, line, start - begin, "", 0)
+        if breaks := text.count("\n", counted_to, start):
+            line, begin = line + breaks, text.rfind("\n", counted_to, start) + 1
+        counted_to, mark = token.end(), yaml.Mark("", start, line, start - begin, "", 0)
         if word[0] == '"':
             yield yaml.ScalarEvent(None, None, (False, True), json.loads(word), mark)
         elif word == "[":

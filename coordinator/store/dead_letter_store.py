@@ -93,10 +93,10 @@ class DeadLetters:
 
         Raises: NoSuchReport: also where ``report`` is no id.
         """
-        found = self._find(report)
-        if found is None:
+        letter = self._find(report)
+        if letter is None:
             raise NoSuchReport(_gone(report))
-        return found
+        return letter
 
     def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Put a report back for the coordinators to apply. Durable and idempotent: it goes back
@@ -158,8 +158,8 @@ class DeadLetters:
     def _find(self, report: str) -> DeadLetter | None:
         if not _is_id(report):
             return None
-        found = self._entries(report, report)
-        return DeadLetter.of(*found[0]) if found else None
+        entries = self._entries(report, report)
+        return DeadLetter.of(*entries[0]) if entries else None
 
     def _entries(self, low: str, high: str) -> list[tuple[str, Fields]]:
         return cast(list[tuple[str, Fields]], self._redis.xrange(self._keys.dead, low, high))

@@ -52,23 +52,25 @@ class ExpectedJobsStore:
 
         ``since``: Unix seconds; with ``(`` before them, later than that.
         """
-        found = self._redis.zrangebyscore(
+        entries = self._redis.zrangebyscore(
             self._keys.jobs, since, "+inf", start=0, num=most, withscores=True
         )
-        return cast(list[tuple[str, float]], found)
+        return cast(list[tuple[str, float]], entries)
 
     def lines(self, names: Iterable[str], jobs: Sequence[str]) -> Iterator[str]:
         """Those lines of the list, as JSON, of ``jobs`` that may be of these names; in the order of
         ``jobs``.
         """
-        wanted = [f'"name":{json.dumps(name)}' for name in names]
+        fragments = [f'"name":{json.dumps(name)}' for name in names]
         for start in range(0, len(jobs), AT_ONCE):
             lines = cast(
                 list[str | None],
                 self._redis.hmget(self._keys.summary, jobs[start : start + AT_ONCE]),
             )
             yield from (
-                line for line in lines if line is not None and any(one in line for one in wanted)
+                line
+                for line in lines
+                if line is not None and any(fragment in line for fragment in fragments)
             )
 
     def note(self, name: str, before: str, after: str, notices: Sequence[str]) -> CommitAnswer:

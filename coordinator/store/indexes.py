@@ -37,11 +37,11 @@ class Indexes:
 
     def repair(self) -> None:
         """Look at the next piece of the keys. Raises: redis.RedisError."""
-        self._cursor, found = self._redis.scan(
+        self._cursor, keys = self._redis.scan(
             self._cursor, match=self._pattern, count=self._count, _type="hash"
         )
         before, _, after = self._record_key.partition("\0")
-        jobs = [key.removeprefix(before).removesuffix(after) for key in cast(list[str], found)]
+        jobs = [key.removeprefix(before).removesuffix(after) for key in cast(list[str], keys)]
         missing, *lineless = self._index(dict.fromkeys(jobs, ""))
         self._index({job: line for job in lineless if (line := self._line(job))})
         self._count = KEYS_AFTER_A_LOSS if missing else KEYS_LOOKED_AT

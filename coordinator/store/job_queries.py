@@ -56,18 +56,18 @@ class Queries:
     ) -> list[ListedJob]:
         """Jobs, the newest first. The arguments mean what they mean for ``Client.jobs``."""
         low = "-inf" if since is None else since
-        indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
+        indexes = [self._keys.status(state) for state in status] or [self._keys.jobs]
         number = -1 if name or limit is None else limit
         # At one moment: a job that moves from one status to another would else be found twice, or
         # not at all.
         pipe = self._redis.pipeline(transaction=True)
         for index in indexes:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
-        found: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
-        found.sort(key=lambda item: item[1], reverse=True)
+        entries: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
+        entries.sort(key=lambda item: item[1], reverse=True)
         listed: list[ListedJob] = []
-        for start in range(0, len(found), 500):
-            ids = [job for job, _ in found[start : start + 500]]
+        for start in range(0, len(entries), 500):
+            ids = [job for job, _ in entries[start : start + 500]]
             for line in self.listed(ids):
                 if name is None or fnmatch.fnmatchcase(line.name, name):
                     listed.append(line)
@@ -172,18 +172,18 @@ class Queries:
     def stacks(self, state: JobState) -> dict[str, StepStack]:
         """Where the steps of groups stand that run long, by group."""
         running = [*state.by_state[GroupState.RUNNING], *state.by_state[GroupState.CANCELING]]
-        seen = StackStore(self._redis, self._keys).of_job(state.job.id) if running else {}
+        stored = StackStore(self._redis, self._keys).of_job(state.job.id) if running else {}
         stacks = {}
-        for group in running if seen else ():
+        for group in running if stored else ():
             attempt = state.attempts.get(group)
             if (
                 attempt is not None
                 and (
                     token := f"{state.record(group).offer(state.job.id, group)}/{attempt.claimant}"
                 )
-                in seen
+                in stored
             ):
-                stacks[group] = seen[token]
+                stacks[group] = stored[token]
         return stacks
 
     def versions(self, job: str) -> dict[str, str]:

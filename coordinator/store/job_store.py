@@ -131,8 +131,8 @@ class Store:
         """
         keys = self._keys.of(job)
         if bare:
-            known = cast(dict[str, str], self._redis.hgetall(keys.job))
-            return bare_state(job, known) if known else None
+            job_fields = cast(dict[str, str], self._redis.hgetall(keys.job))
+            return bare_state(job, job_fields) if job_fields else None
         if cached is not None:
             if begun is not None and begun.attempts is not None and changed is not None:
                 commit, read = begun.commit, dict(begun.attempts)
@@ -203,7 +203,9 @@ class Store:
             "forget": list(decision.forgotten),
             "unfreeze": list(decision.unfrozen),
             "uncollect": list(decision.uncollected),
-            "instructions": {name: list(one) for name, one in decision.instructions.items()},
+            "instructions": {
+                name: list(instruction) for name, instruction in decision.instructions.items()
+            },
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "notices": decision.notices,
             "due": _stamp(decision.due),
@@ -368,8 +370,8 @@ class Store:
         pipe = self._redis.pipeline(transaction=False)
         pipe.time()
         pipe.zrange(self._keys.due, 0, limit - 1, withscores=True)
-        (seconds, micros), found = pipe.execute()
-        return seconds + micros / 1e6, dict(found)
+        (seconds, micros), due = pipe.execute()
+        return seconds + micros / 1e6, dict(due)
 
     def forget_ended(self, now: float, limit: int = 100) -> int:
         """Drop jobs past their retention from the indexes; their own keys have expired.
@@ -422,11 +424,11 @@ class Store:
 
     def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
         """Per queue, the runners that listen on it: those heard of within ``max_age`` seconds."""
-        found: dict[str, list[RunnerStatus]] = {}
-        for one in self._processes.runners():
-            for queue in one.queues if one.seen >= now - max_age else ():
-                found.setdefault(queue, []).append(one)
-        return found
+        listeners: dict[str, list[RunnerStatus]] = {}
+        for runner in self._processes.runners():
+            for queue in runner.queues if runner.seen >= now - max_age else ():
+                listeners.setdefault(queue, []).append(runner)
+        return listeners
 
     def lanes(self) -> list[str]:
         """Lanes in which offers stand; also such as are empty since, until a runner looks there."""
@@ -437,14 +439,14 @@ class Store:
         any_job, start, freed = self._keys.of("\0"), 0, 0
         free = self._scripts["free_slots"]
         while True:
-            looked, found = free(
+            looked, released = free(
                 start=start,
                 count=SLOTS_LOOKED_AT,
                 job_key=any_job.job,
                 attempts_key=any_job.attempts,
             )
-            freed += found
-            start += looked - found
+            freed += released
+            start += looked - released
             if looked < SLOTS_LOOKED_AT:
                 return int(freed)
 
@@ -460,7 +462,11 @@ class Store:
         names, keys = served(lanes, listening), self._keys
         pools = sorted({*map(pool_of, names)} - {""})
         queues = sorted({*map(queue_of, names), *listening})
-        runners = {one.id: one for there in listening.values() for one in there}
+        runners = {
+            runner.id: runner
+            for runners_of_queue in listening.values()
+            for runner in runners_of_queue
+        }
         pipe = self._redis.pipeline(transaction=False)
         for lane in names:
             pipe.zcard(keys.ready(lane))
@@ -480,7 +486,9 @@ class Store:
         for lane in names:
             offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
         idle = [
-            one for one in runners.values() if idle_runner(one, float(polled[one.id] or 0), now)
+            runner
+            for runner in runners.values()
+            if idle_runner(runner, float(polled[runner.id] or 0), now)
         ]
         return share_wake_ups(offers, waiting, idle, listening)
 

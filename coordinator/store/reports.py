@@ -100,7 +100,7 @@ class DeadLetter:
             fields = {}
         times = raw.get("deliveries", "")
         deliveries = int(times) if times.isdecimal() else 0
-        told = raw.get("notice", ""), raw.get("to", ""), raw.get("task", "")
+        origin = raw.get("notice", ""), raw.get("to", ""), raw.get("task", "")
         return cls(
             entry_id,
             raw.get("reason", ""),
@@ -108,7 +108,7 @@ class DeadLetter:
             raw.get("from", ""),
             deliveries,
             dict(raw),
-            *told,
+            *origin,
         )
 
 
@@ -179,7 +179,7 @@ class ReportStream:
             count,
             self._consumer,
         )
-        times = {one["message_id"]: int(one["times_delivered"]) for one in pending}
+        times = {entry["message_id"]: int(entry["times_delivered"]) for entry in pending}
         # Other entries of this consumer may lie between the first and the last; an entry without a
         # count is new.
         return [

@@ -33,8 +33,8 @@ def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus
     return sorted(
         lane
         for lane in lanes
-        if not (wanted := versions_of(lane))
-        or any(one.runs_on.may_run(wanted) for one in listening.get(queue_of(lane), ()))
+        if not (versions := versions_of(lane))
+        or any(runner.runs_on.may_run(versions) for runner in listening.get(queue_of(lane), ()))
     )
 
 
@@ -55,12 +55,14 @@ def share_wake_ups(
         offers: how many may be taken, per queue.
         waiting: wake-ups that nobody has consumed yet, per queue: each has its runner already.
     """
-    choice = sorted(idle, key=lambda one: (len(one.queues), one.id))
-    left = {queue: iter([one.id for one in choice if queue in one.queues]) for queue in waiting}
+    choice = sorted(idle, key=lambda runner: (len(runner.queues), runner.id))
+    left = {
+        queue: iter([runner.id for runner in choice if queue in runner.queues]) for queue in waiting
+    }
     chosen: set[str] = set()
 
     def choose(queue: str) -> bool:
-        runner = next((one for one in left[queue] if one not in chosen), None)
+        runner = next((runner_id for runner_id in left[queue] if runner_id not in chosen), None)
         chosen.update(() if runner is None else (runner,))
         return runner is not None
 
@@ -68,18 +70,18 @@ def share_wake_ups(
         for _ in range(count):
             if not choose(queue):
                 break
-    wanted = {queue: count - waiting[queue] for queue, count in sorted(offers.items())}
+    unserved = {queue: count - waiting[queue] for queue, count in sorted(offers.items())}
     # Where nobody listens, one wake-up waits for the first listener.
     sent = Counter(
         queue
-        for queue in wanted
+        for queue in unserved
         if offers[queue] and not waiting[queue] and not listening.get(queue)
     )
-    turns = deque(queue for queue, count in wanted.items() if count > 0 and listening.get(queue))
+    turns = deque(queue for queue, count in unserved.items() if count > 0 and listening.get(queue))
     while turns:
         queue = turns.popleft()
         if choose(queue):
             sent[queue] += 1
-            if sent[queue] < wanted[queue]:
+            if sent[queue] < unserved[queue]:
                 turns.append(queue)
     return dict(sent)

@@ -91,10 +91,10 @@ class ScheduleStore:
 
     def load(self, name: str) -> ScheduleRecord | None:
         """The record of a schedule; None if there is none. Raises: Damaged: it cannot be read."""
-        found, damaged = self.load_all([name])
+        records, damaged = self.load_all([name])
         if damaged:
             raise Damaged(damaged[name])
-        return next(iter(found), None)
+        return next(iter(records), None)
 
     def load_all(self, names: Sequence[str]) -> tuple[list[ScheduleRecord], dict[str, str]]:
         """The records of those of these schedules that there are, in their order.
@@ -104,19 +104,21 @@ class ScheduleStore:
         pipe = self._redis.pipeline(transaction=False)
         for name in names:
             pipe.hmget(self._keys.of_schedule(name).schedule, "record", "commit", "spec")
-        found, damaged = [], {}
+        records, damaged = [], {}
         for name, (text, commit, spec) in zip(
             names, cast(list[list[str | None]], pipe.execute()), strict=True
         ):
             try:
-                found += [ScheduleRecord.from_json(text, commit or "", spec or "")] if text else []
+                records += (
+                    [ScheduleRecord.from_json(text, commit or "", spec or "")] if text else []
+                )
             except (ValueError, TypeError) as error:
                 damaged[name] = (
                     f"the record of schedule {name} cannot be read, so it does not run "
                     f"({in_short(error)}); `unstuck schedule remove {name}`, and set it again from "
                     "its spec"
                 )
-        return found, damaged
+        return records, damaged
 
     def last_commit(self, name: str) -> str:
         """The last commit of a schedule, also of one whose record cannot be read; empty if there is
@@ -130,7 +132,7 @@ class ScheduleStore:
     def commit(self, change: ScheduleChange) -> CommitAnswer:
         """Write a change, all or nothing, if no other commit came after the load."""
         record = change.record
-        told = {
+        fields = {
             "name": record.name,
             "id": change.id,
             "expect": change.expect,
@@ -158,7 +160,7 @@ class ScheduleStore:
         }
         keys = vars(self._keys.of_schedule(record.name))
         return CommitAnswer(
-            self._scripts["commit"](change=json.dumps(told), after=self._keys.after(""), **keys)
+            self._scripts["commit"](change=json.dumps(fields), after=self._keys.after(""), **keys)
         )
 
     def remove(
@@ -193,8 +195,8 @@ class ScheduleStore:
         instant.
         """
         texts = self._redis.zrangebyscore(self._keys.of_schedule(name).schedule_ticks, first, last)
-        found = (Tick.from_text(text) for text in cast(list[str], texts))
-        return {tick.at: tick for tick in found}
+        ticks = (Tick.from_text(text) for text in cast(list[str], texts))
+        return {tick.at: tick for tick in ticks}
 
     def forget_runs(self, name: str, keep: int) -> int:
         """Let the jobs of all but the newest ``keep`` runs leave the store, at most 100 at once.
@@ -223,32 +225,32 @@ class ScheduleStore:
         return self.published_of([(warehouse, datasets)])[0]
 
     def published_of(
-        self, wanted: Sequence[tuple[str, Sequence[str]]]
+        self, follows: Sequence[tuple[str, Sequence[str]]]
     ) -> list[dict[str, tuple[int, float]]]:
         """As `published`, of each of these warehouses with datasets, by one question."""
         names = [
-            at_warehouse(name, warehouse) for warehouse, datasets in wanted for name in datasets
+            at_warehouse(name, warehouse) for warehouse, datasets in follows for name in datasets
         ]
         texts = iter(
             cast(list[str | None], self._redis.hmget(self._keys.published, names)) if names else []
         )
         answers = []
-        for _, datasets in wanted:
-            found = {
+        for _, datasets in follows:
+            entries = {
                 name: text.split() for name, text in zip(datasets, texts, strict=False) if text
             }
             answers.append(
-                {name: (int(version), float(at)) for name, (version, at, *_) in found.items()}
+                {name: (int(version), float(at)) for name, (version, at, *_) in entries.items()}
             )
         return answers
 
-    def note_backlog(self, name: str, backlog: Backlog, *, told: bool = False) -> None:
-        """Note what the streams of a schedule have unread. ``told``: a rule concerns it, so it is
+    def note_backlog(self, name: str, backlog: Backlog, *, notify: bool = False) -> None:
+        """Note what the streams of a schedule have unread. ``notify``: a rule concerns it, so it is
         decided at once.
         """
         keys = vars(self._keys.of_schedule(name))
         self._scripts["note_backlog"](
-            name=name, backlog=backlog.to_json(), told=int(told), schedule=keys["schedule"]
+            name=name, backlog=backlog.to_json(), told=int(notify), schedule=keys["schedule"]
         )
 
     def backlogs(self, names: Sequence[str]) -> list[Backlog | None]:
@@ -288,9 +290,11 @@ class ScheduleStore:
         pipe.hgetall(self._keys.backlogs)
         texts, late, backlogs = pipe.execute()
         failing = sorted(name for name, line in texts.items() if _needs_a_look(line))
-        known = {name: _backlog_in(text) for name, text in backlogs.items()}
+        unread_backlogs = {name: _backlog_in(text) for name, text in backlogs.items()}
         unread = sorted(
-            name for name, one in known.items() if one is not None and 0 < one.since < now - behind
+            name
+            for name, backlog in unread_backlogs.items()
+            if backlog is not None and 0 < backlog.since < now - behind
         )
         return [
             name
@@ -313,8 +317,10 @@ class ScheduleStore:
 
     def events(self, name: str, most: int) -> list[dict[str, Any]]:
         """The newest events, the oldest of them first."""
-        found: Any = self._redis.xrevrange(self._keys.of_schedule(name).schedule_events, count=most)
-        return [json.loads(fields["event"]) for _, fields in reversed(found)]
+        entries: Any = self._redis.xrevrange(
+            self._keys.of_schedule(name).schedule_events, count=most
+        )
+        return [json.loads(fields["event"]) for _, fields in reversed(entries)]
 
 
 def _needs_a_look(line: str) -> bool:
@@ -322,10 +328,10 @@ def _needs_a_look(line: str) -> bool:
     so.
     """
     try:
-        known = json.loads(line)
-        status = ScheduleStatus(known["status"])
-        failed = known.get("failures", 0) > 0 and not status.terminal
-        return status in UNWELL or failed or known.get("problems", 0) > 0
+        fields = json.loads(line)
+        status = ScheduleStatus(fields["status"])
+        failed = fields.get("failures", 0) > 0 and not status.terminal
+        return status in UNWELL or failed or fields.get("problems", 0) > 0
     except (ValueError, TypeError, KeyError, AttributeError):
         return True
 

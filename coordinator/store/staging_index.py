@@ -30,8 +30,8 @@ def staging_record(job: JobRecord, released_after: float) -> dict[str, Any] | No
     """
     if not job.warehouse or not job.warehouse_id:
         return None
-    known = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
-    return {"after": released_after + MARGIN, **known}
+    fields = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
+    return {"after": released_after + MARGIN, **fields}
 
 
 class StagingIndex(Staging):
@@ -97,10 +97,14 @@ class StagingIndex(Staging):
         """
         unfinished = [
             self._keys.due,
-            *(self._keys.status(one) for one in Status if one is not Status.FINISHED),
+            *(
+                self._keys.status(job_status)
+                for job_status in Status
+                if job_status is not Status.FINISHED
+            ),
         ]
         jobs = cast(list[str], self._redis.zunion(unfinished))
-        found: list[tuple[int, str]] = [*self._held(warehouse_id)]
+        versions_read: list[tuple[int, str]] = [*self._held(warehouse_id)]
         for some in (jobs[n : n + _AT_ONCE] for n in range(0, len(jobs), _AT_ONCE)):
             with self._redis.pipeline(transaction=False) as pipe:
                 for job in some:
@@ -112,10 +116,10 @@ class StagingIndex(Staging):
                     versions = [n for n in _versions_named(spec or "") if not ended or n >= removed]
                     if not ended and base:
                         versions.append(int(base))
-                    found.extend(
+                    versions_read.extend(
                         (n, job) for n in versions if n
                     )  # at version 0 there is nothing to read
-        return min(found, default=None)
+        return min(versions_read, default=None)
 
 
 def _versions_named(spec: str) -> Iterator[int]:
@@ -124,15 +128,17 @@ def _versions_named(spec: str) -> Iterator[int]:
     """
     with suppress(ValueError, TypeError, AttributeError, KeyError):
         for group in json.loads(spec)["groups"] if '"version"' in spec else ():
-            named = (wanted.get("version") for wanted in group.get("inputs", {}).values())
+            named = (
+                dataset_input.get("version") for dataset_input in group.get("inputs", {}).values()
+            )
             yield from (version for version in named if isinstance(version, int))
 
 
-def _read(job: str, known: dict[str, Any]) -> Staged:
+def _read(job: str, fields: dict[str, Any]) -> Staged:
     return Staged(
         job,
-        str(known["warehouse"]),
-        str(known["warehouse_id"]),
-        int(known["base"]),
-        float(known["forget_at"]),
+        str(fields["warehouse"]),
+        str(fields["warehouse_id"]),
+        int(fields["base"]),
+        float(fields["forget_at"]),
     )

@@ -36,10 +36,10 @@ class Submissions:
         `submit`.
         """
         fields = ["job", "last", "fingerprint", "retried"]
-        job, last, *known = cast(
+        job, last, *fingerprints = cast(
             list[str | None], self._redis.hmget(self._keys.submit_key(key), fields)
         )
-        if job is not None and fingerprint not in known:
+        if job is not None and fingerprint not in fingerprints:
             raise KeyTaken(last or job)
         return last or job
 

@@ -38,10 +38,10 @@ class Totals:
     @classmethod
     def from_json(cls, text: str) -> Totals:
         """Raises: ValueError, TypeError, AttributeError: the text is damaged."""
-        found = {str(what): float(amount) for what, amount in json.loads(text).items()}
-        counts = {what: int(amount) for what, amount in found.items() if what.isupper()}
-        buckets = tuple(int(found.get(str(number), 0)) for number in range(len(BUCKETS) + 1))
-        return cls(counts, buckets, found.get("seconds", 0.0))
+        amounts = {str(what): float(amount) for what, amount in json.loads(text).items()}
+        counts = {what: int(amount) for what, amount in amounts.items() if what.isupper()}
+        buckets = tuple(int(amounts.get(str(number), 0)) for number in range(len(BUCKETS) + 1))
+        return cls(counts, buckets, amounts.get("seconds", 0.0))
 
 
 def job_of(field: str) -> str | None:

@@ -74,30 +74,32 @@ class TraceExport:
     def __call__(self, spans: Iterable[JobSpan]) -> bool:
         """Export one trace. False: not all of it has arrived."""
         self._collected.spans = []
-        made: dict[str, Span] = {}
-        for one in spans:
-            around = set_span_in_context(made[one.parent]) if one.parent else Context()
-            if not one.parent:
-                self._ids.trace = trace_id(one.key)
-            self._ids.span = span_id(one.key)
+        exported: dict[str, Span] = {}
+        for job_span in spans:
+            around = (
+                set_span_in_context(exported[job_span.parent]) if job_span.parent else Context()
+            )
+            if not job_span.parent:
+                self._ids.trace = trace_id(job_span.key)
+            self._ids.span = span_id(job_span.key)
             span = self._tracer.start_span(
-                one.name,
+                job_span.name,
                 around,
-                attributes=dict(one.attributes),
+                attributes=dict(job_span.attributes),
                 links=[
                     Link(SpanContext(trace_id(job), span_id(job), is_remote=True))
-                    for job in one.follows
+                    for job in job_span.follows
                 ],
-                start_time=_nanoseconds(one.start),
+                start_time=_nanoseconds(job_span.start),
             )
-            for name, at, text in one.points:
+            for name, at, text in job_span.points:
                 span.add_event(name, {"text": text} if text else {}, _nanoseconds(at))
-            if one.error is not None:
-                code, text = one.error
+            if job_span.error is not None:
+                code, text = job_span.error
                 span.set_attribute("error.type", code)
                 span.set_status(Status(StatusCode.ERROR, f"{code}: {text}"))
-            made[one.key] = span
-            span.end(_nanoseconds(one.end))
+            exported[job_span.key] = span
+            span.end(_nanoseconds(job_span.end))
         ready = self._collected.spans
         return all(
             exporter.export(ready[at : at + AT_ONCE]) is SpanExportResult.SUCCESS
@@ -114,7 +116,7 @@ def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
     """The exporters that ``OTEL_TRACES_EXPORTER`` names; each reads its own variables. Raises:
     LookupError.
     """
-    made = []
+    exporters = []
     for name in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
         protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get(
             "OTEL_EXPORTER_OTLP_PROTOCOL", ""
@@ -124,15 +126,15 @@ def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
             if name.strip() == "otlp"
             else (name.strip(),)
         )
-        found: list[Any] = [
+        points: list[Any] = [
             point
-            for one in names
-            for point in entry_points(group="opentelemetry_traces_exporter", name=one)
+            for entry_name in names
+            for point in entry_points(group="opentelemetry_traces_exporter", name=entry_name)
         ]
-        if not found:
+        if not points:
             raise LookupError(f"no exporter {' or '.join(names)} is installed")
-        made.append(found[0].load()())
-    return made
+        exporters.append(points[0].load()())
+    return exporters
 
 
 def _nanoseconds(at: float) -> int:

@@ -87,10 +87,10 @@ def _group(job: JobRecord, group: str, events: list[Event]) -> Iterator[JobSpan]
         else None,
     )
     # After a rerun the numbers of attempts begin again, and two spans must not have one id.
-    for made, attempt in enumerate(
-        (one for one in attempts_of(events) if one.ended_at is not None), 1
+    for number, attempt in enumerate(
+        (ended for ended in attempts_of(events) if ended.ended_at is not None), 1
     ):
-        yield _attempt(f"{key}/{made}", key, attempt, of_group)
+        yield _attempt(f"{key}/{number}", key, attempt, of_group)
 
 
 def _attempt(key: str, group: str, attempt: PastAttempt, of_group: dict[str, str]) -> JobSpan:

@@ -100,7 +100,7 @@ class TraceSender:
             batch = ended[start : start + BATCH]
             noted = self._redis.zmscore(self._keys.traced, [job for job, _ in batch])
             waiting |= {
-                job: at for (job, at), known in zip(batch, noted, strict=True) if known is None
+                job: at for (job, at), sent_at in zip(batch, noted, strict=True) if sent_at is None
             }
         failed: list[str] = []
         in_a_row = 0
@@ -201,13 +201,13 @@ class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
             )  # the extra ``otel``
 
             export = TraceExport(exporters_of(os.environ), os.environ)
-        except Exception as error:  # noqa: BLE001 - an exporter may raise anything, and jobs go on without traces
+        except Exception as error:  # noqa: BLE001 - jobs run on without traces
             how = f"{how_to_install('otel')}, or set OTEL_TRACES_EXPORTER=none"
             log.warning("no traces are sent: %s: %s. %s", type(error).__name__, error, how)
             return
-        known = settings()
-        client = connect(known.redis_url)
-        TraceSender(client, Keys(known.prefix), known.retention, export, whoami()).run(
-            self._stopping
-        )
+        process_settings = settings()
+        client = connect(process_settings.redis_url)
+        TraceSender(
+            client, Keys(process_settings.prefix), process_settings.retention, export, whoami()
+        ).run(self._stopping)
         export.close()

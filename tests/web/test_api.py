@@ -26,7 +26,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.cli.app import app
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.tasks.protocol.keys import Keys
@@ -148,7 +148,7 @@ def _played(client: Client) -> dict[str, str]:
     )
     client.pools.set("jdbc", 4)
     late = Expected(
-        told={"late: 06:00": Told(5.0, 6.0, ("ops",))},
+        told={"late: 06:00": Alert(5.0, 6.0, ("ops",))},
         texts={"late: 06:00": "no run has ended well"},
     )
     with connect(client.settings.redis_url) as store:

@@ -8,7 +8,7 @@ from typing import Literal
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.failures import lose
 from unstuck.coordinator.decide.timers.clock import CLOCK_SLACK
-from unstuck.coordinator.model.decision import Environment, Guard
+from unstuck.coordinator.model.decision import CommitGuard, Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.duration import format_duration
@@ -45,7 +45,7 @@ def end_lapsed(draft: Draft, group_id: str, record: GroupRecord, attempt: Attemp
     that it was not.
     """
     kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
-    draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
+    draft.decision.guards.append(CommitGuard(group_id, record.epoch, record.nonce, kind))
     draft.drop_attempt(group_id)
     draft.decision.ended[LAPSED] += 1
     unheard = f"worker {record.worker} was not heard of"

@@ -9,12 +9,17 @@ from typing import Annotated, ClassVar
 from pydantic import Field, SecretStr, field_validator
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    Message,
+    NoticeChannel,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.spec.notify_spec import OneOrMore
 from unstuck.tasks.host import how_to_install
 
 
-class AppriseTarget(Channel):
+class AppriseTarget(NoticeChannel):
     """``apprise: URL``, or a list."""
 
     kind: ClassVar[str] = "apprise"
@@ -27,8 +32,8 @@ class AppriseTarget(Channel):
             raise ValueError(f"Apprise is not installed here. {how_to_install('apprise')}")
         from apprise import Apprise
 
-        for number, one in enumerate(value, 1):
-            if Apprise.instantiate(one.get_secret_value(), suppress_exceptions=True) is None:
+        for number, address in enumerate(value, 1):
+            if Apprise.instantiate(address.get_secret_value(), suppress_exceptions=True) is None:
                 raise ValueError(f"address {number} is none that Apprise can read")
         return value
 
@@ -38,10 +43,10 @@ class AppriseTarget(Channel):
         logging.getLogger("apprise").propagate = False  # its lines may hold addresses
         kind = NotifyType.SUCCESS if message.informs else NotifyType.FAILURE
         body = message.body + (f"\n\n{message.link}" if message.link else "")
-        sender = Apprise([one.get_secret_value() for one in self.apprise])
+        sender = Apprise([address.get_secret_value() for address in self.apprise])
         with LogCapture(level=logging.WARNING) as log:  # type: ignore[no-untyped-call]
             done = sender.notify(body=body, title=message.title, notify_type=kind)
-            said = shortened(log.getvalue())
+            output = shortened(log.getvalue())
         if not done:
-            raise SendFailed(f"Apprise could not send it: {said or 'it did not say why'}")
+            raise SendFailed(f"Apprise could not send it: {output or 'it did not say why'}")
         return "sent by Apprise"

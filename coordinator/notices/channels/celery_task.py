@@ -10,12 +10,17 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, SecretStr
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    Message,
+    NoticeChannel,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.notices.channels.webhook import payload
 from unstuck.tasks.spec.fields import QueueName
 
 
-class CeleryTask(Channel):
+class CeleryTask(NoticeChannel):
     """``celery: NAME`` of the task, with the ``broker`` and the ``queue`` of its workers.
 
     ``options``: transport options of the broker, such as ``global_keyprefix``.

@@ -50,7 +50,7 @@ class Message:
         return self.notice.event in ("recovered", "finished")
 
 
-class Channel(Strict, ABC):
+class NoticeChannel(Strict, ABC):
     """A target.
 
     Attributes:
@@ -77,15 +77,15 @@ class Channel(Strict, ABC):
         """Texts that must never be shown."""
         for name in type(self).model_fields:
             value = getattr(self, name)
-            for one in (
+            for candidate in (
                 value.values()
                 if isinstance(value, dict)
                 else value
                 if isinstance(value, tuple)
                 else (value,)
             ):
-                if isinstance(one, SecretStr):
-                    yield one.get_secret_value()
+                if isinstance(candidate, SecretStr):
+                    yield candidate.get_secret_value()
 
 
 def shortened(text: str, most: int = LONGEST_ANSWER) -> str:

@@ -14,7 +14,12 @@ import psutil
 from pydantic import Field
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    Message,
+    NoticeChannel,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.notices.channels.webhook import payload
 from unstuck.tasks.process.tree import Tree
 from unstuck.tasks.spec.fields import Listed
@@ -22,7 +27,7 @@ from unstuck.tasks.spec.fields import Listed
 _TAIL = 2000  # bytes of what it wrote that are read
 
 
-class Command(Channel):
+class CommandTarget(NoticeChannel):
     """``command: [PROGRAM, ARGUMENT, …]``, with the environment of the coordinator, without
     UNSTUCK_NOTIFY.
     """
@@ -34,17 +39,17 @@ class Command(Channel):
 
     def send(self, message: Message, allowed: Allowed) -> str:
         environ = {name: value for name, value in os.environ.items() if name != "UNSTUCK_NOTIFY"}
-        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
-            given.write(json.dumps(payload(message)).encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as output_file, tempfile.TemporaryFile() as input_file:
+            input_file.write(json.dumps(payload(message)).encode())
+            input_file.seek(0)
             # Files, since a pipe would be waited for until the last process that holds it has
             # ended.
             try:
                 process = subprocess.Popen(
                     self.command,
-                    stdin=given,
-                    stdout=said,
-                    stderr=said,
+                    stdin=input_file,
+                    stdout=output_file,
+                    stderr=output_file,
                     start_new_session=True,
                     env=environ,
                 )
@@ -60,8 +65,8 @@ class Command(Channel):
             finally:
                 tree.kill()
                 process.wait()
-            said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
-            lines = said.read().decode(errors="replace").strip().splitlines()
+            output_file.seek(max(0, output_file.seek(0, os.SEEK_END) - _TAIL))
+            lines = output_file.read().decode(errors="replace").strip().splitlines()
         last = shortened(lines[-1]) if lines else ""
         if code:
             ended = f"with {code}" if code > 0 else f"by signal {-code}"

@@ -93,7 +93,8 @@ def _ask(
                 target, everything = url, {**everything, **login}
             connection.sock = connecting.connect(proxy.hostname, connection.port, None)
             if parts.scheme == "https":
-                connection._tunnel()  # type: ignore[attr-defined]  # noqa: SLF001 - `connect` would open another socket
+                # `connect` would open another socket.
+                connection._tunnel()  # type: ignore[attr-defined]  # noqa: SLF001
         else:
             connection.sock = connecting.connect(host, port, allowed)
         if parts.scheme == "https":
@@ -115,14 +116,14 @@ def _login(proxy: SplitResult) -> dict[str, str]:
 
 
 def _judged(answer: HTTPResponse, text: str) -> str:
-    said = shortened(f"{answer.status} {answer.reason}{': ' if text.strip() else ''}{text}")
+    summary = shortened(f"{answer.status} {answer.reason}{': ' if text.strip() else ''}{text}")
     if 200 <= answer.status < 300:
-        return said
+        return summary
     if 300 <= answer.status < 400:
         raise SendFailed(
             f"it answered {answer.status}, a redirect, which is never followed; name the address "
             "itself"
         )
-    asked = answer.getheader("Retry-After", "")
-    wait = int(asked[:9]) if asked.isascii() and asked.isdecimal() else 0
-    raise SendFailed(f"it answered {said}", min(wait, LONGEST_PEACE))
+    retry_after = answer.getheader("Retry-After", "")
+    wait = int(retry_after[:9]) if retry_after.isascii() and retry_after.isdecimal() else 0
+    raise SendFailed(f"it answered {summary}", min(wait, LONGEST_PEACE))

@@ -14,7 +14,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from unstuck.coordinator.notices.addresses import Allowed, Connecting
-from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import (
+    Message,
+    NoticeChannel,
+    SendFailed,
+    shortened,
+)
 from unstuck.coordinator.spec.notify_spec import OneOrMore
 
 PORTS = {"starttls": 587, "implicit": 465, "none": 25}
@@ -34,9 +39,9 @@ class _Client(smtplib.SMTP):
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         self._host = host  # the name that STARTTLS verifies
-        made = self._connecting.connect(host, port, self._allowed)
+        sock = self._connecting.connect(host, port, self._allowed)
         return (
-            made if self._context is None else self._connecting.with_tls(made, self._context, host)
+            sock if self._context is None else self._connecting.with_tls(sock, self._context, host)
         )
 
     def watch(self) -> None:
@@ -45,7 +50,7 @@ class _Client(smtplib.SMTP):
             self._connecting.watch(self.sock)
 
 
-class Mail(Channel):
+class Mail(NoticeChannel):
     """``mail: ADDRESS``, or a list, by the ``server`` HOST or HOST:PORT."""
 
     kind: ClassVar[str] = "mail"
@@ -59,9 +64,13 @@ class Mail(Channel):
     @field_validator("mail", "sender")
     @classmethod
     def _are_addresses(cls, value: Any) -> Any:
-        for one in [value] if isinstance(value, str) else value:
-            name, at, host = one.rpartition("@")
-            if not (name and at and host) or not one.isprintable() or any(c in one for c in " ,<>"):
+        for address in [value] if isinstance(value, str) else value:
+            name, at, host = address.rpartition("@")
+            if (
+                not (name and at and host)
+                or not address.isprintable()
+                or any(c in address for c in " ,<>")
+            ):
                 raise ValueError(
                     "expected an address such as ops@example.com, without a name before it"
                 )
@@ -139,8 +148,10 @@ class Mail(Channel):
             # The server has it. What is said from here on changes nothing.
         finally:
             client.close()
-        for one, (code, why) in refused.items():
-            return shortened(f"accepted, but not for {one}: {code} {why.decode(errors='replace')}")
+        for recipient, (code, why) in refused.items():
+            return shortened(
+                f"accepted, but not for {recipient}: {code} {why.decode(errors='replace')}"
+            )
         return "accepted"
 
 
@@ -153,8 +164,8 @@ def _said(error: Exception) -> str:
         )
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return "; ".join(
-            f"{one}: {code} {why.decode(errors='replace')}"
-            for one, (code, why) in error.recipients.items()
+            f"{recipient}: {code} {why.decode(errors='replace')}"
+            for recipient, (code, why) in error.recipients.items()
         )
     return str(error) or type(error).__name__
 

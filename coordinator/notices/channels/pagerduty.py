@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, SecretStr
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message, shortened
+from unstuck.coordinator.notices.channels.channel import Message, NoticeChannel, shortened
 from unstuck.coordinator.notices.channels.http import checked_url, host_of, post
 
 EVENTS = "https://events.pagerduty.com/v2/enqueue"
@@ -54,7 +54,7 @@ def pagerduty_event(message: Message, routing_key: str) -> dict[str, object]:
     return event
 
 
-class PagerDuty(Channel):
+class PagerDuty(NoticeChannel):
     """``pagerduty: KEY`` of an Events API v2 integration; ``url`` for the service region of the
     EU.
     """

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, SecretStr
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message, shortened
+from unstuck.coordinator.notices.channels.channel import Message, NoticeChannel, shortened
 from unstuck.coordinator.notices.channels.http import checked_url, host_of, post
 
 MOST = 2900  # characters of a section; Slack takes 3,000
@@ -33,7 +33,7 @@ def slack_message(message: Message) -> dict[str, object]:
     return {"text": _escaped(shortened(message.title)), "attachments": [attachment]}
 
 
-class Slack(Channel):
+class Slack(NoticeChannel):
     """``slack: URL`` of an incoming webhook."""
 
     kind: ClassVar[str] = "slack"

@@ -1,4 +1,7 @@
-"""A webhook: the notice as JSON, signed as Standard Webhooks describe (https://www.standardwebhooks.com)."""
+"""A webhook: the notice as JSON, signed as Standard Webhooks describe.
+
+See https://www.standardwebhooks.com.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from unstuck.coordinator.notices.addresses import Allowed
-from unstuck.coordinator.notices.channels.channel import Channel, Message
+from unstuck.coordinator.notices.channels.channel import Message, NoticeChannel
 from unstuck.coordinator.notices.channels.http import checked_url, host_of, post
 
 Url = Annotated[SecretStr, AfterValidator(checked_url)]
@@ -35,11 +38,11 @@ def signature(secret: str, id_: str, at: int, body: bytes) -> str:
         if secret.startswith(_ENCODED)
         else secret.encode()
     )
-    made = hmac.new(key, f"{id_}.{at}.".encode() + body, hashlib.sha256).digest()
-    return f"v1,{base64.b64encode(made).decode()}"
+    digest = hmac.new(key, f"{id_}.{at}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
 
 
-class Webhook(Channel):
+class Webhook(NoticeChannel):
     """``webhook: URL``, with the secret that signs, and headers such as Authorization."""
 
     kind: ClassVar[str] = "webhook"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from unstuck.coordinator.model.notice import Notice, Told, notice_id
+from unstuck.coordinator.model.notice import Alert, Notice, notice_id
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions
 from unstuck.coordinator.notices.rules.late_deadlines import deadlines
@@ -41,7 +41,7 @@ class Expected:
 
     since: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, Alert] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     absent: int = 0
     by_fleet: bool = False
@@ -49,7 +49,7 @@ class Expected:
     @property
     def late(self) -> dict[str, float]:
         """By condition, the deadline since which it is late, as somebody was told."""
-        return {key: told.since for key, told in self.told.items() if not told.over}
+        return {key: alert.since for key, alert in self.told.items() if not alert.over}
 
     def to_json(self) -> str:
         return json.dumps(
@@ -86,7 +86,9 @@ class Judged:
 @lru_cache(1024)
 def stored_rules(text: str) -> tuple[NotifyRule, ...]:
     """The rules that a submit has left, as JSON."""
-    return tuple(NotifyRule.model_validate(one, context=STORED) for one in json.loads(text or "[]"))
+    return tuple(
+        NotifyRule.model_validate(rule, context=STORED) for rule in json.loads(text or "[]")
+    )
 
 
 def expecting(rules: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -103,22 +105,26 @@ def names_of(rules: Sequence[FleetRule]) -> set[str]:
     return {name for rule in expecting(rules) for name in rule.names if not set("*?[") & set(name)}
 
 
-def looks_back_to(asked: Subscriptions, expected: Expected, now: float, zone: str) -> float | None:
+def looks_back_to(
+    subscribed: Subscriptions, expected: Expected, now: float, zone: str
+) -> float | None:
     """From when on jobs must be known to judge the name at ``now``; None: nothing is to be
     judged.
     """
     froms = []
-    for key, late in _lates(asked):
-        found, told = deadlines(late, zone, now), expected.told.get(key)
-        stands = told is not None and not told.over
-        if stands or (found.at > expected.since and expected.judged.get(key) != found.at):
-            froms.append(found.counts_from)
-    return min([*froms, *(told.at for _, told in _unwatched(asked, expected))], default=None)
+    for key, late in _lates(subscribed):
+        deadline, alert = deadlines(late, zone, now), expected.told.get(key)
+        is_open = alert is not None and not alert.over
+        if is_open or (deadline.at > expected.since and expected.judged.get(key) != deadline.at):
+            froms.append(deadline.counts_from)
+    return min(
+        [*froms, *(unwatched.at for _, unwatched in _unwatched(subscribed, expected))], default=None
+    )
 
 
 def judge(
     name: str,
-    asked: Subscriptions,
+    subscribed: Subscriptions,
     expected: Expected,
     jobs: Sequence[Came],
     now: float,
@@ -131,7 +137,7 @@ def judge(
         jobs: those of this name since `looks_back_to`, the newest first.
         given_up: whether a name that does not come any more is forgotten.
     """
-    told, judged, texts, absent = (
+    alerts, judged, texts, absent = (
         dict(expected.told),
         dict(expected.judged),
         dict(expected.texts),
@@ -140,30 +146,30 @@ def judge(
     notices: list[Notice] = []
     forget = False
 
-    def over(key: str, last: Told, mine: Sequence[Came], done: Came) -> None:
-        told[key] = replace(last, over=now)
-        to = last.told_of_end(asked.recovered)
+    def over(key: str, last: Alert, mine: Sequence[Came], done: Came) -> None:
+        alerts[key] = replace(last, over=now)
+        to = last.told_of_end(subscribed.recovered)
         notices.extend(
             _notice(
                 name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well"
             )
         )
 
-    for key, late in _lates(asked):
-        found, last = deadlines(late, zone, now), told.get(key)
-        mine = [job for job in jobs if job.submitted_at > found.counts_from]
+    for key, late in _lates(subscribed):
+        deadline, last = deadlines(late, zone, now), alerts.get(key)
+        mine = [job for job in jobs if job.submitted_at > deadline.counts_from]
         done = next((job for job in mine if job.status is Status.FINISHED), None)
         if last is not None and not last.over and done is not None:
             over(key, last, mine, done)
-        if found.at <= expected.since or judged.get(key) == found.at:
+        if deadline.at <= expected.since or judged.get(key) == deadline.at:
             continue
-        judged[key] = found.at
+        judged[key] = deadline.at
         absent = 0 if mine else absent + 1
         if done is None:
             forget = given_up and absent >= GIVEN_UP
-            to = asked.conditions[key][1]
-            told[key] = asked.told_now(found.at, now, to)
-            texts[key] = late_text(late, found, zone)
+            to = subscribed.conditions[key][1]
+            alerts[key] = subscribed.told_now(deadline.at, now, to)
+            texts[key] = late_text(late, deadline, zone)
             text = f"{texts[key]}; {_stands(mine)}"
             if forget:
                 text += (
@@ -171,31 +177,31 @@ def judge(
                     "again, it is not expected"
                 )
             notices += _notice(
-                name, "late", key, to, found.at, now, mine, text, asked.ends("late", to)
+                name, "late", key, to, deadline.at, now, mine, text, subscribed.ends("late", to)
             )
-    for key, last in _unwatched(asked, expected):
+    for key, last in _unwatched(subscribed, expected):
         mine = [job for job in jobs if job.submitted_at > last.at]
         done = next((job for job in mine if job.status is Status.FINISHED), None)
         if done is not None:
             over(key, last, mine, done)
     return Judged(
-        replace(expected, judged=judged, told=told, texts=texts, absent=absent),
+        replace(expected, judged=judged, told=alerts, texts=texts, absent=absent),
         tuple(notices),
         forget,
     )
 
 
-def _lates(asked: Subscriptions) -> list[tuple[str, Late]]:
-    found = ((key, condition.value) for key, (condition, _) in asked.conditions.items())
-    return [(key, value) for key, value in found if isinstance(value, Late)]
+def _lates(subscribed: Subscriptions) -> list[tuple[str, Late]]:
+    values = ((key, condition.value) for key, (condition, _) in subscribed.conditions.items())
+    return [(key, value) for key, value in values if isinstance(value, Late)]
 
 
-def _unwatched(asked: Subscriptions, expected: Expected) -> list[tuple[str, Told]]:
+def _unwatched(subscribed: Subscriptions, expected: Expected) -> list[tuple[str, Alert]]:
     """The problems that stand of rules that were changed since."""
     return [
-        (key, told)
-        for key, told in expected.told.items()
-        if not told.over and key not in asked.conditions
+        (key, alert)
+        for key, alert in expected.told.items()
+        if not alert.over and key not in subscribed.conditions
     ]
 
 

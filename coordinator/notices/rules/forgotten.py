@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from math import inf
 
-from unstuck.coordinator.model.notice import Notice, Told, notice_id
+from unstuck.coordinator.model.notice import Alert, Notice, notice_id
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.notices.rules.expected import Expected
@@ -29,12 +29,12 @@ class Subject:
     """What Redis knows of a job, a schedule or an expected name.
 
     Attributes:
-        told: problems on its records, with the same targets in each.
+        alerts: problems on its records, with the same targets in each.
         well_at: when it was well last, in Unix seconds; 0 while it is not. ``inf``: it has ended.
         status: in one word.
     """
 
-    told: Sequence[Told]
+    alerts: Sequence[Alert]
     well_at: float
     status: str
 
@@ -45,9 +45,9 @@ class Subject:
         """
         if not jobs:
             return None
-        told = [told for job in jobs for told in job.told.values()]
+        alerts = [alert for job in jobs for alert in job.told.values()]
         ended = all(job.terminal for job in jobs)
-        return cls(told, inf if ended else 0.0, str(jobs[0].status))
+        return cls(alerts, inf if ended else 0.0, str(jobs[0].status))
 
     @classmethod
     def of_schedule(cls, record: ScheduleRecord) -> Subject:
@@ -82,10 +82,10 @@ def fate_of(
     expired = now - notice.at > retention
     if subject is None:
         return Fate.ENDED if expired else Fate.FORGOTTEN
-    mine = [told for told in subject.told if target in told.to]
-    if any(not told.over for told in mine):
+    mine = [alert for alert in subject.alerts if target in alert.to]
+    if any(not alert.over for alert in mine):
         return Fate.OPEN
-    if any(told.over >= notice.at for told in mine):
+    if any(alert.over >= notice.at for alert in mine):
         return Fate.ENDED
     if subject.well_at > notice.at:
         return Fate.FORGOTTEN
@@ -95,9 +95,10 @@ def fate_of(
 def end_of(target: str, notice: Notice, subject: Subject | None, now: float) -> Notice:
     """Return the notice of the end of a problem that Redis has forgotten."""
     at = datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    stands = "does not know it" if subject is None else f"shows it as {subject.status}"
+    status_text = "does not know it" if subject is None else f"shows it as {subject.status}"
     text = (
-        f"the problem that was reported at {at} is over: Redis was rolled back since, and {stands}"
+        f"the problem that was reported at {at} is over: Redis was rolled back since, and "
+        f"{status_text}"
     )
     return Notice(
         id=notice_id("forgotten", notice.id),

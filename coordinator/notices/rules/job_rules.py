@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
+from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Alert, Notice, notice_id
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -48,9 +48,11 @@ class Subscriptions:
             return ()
         return tuple(target for target in to if target in self.recovered)
 
-    def told_now(self, since: float, now: float, to: tuple[str, ...]) -> Told:
+    def told_now(self, since: float, now: float, to: tuple[str, ...]) -> Alert:
         """A problem that is told ``now``, as it stands on the record."""
-        return Told(since, now, to, ends=tuple(target for target in to if target in self.recovered))
+        return Alert(
+            since, now, to, ends=tuple(target for target in to if target in self.recovered)
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -62,7 +64,11 @@ def subscriptions(
     recovered: set[str] = set()
     for rule in (
         *rules,
-        *(one for one in fleet if any(fnmatchcase(name, glob) for glob in one.names)),
+        *(
+            fleet_rule
+            for fleet_rule in fleet
+            if any(fnmatchcase(name, glob) for glob in fleet_rule.names)
+        ),
     ):
         for condition in rule.conditions:
             if condition.word == "recovered":
@@ -78,17 +84,17 @@ class Telling:
     """The notices of a commit of a job or a schedule.
 
     Attributes:
-        told: the field of its record after it.
+        alerts: the field `told` of its record after it.
         look_at: when the next condition may come true by itself; None: none will.
     """
 
-    told: dict[str, Told]
+    alerts: dict[str, Alert]
     notices: tuple[Notice, ...]
     look_at: float | None
 
 
 def tell(
-    asked: Subscriptions,
+    subscribed: Subscriptions,
     before: JobRecord,
     state: JobState,
     env: Environment,
@@ -107,22 +113,22 @@ def tell(
         usual: gives the usual duration of this job in seconds; 0 while it is unknown.
         everything: all groups were looked at, so what nobody has claimed is known.
     """
-    one = _Telling(asked, before, state, env, due, usual)
+    alerts = _JobAlerts(subscribed, before, state, env, due, usual)
     if state.job.terminal:
         if not before.terminal:
-            one.end()
+            alerts.end()
     else:
-        one.halted()
+        alerts.halted()
         if state.job.intent is Intent.RUN and state.job.halted is None:
-            one.look(everything)
-    one.recovered()
-    return Telling(one.told, tuple(one.notices), one.look_at)
+            alerts.look(everything)
+    alerts.recovered()
+    return Telling(alerts.told, tuple(alerts.notices), alerts.look_at)
 
 
-class _Telling:
+class _JobAlerts:
     def __init__(
         self,
-        asked: Subscriptions,
+        subscribed: Subscriptions,
         before: JobRecord,
         state: JobState,
         env: Environment,
@@ -130,7 +136,7 @@ class _Telling:
         usual: Callable[[], float],
     ) -> None:
         self._asked, self._before, self._state, self._env, self._due = (
-            asked,
+            subscribed,
             before,
             state,
             env,
@@ -166,27 +172,27 @@ class _Telling:
         """The failure stands until a retry ends well, also for who was told that the job before
         this one failed.
         """
-        told = self._asked.told_now(self._job.ended_at, self._env.now, self._asked.to("failed"))
+        alert = self._asked.told_now(self._job.ended_at, self._env.now, self._asked.to("failed"))
         if (before := self.told.get("failed")) is not None:
             to, ends = (
-                dict.fromkeys((*before.to, *told.to)),
-                dict.fromkeys((*before.ends, *told.ends)),
+                dict.fromkeys((*before.to, *alert.to)),
+                dict.fromkeys((*before.ends, *alert.ends)),
             )
-            told = replace(told, to=tuple(to), ends=tuple(ends))
-        if told.to:
-            self.told["failed"] = told
+            alert = replace(alert, to=tuple(to), ends=tuple(ends))
+        if alert.to:
+            self.told["failed"] = alert
 
     def halted(self) -> None:
         """Halts end by a person's word only, so each is told."""
-        job, told = self._job, self.told.get("halted")
+        job, alert = self._job, self.told.get("halted")
         if job.status is Status.HALTED and job.halted is not None:
-            if told is None or told.over or told.at < job.intent_at:
+            if alert is None or alert.over or alert.at < job.intent_at:
                 self._open(
                     "halted", "halted", self._asked.to("halted"), job.paused_at, mark=job.intent_at
                 )
         elif (
-            told is not None
-            and not told.over
+            alert is not None
+            and not alert.over
             and job.halted is None
             and job.status is not Status.HALTED
         ):
@@ -203,21 +209,21 @@ class _Telling:
                 continue
             limit = self._limit(condition)
             since, group = self._since(condition.word, limit) if limit else (0.0, "")
-            told = self.told.get(key)
-            standing = told if told is not None and not told.over else None
+            alert = self.told.get(key)
+            open_alert = alert if alert is not None and not alert.over else None
             if not since:
-                if standing is not None and limit:
+                if open_alert is not None and limit:
                     self._close(key)
                 continue
             since = min(since, self._env.now)
             at = since + limit
-            if standing is not None:
-                if since > standing.since and at > self._env.now:
+            if open_alert is not None:
+                if since > open_alert.since and at > self._env.now:
                     self._close(key)
-                    self._look_by(max(at, standing.at + TOLD_AGAIN_AFTER))
+                    self._look_by(max(at, open_alert.at + TOLD_AGAIN_AFTER))
                 continue
-            if told is not None and told.at <= self._env.now:  # else the clock was set back since
-                at = max(at, told.at + TOLD_AGAIN_AFTER)
+            if alert is not None and alert.at <= self._env.now:  # else the clock was set back since
+                at = max(at, alert.at + TOLD_AGAIN_AFTER)
             if at <= self._env.now:
                 self._open(
                     key, condition.word, targets, since, mark=since, group=group, usual=limit
@@ -242,12 +248,12 @@ class _Telling:
         for target, keys in self._over.items():
             if not any(target in self.told[key].to for key in self._standing()):
                 ends.setdefault(tuple(keys), []).append(target)
-        for over, told in ends.items():
+        for over, targets in ends.items():
             since = min(
                 (self.told[key].since for key in over if key in self.told),
                 default=self._job.submitted_at,
             )
-            self._tell("recovered", " ".join(over), tuple(told), since, mark=since, over=over)
+            self._tell("recovered", " ".join(over), tuple(targets), since, mark=since, over=over)
 
     def _limit(self, condition: Condition) -> float:
         """Seconds; 0 while they are unknown."""
@@ -279,8 +285,8 @@ class _Telling:
         for group in state.by_state[S.QUEUED]:
             attempt = state.attempts.get(group)
             if attempt is None or not attempt.claimant:
-                queue, one = self._queue(group), (state.groups[group].since, group)
-                oldest[queue] = min(oldest.get(queue, one), one)
+                queue, offer = self._queue(group), (state.groups[group].since, group)
+                oldest[queue] = min(oldest.get(queue, offer), offer)
         for group in (*state.by_state[S.RUNNING], *state.by_state[S.CANCELING]):
             oldest.pop(self._queue(group), None)
         if oldest and min(oldest.values())[0] + limit <= self._env.now:
@@ -300,7 +306,7 @@ class _Telling:
         return self._state.planned(group).spec.queue_name
 
     def _standing(self) -> list[str]:
-        return [key for key, told in self.told.items() if not told.over]
+        return [key for key, alert in self.told.items() if not alert.over]
 
     def _look_by(self, at: float) -> None:
         self.look_at = at if self.look_at is None else min(self.look_at, at)
@@ -321,9 +327,9 @@ class _Telling:
             self._tell(word, key, targets, since, mark=mark, group=group, limit=usual)
 
     def _close(self, key: str, but: Sequence[str] = ()) -> None:
-        told = self.told[key]
-        self.told[key] = replace(told, over=self._env.now)
-        for target in told.told_of_end(self._asked.recovered):
+        alert = self.told[key]
+        self.told[key] = replace(alert, over=self._env.now)
+        for target in alert.told_of_end(self._asked.recovered):
             if target not in but:
                 self._over.setdefault(target, []).append(key)
 
@@ -343,7 +349,9 @@ class _Telling:
             return
         job = self._job
         root = job.adopts[-1] if job.adopts else job.id
-        told = words(self._state, self._env, self._due, event, group=group, limit=limit, over=over)
+        wording = words(
+            self._state, self._env, self._due, event, group=group, limit=limit, over=over
+        )
         self.notices.append(
             Notice(
                 id=notice_id(job.id, event, key, mark),
@@ -356,10 +364,10 @@ class _Telling:
                 at=self._env.now,
                 since=since,
                 status=job.status,
-                text=told.text,
-                first_error=told.first_error,
-                next=told.next,
-                commands=told.commands,
+                text=wording.text,
+                first_error=wording.first_error,
+                next=wording.next,
+                commands=wording.commands,
                 ends=self._asked.ends(event, targets),
             )
         )

@@ -89,8 +89,13 @@ def _of_group(explained: Sequence[Explanation], group: str) -> Explanation:
     member.
     """
     name = split_member(group)[0]
-    same = [one for one in explained[1:] if split_member(one.subject)[0] == name]
-    return next((one for one in same if one.subject == group), same[0] if same else explained[0])
+    same = [
+        explanation for explanation in explained[1:] if split_member(explanation.subject)[0] == name
+    ]
+    return next(
+        (explanation for explanation in same if explanation.subject == group),
+        same[0] if same else explained[0],
+    )
 
 
 def _first_error(state: JobState) -> str:

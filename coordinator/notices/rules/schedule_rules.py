@@ -22,7 +22,7 @@ from unstuck.coordinator.spec.notify_spec import Condition, Late
 
 
 def tell_of_schedule(
-    asked: Subscriptions,
+    subscribed: Subscriptions,
     before: ScheduleRecord,
     after: ScheduleRecord,
     view: ScheduleView,
@@ -35,29 +35,31 @@ def tell_of_schedule(
     Args:
         zone: of local times, where neither the rule nor the schedule names one.
     """
-    one = _Telling(asked, before, after, view, events, view.schedule.policy.zone or zone)
-    one.runs()
+    alerts = _ScheduleAlerts(
+        subscribed, before, after, view, events, view.schedule.policy.zone or zone
+    )
+    alerts.runs()
     if after.status.terminal:
-        one.ended()
+        alerts.ended()
     else:
-        one.failing()
-        one.backfill()
-        one.waiting()
-    one.recovered()
-    return Telling(one.told, tuple(one.notices), one.look_at)
+        alerts.failing()
+        alerts.backfill()
+        alerts.waiting()
+    alerts.recovered()
+    return Telling(alerts.told, tuple(alerts.notices), alerts.look_at)
 
 
-class _Telling:
+class _ScheduleAlerts:
     def __init__(
         self,
-        asked: Subscriptions,
+        subscribed: Subscriptions,
         before: ScheduleRecord,
         after: ScheduleRecord,
         view: ScheduleView,
         events: Sequence[Mapping[str, Any]],
         zone: str,
     ) -> None:
-        self._asked, self._before, self._view, self._zone = asked, before, view, zone
+        self._asked, self._before, self._view, self._zone = subscribed, before, view, zone
         self._record, self._now = after, view.at
         self._runs = {
             "RUN_FINISHED": [event for event in events if event["kind"] == "RUN_FINISHED"],
@@ -139,17 +141,30 @@ class _Telling:
         """Judge the backfill: FAILED is a problem until its failed ticks are done or skipped, or it
         is canceled.
         """
-        one, to = self._record.backfill, self._asked.to("failed")
-        if one is not None and one.halted is not None and not one.over:
+        backfill, to = self._record.backfill, self._asked.to("failed")
+        if backfill is not None and backfill.halted is not None and not backfill.over:
             if to and (self._backfill_failed or not self._stands("backfill")):
-                failed = one.last_error.job if one.last_error is not None else str(one.next)
+                failed = (
+                    backfill.last_error.job
+                    if backfill.last_error is not None
+                    else str(backfill.next)
+                )
                 last = self.told.get("backfill")
                 before = () if last is None else (last.at,)
                 self.told["backfill"] = self._asked.told_now(self._now, self._now, to)
                 self._tell(
-                    "failed", "backfill", to, self._now, one.at, failed, *before, of_backfill=True
+                    "failed",
+                    "backfill",
+                    to,
+                    self._now,
+                    backfill.at,
+                    failed,
+                    *before,
+                    of_backfill=True,
                 )
-        elif self._stands("backfill") and (one is None or one.over or not one.retries):
+        elif self._stands("backfill") and (
+            backfill is None or backfill.over or not backfill.retries
+        ):
             self._close("backfill")
 
     def waiting(self) -> None:
@@ -166,12 +181,12 @@ class _Telling:
         """Problems are over, and none that the same target was told of stands."""
         if not self._over:
             return
-        standing = {target for told in self.told.values() if not told.over for target in told.to}
-        asked = self._asked.recovered
+        alerted = {target for alert in self.told.values() if not alert.over for target in alert.to}
+        recovered = self._asked.recovered
         targets = dict.fromkeys(
-            target for key in self._over for target in self.told[key].told_of_end(asked)
+            target for key in self._over for target in self.told[key].told_of_end(recovered)
         )
-        to = tuple(target for target in targets if target not in standing)
+        to = tuple(target for target in targets if target not in alerted)
         since = min(self.told[key].since for key in self._over)
         began = sorted(f"{key} {self.told[key].at}" for key in self._over)
         stopped = self._record.status is ScheduleStatus.STOPPED and not self._runs["RUN_FINISHED"]
@@ -183,7 +198,7 @@ class _Telling:
             to,
             since,
             *began,
-            said=of,
+            wording_event=of,
             of_backfill=self._over == ["backfill"],
         )
 
@@ -213,18 +228,20 @@ class _Telling:
             self._close(key)
 
     def _late(self, key: str, late: Late) -> None:
-        record, told = self._record, self.told.get(key)
-        found = deadlines(late, self._zone, self._now, record.policy)
-        if found.next_at:
-            self._look_by(found.next_at)
+        record, alert = self._record, self.told.get(key)
+        deadline = deadlines(late, self._zone, self._now, record.policy)
+        if deadline.next_at:
+            self._look_by(deadline.next_at)
         well = record.last_success
-        if well is not None and well.tick > found.counts_from:
+        if well is not None and well.tick > deadline.counts_from:
             if self._stands(key):
                 self._close(key)
-        elif found.asks_for > record.made_at and (
-            told is None or not found.at <= told.since <= self._now
+        elif deadline.asks_for > record.made_at and (
+            alert is None or not deadline.at <= alert.since <= self._now
         ):
-            self._open(key, "late", found.at, str(found.at), again=True, late=late, deadline=found)
+            self._open(
+                key, "late", deadline.at, str(deadline.at), again=True, late=late, deadline=deadline
+            )
 
     def _halted_by(self) -> tuple[str, str]:
         """The run for which it is halted, and the spec with which it was tried."""
@@ -232,7 +249,7 @@ class _Telling:
         return "" if run is None else run.key(self._record.name), str(self._record.set_at)
 
     def _standing(self) -> list[str]:
-        return [key for key, told in self.told.items() if not told.over]
+        return [key for key, alert in self.told.items() if not alert.over]
 
     def _stands(self, key: str) -> bool:
         return key in self.told and not self.told[key].over
@@ -283,7 +300,7 @@ class _Telling:
         since: float,
         *marks: str | float,
         job: str = "",
-        said: str = "",
+        wording_event: str = "",
         of_backfill: bool = False,
         late: Late | None = None,
         deadline: Deadlines | None = None,
@@ -292,7 +309,9 @@ class _Telling:
             return
         record = self._record
         more: dict[str, Any] = {"late": late, "deadline": deadline, "zone": self._zone}
-        told = words(self._view, said or event, job=job, of_backfill=of_backfill, **more)
+        wording = words(
+            self._view, wording_event or event, job=job, of_backfill=of_backfill, **more
+        )
         self.notices.append(
             Notice(
                 id=notice_id("schedule", record.name, event, key, *marks),
@@ -300,15 +319,15 @@ class _Telling:
                 event=event,
                 kind="schedule",
                 name=record.name,
-                job=job or told.job,
+                job=job or wording.job,
                 problem=f"schedule:{record.name}",
                 at=self._now,
                 since=since,
                 status=_status(record, of_backfill),
-                text=told.text,
-                first_error=told.first_error,
-                next=told.next,
-                commands=told.commands,
+                text=wording.text,
+                first_error=wording.first_error,
+                next=wording.next,
+                commands=wording.commands,
                 ends=self._asked.ends(event, to),
             )
         )
@@ -318,14 +337,14 @@ def told_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice
     """The end of what stands of a schedule that is removed, to those who asked to be told of it:
     nobody else could.
     """
-    standing = [told for told in record.told.values() if not told.over and told.ends]
-    if not standing:
+    open_alerts = [alert for alert in record.told.values() if not alert.over and alert.ends]
+    if not open_alerts:
         return ()
-    since = min(told.since for told in standing)
+    since = min(alert.since for alert in open_alerts)
     return (
         Notice(
             id=notice_id("schedule", record.name, "removed", record.commit, since),
-            to=tuple(dict.fromkeys(target for told in standing for target in told.ends)),
+            to=tuple(dict.fromkeys(target for alert in open_alerts for target in alert.ends)),
             event="recovered",
             kind="schedule",
             name=record.name,

@@ -7,7 +7,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from unstuck.coordinator.explain.explanation import AT_WORK, Event
-from unstuck.coordinator.model.schedule_record import ScheduleStatus
+from unstuck.coordinator.model.schedule_record import (
+    Backfill,
+    RunFailure,
+    RunSuccess,
+    ScheduleStatus,
+)
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.notices.rules.job_wording import MAX_TEXT, Words, event_text
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, zone_name
@@ -36,66 +41,74 @@ def words(
         late, deadline: of an event ``late``; ``zone``: where ``late`` names none.
     """
     schedule, explained = view.schedule, explain_schedule(view, AT_WORK, {})
-    text, backfill = explained.what, schedule.backfill
-    if of_backfill and backfill is not None:
-        error, why = (
-            backfill.last_error,
-            f": {backfill.halted.text}" if backfill.halted is not None else "",
-        )
-        resume = backfill_help(schedule)
-        return Words(
-            f"its backfill is {backfill.status}, {backfill.progress}{why}"[:MAX_TEXT],
-            "" if error is None else f"{error.code}: {error.text}"[:MAX_TEXT],
-            "",
-            (f"unstuck schedule show {schedule.name}", *resume),
-            "" if error is None else error.job,
-        )
+    if of_backfill and schedule.backfill is not None:
+        return _backfill_words(schedule, schedule.backfill)
     if event == "late" and late is not None and deadline is not None:
-        text = (
-            f"{late_text(late, deadline, zone)}; {_last_success(schedule)}; "
-            f"{_holds(schedule)}{text}"
-        )
-    elif event == "failed" and schedule.last_error is not None:
-        text = (
-            f"its run of {tick_text(schedule.last_error.tick)} failed: "
-            f"{schedule.last_error.text}; {text}"
-        )
-    elif event == "retrying_for":
-        text = (
-            f"{schedule.failures} runs failed in a row; {text}" if schedule.failures > 1 else text
-        )
-    elif event == "behind" and view.backlog is not None:
-        told = "; ".join(
-            f"{name}: {one.told(view.backlog.at)}" for name, one in view.backlog.streams.items()
-        )
-        text = f"{told}; {text}"
-    elif event == "read":
-        text = f"nothing unread waits that long any more; {text}"
-    elif event in ("finished", "recovered") and (well := schedule.last_success) is not None:
-        version = f", version {well.version}" if well.version else ""
-        done = (
-            f"job {well.job} has ended well{version}"
-            if job in ("", well.job)
-            else f"job {job} has ended well"
-        )
-        text = f"{done}; {text}"
+        lead = f"{late_text(late, deadline, zone)}; {_last_success(schedule)}; {_holds(schedule)}"
+    else:
+        lead = _lead(view, event, job)
+    text = f"{lead}{explained.what}"
     first = schedule.first_error
     comes = next((fact for fact in explained.facts if fact.what == "next"), None)
-    latest = (
-        schedule.last_error
-        if event == "failed"
-        else schedule.last_success
-        if event == "recovered"
-        else None
-    )
-    running = next((run.job for run in schedule.going_on if run.job), "")
     return Words(
         text[:MAX_TEXT],
         "" if first is None else f"{first.code}: {first.text}"[:MAX_TEXT],
         "" if comes is None else event_text(Event(what=comes.text, at=comes.at)),
         (f"unstuck schedule why {schedule.name}", *explained.help),
-        job or (latest.job if latest is not None else running),
+        job or _job_of(schedule, event),
     )
+
+
+def _job_of(schedule: ScheduleFacts, event: str) -> str:
+    """Return the job to which ``event`` belongs: that of the last failed or successful run, or the
+    one that is running.
+    """
+    latest: RunFailure | RunSuccess | None = None
+    if event == "failed":
+        latest = schedule.last_error
+    elif event == "recovered":
+        latest = schedule.last_success
+    if latest is not None:
+        return latest.job
+    return next((run.job for run in schedule.going_on if run.job), "")
+
+
+def _backfill_words(schedule: ScheduleFacts, backfill: Backfill) -> Words:
+    """Return the words for a problem of the backfill."""
+    error = backfill.last_error
+    why = f": {backfill.halted.text}" if backfill.halted is not None else ""
+    return Words(
+        f"its backfill is {backfill.status}, {backfill.progress}{why}"[:MAX_TEXT],
+        "" if error is None else f"{error.code}: {error.text}"[:MAX_TEXT],
+        "",
+        (f"unstuck schedule show {schedule.name}", *backfill_help(schedule)),
+        "" if error is None else error.job,
+    )
+
+
+def _lead(view: ScheduleView, event: str, job: str) -> str:
+    """Return what comes before the explanation of the schedule; ``job``: as for `words`."""
+    schedule = view.schedule
+    if event == "failed" and schedule.last_error is not None:
+        error = schedule.last_error
+        return f"its run of {tick_text(error.tick)} failed: {error.text}; "
+    if event == "retrying_for" and schedule.failures > 1:
+        return f"{schedule.failures} runs failed in a row; "
+    if event == "behind" and view.backlog is not None:
+        streams, at = view.backlog.streams.items(), view.backlog.at
+        return "; ".join(f"{name}: {stream.told(at)}" for name, stream in streams) + "; "
+    if event == "read":
+        return "nothing unread waits that long any more; "
+    if event in ("finished", "recovered") and schedule.last_success is not None:
+        return f"{_well(schedule.last_success, job)}; "
+    return ""
+
+
+def _well(last: RunSuccess, job: str) -> str:
+    if job not in ("", last.job):
+        return f"job {job} has ended well"
+    version = f", version {last.version}" if last.version else ""
+    return f"job {last.job} has ended well{version}"
 
 
 def late_text(late: Late, deadline: Deadlines, zone: str) -> str:

@@ -10,7 +10,13 @@ from dataclasses import replace
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.publishing.streams.stream_positions import CANNOT_RESUME
-from unstuck.tasks.streams.arrived.position import joined, read_position, write_position
+from unstuck.tasks.streams.arrived.position import (
+    FilesPosition,
+    KafkaPosition,
+    joined,
+    read_position,
+    write_position,
+)
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint
 
@@ -27,40 +33,55 @@ def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Ch
     if not parts or parts[0].adds_to is None:
         return parts[0] if parts else None
     first = parts[0]
-    if any(one.held_by != first.held_by for one in parts):
+    _check_same_start(name, parts)
+    whole = _joined(files, name, parts)
+    digest = hashlib.sha256("\n".join(part.path for part in parts).encode()).hexdigest()[:8]
+    path = f"{first.path}.{digest}"
+    size = write_position(files, path, whole)
+    counts = _counts(parts)
+    many = "1 member" if len(parts) == 1 else f"{len(parts):,} members"
+    summary = f"read by {many} of a fork: " + ", ".join(
+        f"{key} {count:,}" for key, count in counts.items()
+    )
+    return replace(first, path=path, bytes=size, counts=counts, told=summary, adds_to=None)
+
+
+def _check_same_start(name: str, parts: Sequence[Checkpoint]) -> None:
+    """Check that all members began at one position of one stream. Raises: PublishFailed."""
+    first = parts[0]
+    if any(part.held_by != first.held_by for part in parts):
         raise _failed(
             name,
             "one member gave the position of the stream to this output, and another gave it to "
             "another one. Write the outputs in the same order in all members",
         )
-    if any(
-        (one.after, one.adds_to, one.generation) != (first.after, first.adds_to, first.generation)
-        for one in parts
-    ):
+    start = (first.after, first.adds_to, first.generation)
+    if any((part.after, part.adds_to, part.generation) != start for part in parts):
         raise _failed(name, "its members went on from different positions. Submit the job again")
+
+
+def _joined(files: Files, name: str, parts: Sequence[Checkpoint]) -> FilesPosition | KafkaPosition:
+    """Return the position behind all parts. Raises: PublishFailed, OSError."""
+    before = parts[0].adds_to
     try:
-        base = read_position(files, first.adds_to) if first.adds_to else None
-        whole = joined(base, [read_position(files, one.path) for one in parts])
+        base = read_position(files, before) if before else None
+        return joined(base, [read_position(files, part.path) for part in parts])
     except FileNotFoundError:
         raise _failed(
             name, "the position from which they went on is gone. Submit the job again"
         ) from None
     except ValueError as error:
         raise _failed(name, f"{error}. Submit the job again") from None
-    digest = hashlib.sha256("\n".join(one.path for one in parts).encode()).hexdigest()[:8]
-    path = f"{first.path}.{digest}"
-    size = write_position(files, path, whole)
+
+
+def _counts(parts: Sequence[Checkpoint]) -> dict[str, int]:
+    """Return the sums of the counts of all parts; of `_OF_ALL`, the largest."""
     counts = {
-        key: sum(one.counts.get(key, 0) for one in parts) for one in parts for key in one.counts
+        key: sum(part.counts.get(key, 0) for part in parts) for part in parts for key in part.counts
     }
-    counts |= {
-        key: max(one.counts.get(key, 0) for one in parts) for key in _OF_ALL if key in counts
+    return counts | {
+        key: max(part.counts.get(key, 0) for part in parts) for key in _OF_ALL if key in counts
     }
-    many = "1 member" if len(parts) == 1 else f"{len(parts):,} members"
-    told = f"read by {many} of a fork: " + ", ".join(
-        f"{key} {count:,}" for key, count in counts.items()
-    )
-    return replace(first, path=path, bytes=size, counts=counts, told=told, adds_to=None)
 
 
 def _failed(name: str, why: str) -> PublishFailed:

@@ -29,25 +29,25 @@ class BacklogLooks:
 
         Raises: LogBroken, WarehouseNewer, OSError: the warehouse could not be read.
         """
-        plan, found = compile_plan(spec), dict[str, Look]()
+        plan, looks = compile_plan(spec), dict[str, Look]()
         state = warehouse.state()
         for group in plan.groups.values():
             for stream in group.spec.streams.values():
                 datasets = {name: state.get(name) for name in plan.appended_by(group)}
-                found[stream.stream] = self._looks.look(stream, datasets, warehouse.storage)
-        return found
+                looks[stream.stream] = self._looks.look(stream, datasets, warehouse.storage)
+        return looks
 
 
 def backlog_of(looks: Mapping[str, Look], before: Backlog | None, now: float) -> Backlog:
     """The backlog by looks at ``now``; ``before``: by the looks before them."""
-    known = {} if before is None else before.streams
+    previous = {} if before is None else before.streams
     return Backlog(
-        now, {address: _noted(look, known.get(address), now) for address, look in looks.items()}
+        now, {address: _noted(look, previous.get(address), now) for address, look in looks.items()}
     )
 
 
 def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklog:
-    told = StreamBacklog(
+    backlog = StreamBacklog(
         new=look.new,
         changed=look.changed,
         bytes=look.bytes,
@@ -59,22 +59,28 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         known=look.known,
     )
     if look.trouble or not look.known:  # what was unread still is, as far as anybody knows
-        return told if before is None else replace(told, since=before.since, seen_to=before.seen_to)
+        return (
+            backlog
+            if before is None
+            else replace(backlog, since=before.since, seen_to=before.seen_to)
+        )
     if not look.new:
-        return told
+        return backlog
     if look.oldest is not None:
-        return replace(told, since=look.oldest)
+        return replace(backlog, since=look.oldest)
     # Without times, what was unread at an earlier look has waited since then, until the position is
     # behind it.
     at = dict(look.next) or {0: look.looked - look.new}
     if (
         before is not None
         and before.since
-        and any(at.get(one, 0) < to for one, to in before.seen_to.items())
+        and any(at.get(partition, 0) < to for partition, to in before.seen_to.items())
     ):
-        return replace(told, since=before.since, seen_to=before.seen_to)
+        return replace(backlog, since=before.since, seen_to=before.seen_to)
     return replace(
-        told,
+        backlog,
         since=now,
-        seen_to={one: begin + look.lag.get(one, look.new) for one, begin in at.items()},
+        seen_to={
+            partition: begin + look.lag.get(partition, look.new) for partition, begin in at.items()
+        },
     )

@@ -111,25 +111,25 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
     why = _why(by, reason)
     after = replace(position, seen={**position.seen, path: about}, read={}, put_aside={path: why})
-    where, told = f"{staging}/{dataset}.position", f"{path} was {why}"
+    where, note = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
-    made = replace(
-        before, path=where, bytes=size, after=before.path, after_state="", counts={}, told=told
+    checkpoint = replace(
+        before, path=where, bytes=size, after=before.path, after_state="", counts={}, told=note
     )
 
     def entry(n: int, state: State) -> Entry:
         """Raises: _Moved."""
-        stands = state[dataset]
-        if stands.checkpoint != before:
+        current = state[dataset]
+        if current.checkpoint != before:
             raise _Moved
         about = {"file": path, "reason": reason} if reason else {"file": path}
-        change = Change(SKIP, [], [], 0, stands.schema, checkpoint=made)
+        change = Change(SKIP, [], [], 0, current.schema, checkpoint=checkpoint)
         more: dict[str, Any] = {"datasets": {dataset: change}, "tokens": [staging]}
         name = f"{SKIP} of a file by {by}"
         return Entry(n, n - 1, publish_id, "package", publish_id, name, time.time(), about, **more)
 
-    stands, new = warehouse.append(publish_id, now.changed, entry)
-    return SkippedFile(path, stands.n, new)
+    appended, new = warehouse.append(publish_id, now.changed, entry)
+    return SkippedFile(path, appended.n, new)
 
 
 def _skip_at_first(

@@ -36,7 +36,8 @@ def sources_of(warehouse: Warehouse, dataset: str, entry: Entry) -> list[SourceR
     Raises: OSError: the warehouse could not be read.
     """
     changes = [
-        change for name, change in sorted(entry.datasets.items(), key=lambda one: one[0] != dataset)
+        change
+        for name, change in sorted(entry.datasets.items(), key=lambda pair: pair[0] != dataset)
     ]
     checkpoint = next(
         (change.checkpoint for change in changes if change.checkpoint is not None), None

@@ -23,8 +23,8 @@ def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, St
     """
 
     def is_idle(name: str, output: StagedOutput) -> bool:
-        standing = state.get(name)
-        same = standing is not None and fields_of(standing.schema) == fields_of(output.schema)
+        current = state.get(name)
+        same = current is not None and fields_of(current.schema) == fields_of(output.schema)
         return bool(output.nothing_new) and same
 
     # An output and its rejected rows are published together.
@@ -37,28 +37,30 @@ def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, St
 
 
 def with_checkpoint(
-    name: str, change: Change, output: StagedOutput, standing: DatasetState | None
+    name: str, change: Change, output: StagedOutput, current: DatasetState | None
 ) -> Change:
     """``change`` of the dataset ``name``, with the checkpoint of the stream that ``output`` was
     read from, if any.
 
     Args:
-        standing: the dataset as it is published.
+        current: the dataset as it is published.
 
     Raises: PublishFailed: another job has gone on with the stream since the attempt began.
     """
-    made = output.checkpoint
-    if made is None:
+    checkpoint = output.checkpoint
+    if checkpoint is None:
         return change
-    published = standing.checkpoint if standing is not None else None
+    published = current.checkpoint if current is not None else None
     # Who holds the position is compared, and a note takes the place of notes of this stream alone.
-    if made.held_by:
-        note = published is None or (bool(published.held_by) and published.stream == made.stream)
-        return replace(change, checkpoint=made) if note else change
+    if checkpoint.held_by:
+        note = published is None or (
+            bool(published.held_by) and published.stream == checkpoint.stream
+        )
+        return replace(change, checkpoint=checkpoint) if note else change
     before = "" if published is None else published.path
-    if before == made.path:  # a job that took over the same work has published it
-        return replace(change, added=[], removed=[], rows=0, checkpoint=made)
-    if before != made.after:
+    if before == checkpoint.path:  # a job that took over the same work has published it
+        return replace(change, added=[], removed=[], rows=0, checkpoint=checkpoint)
+    if before != checkpoint.after:
         # The folder of an attempt begins with the staging of its job.
         other = (
             f"job {before.split('/')[1]} has gone on with it"
@@ -71,4 +73,4 @@ def with_checkpoint(
             "have read must not be published twice, so nothing was published. Submit the job "
             "again: it will read what is new",
         )
-    return replace(change, checkpoint=made)
+    return replace(change, checkpoint=checkpoint)

@@ -87,16 +87,16 @@ def _publish(
 ) -> Iterator[Problem]:
     declared = {name: None for group in every for name in outputs_of(group)}
     any_python = any(step.python for _, step in steps_of(every))
-    seen: set[str] = set()
+    listed_names: set[str] = set()
     for j, name in enumerate(publish):
-        if name in seen:
+        if name in listed_names:
             yield Problem(f"{name!r} is listed twice; keep one", ("publish", j))
         elif name not in declared and not any_python:
             yield Problem(
                 f"no group makes an output {name!r}{hint(name, declared, 'outputs')}",
                 ("publish", j),
             )
-        seen.add(name)
+        listed_names.add(name)
     for name in outputs:
         if name not in declared and not any_python:
             yield Problem(
@@ -118,8 +118,8 @@ def _modes(
     makers_of, named = _makers(every), set(publish or ())
     shown = published_outputs(every, publish)
     for name, spec in outputs.items():
-        given = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}
-        if any(given.values()) and spec == OutputSpec().model_copy(update=given):
+        checks = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}
+        if any(checks.values()) and spec == OutputSpec().model_copy(update=checks):
             continue
         makers = [group.name for group in makers_of.get(name, ())]
         if publish is not None and name not in named:
@@ -205,14 +205,14 @@ def _partitions(
             makers = [(group, step) for group in every for step in group.steps if step.python]
         for column, values in (spec.partitions or {}).items():
             for param in filter(None, map(named_param, values)):
-                known = [
+                params_of_makers = [
                     {*params, *group.params, *(group.for_each or ()), *step.params}
                     for group, step in makers
                 ]
-                if known and not any(param in names for names in known):
+                if params_of_makers and not any(param in names for names in params_of_makers):
                     text = (
                         f"no parameter {param!r} of the step that makes "
-                        f"{name!r}{hint(param, known[0], 'parameters')}"
+                        f"{name!r}{hint(param, params_of_makers[0], 'parameters')}"
                     )
                     yield Problem(text, ("outputs", name, "partitions", column))
 
@@ -283,8 +283,10 @@ def stream_problems(
                     f"{name!r} is one of several streams; a group cannot read more than one yet", at
                 )
             any_python = any(step.python for step in group.steps)
-            made = [output for output in appended if any_python or output in outputs_of(group)]
-            if group.steps and not made:
+            appendable = [
+                output for output in appended if any_python or output in outputs_of(group)
+            ]
+            if group.steps and not appendable:
                 wants = next(iter(outputs_of(group)), "NAME")
                 yield Problem(
                     f"{name!r} is a stream, and no output of the group is published by appending "

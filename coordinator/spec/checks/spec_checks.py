@@ -80,7 +80,7 @@ def problems_in(
     groups = _by_name(every)
     owners = {output: group.name for group in reversed(every) for output in outputs_of(group)}
     hint, values = _hints(), values_of(params)
-    found = chain(
+    problems = chain(
         _sizes(every, values),
         _graph(every, hint),
         *(_join(("groups", i), group, groups) for i, group in enumerate(every)),
@@ -98,7 +98,7 @@ def problems_in(
         _conf(every, conf),
         reference_problems(every, outputs),
     )
-    return list(islice(found, MAX_PROBLEMS))
+    return list(islice(problems, MAX_PROBLEMS))
 
 
 def problems_of_graph(data: Any) -> list[Problem]:
@@ -144,11 +144,11 @@ def _hints() -> Hint:
     It looks for the nearest only the first few times, since that takes tenths of a second among
     10,000 names.
     """
-    asked = count()
+    calls = count()
 
-    def hint(name: str, known: Collection[str], what: str) -> str:
-        near = suggestion(name, known) if next(asked) < MAX_SUGGESTIONS else ""
-        return near or f"; {what}: {listed(known) or 'none'}"
+    def hint(name: str, names: Collection[str], what: str) -> str:
+        near = suggestion(name, names) if next(calls) < MAX_SUGGESTIONS else ""
+        return near or f"; {what}: {listed(names) or 'none'}"
 
     return hint
 
@@ -208,27 +208,27 @@ def _graph(every: Sequence[GroupSpec], hint: Hint | None) -> Iterator[Problem]:
                 f"group {group.name!r} has neither steps: nor needs:, so there is nothing to do"
             )
             yield Problem(message, ("groups", i))
-        seen: set[str] = set()
+        listed_needs: set[str] = set()
         for j, need in enumerate(group.needs):
             loc: Loc = ("groups", i, "needs", j)
             if need == group.name:
                 yield Problem(f"group {need!r} needs itself; remove it", loc)
-            elif need in seen:
+            elif need in listed_needs:
                 yield Problem(f"{need!r} is needed twice; keep one", loc)
             elif need not in groups and hint is not None:
                 yield Problem(f"unknown group {need!r}{hint(need, groups, 'groups')}", loc)
-            seen.add(need)
+            listed_needs.add(need)
     yield from _cycle(first, groups)
 
 
 def _cycle(index: Mapping[str, int], groups: dict[str, GroupSpec]) -> Iterator[Problem]:
     """One cycle is named; the next shows when this one is mended."""
-    known = {
+    needs_of = {
         name: [need for need in group.needs if need in groups and need != name]
         for name, group in groups.items()
     }
     try:
-        TopologicalSorter(known).prepare()
+        TopologicalSorter(needs_of).prepare()
     except CycleError as error:
         cycle: list[str] = error.args[1][:0:-1]  # graphlib lists each before the one that needs it
         start = cycle.index(min(cycle, key=index.__getitem__))
@@ -269,45 +269,20 @@ def _fork(
     hint: Hint,
 ) -> Iterator[Problem]:
     """``params``: the values of the job's parameters."""
-    known = {**params, **group.params}
+    visible = {**params, **group.params}
     for param, source in (group.for_each or {}).items():
         for written, at in _params_of(group, loc):
             if param in written:
                 yield Problem(
                     f"{param!r} is the fork's parameter already; remove it here", (*at, param), True
                 )
-        values, place = _values(known, source), (*loc, "for_each", param)
+        values, place = _values(visible, source), (*loc, "for_each", param)
         if isinstance(source, ForkFrom) and source.param is not None:
             place = (*place, "param")
-            if source.param not in known:
-                near = hint(source.param, known, "there are")
-                yield Problem(f"unknown parameter {shorten(source.param)}{near}", place)
-            elif values is None and known[source.param] is not None:
-                yield Problem(
-                    f"the parameter {source.param!r} is no list; give it one, or type: list", place
-                )
-            elif values and not source.distinct and len(set(map(fork_key, values))) != len(values):
-                yield Problem(
-                    f"{source.param!r} holds the same value twice; distinct: true takes each once",
-                    place,
-                )
+            if wrong := _wrong_list(source, source.param, values, visible, hint):
+                yield Problem(wrong, place)
         for j, value in enumerate(values or ()):
-            at = (*place, j) if values is source else place
-            try:
-                _ITEM.validate_python(value)
-            except ValidationError:
-                what = "text, numbers, true or false, or mappings of names to these"
-                yield Problem(f"the values of a fork are {what}, not {describe(value)}", at)
-                continue
-            for one in value.values() if isinstance(value, dict) else [value]:
-                if wrong := scalar_problem(one):
-                    yield Problem(wrong, at)
-                elif isinstance(one, str) and (found := reference_in(one)) is not None:
-                    message = (
-                        "the values of a fork are stored and shown, so no reference is "
-                        "resolved in them"
-                    )
-                    yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
+            yield from _fork_value(value, (*place, j) if values is source else place)
     if (members := _members(group, params)) > MAX_FORK:
         yield Problem(
             f"a fork of {members:,} members; at most {MAX_FORK:,} are allowed", (*loc, "for_each")
@@ -321,6 +296,45 @@ def _fork(
         else _fork_source(group, group.fork_from.output, groups, owners)
     ):
         yield Problem(wrong, at)
+
+
+def _wrong_list(
+    source: ForkFrom,
+    param: str,
+    values: Sequence[Any] | None,
+    visible: Mapping[str, Any],
+    hint: Hint,
+) -> str:
+    """Say why a fork cannot take its values from the parameter ``param``; empty if it can.
+
+    Args:
+        visible: the values of all parameters that the group sees.
+    """
+    if param not in visible:
+        return f"unknown parameter {shorten(param)}{hint(param, visible, 'there are')}"
+    if values is None and visible[param] is not None:
+        return f"the parameter {param!r} is no list; give it one, or type: list"
+    if values and not source.distinct and len(set(map(fork_key, values))) != len(values):
+        return f"{param!r} holds the same value twice; distinct: true takes each once"
+    return ""
+
+
+def _fork_value(value: Any, at: Loc) -> Iterator[Problem]:
+    """Find mistakes in the value of one member of a fork."""
+    try:
+        _ITEM.validate_python(value)
+    except ValidationError:
+        what = "text, numbers, true or false, or mappings of names to these"
+        yield Problem(f"the values of a fork are {what}, not {describe(value)}", at)
+        return
+    for scalar in value.values() if isinstance(value, dict) else [value]:
+        if wrong := scalar_problem(scalar):
+            yield Problem(wrong, at)
+        elif isinstance(scalar, str) and (reference := reference_in(scalar)) is not None:
+            message = (
+                "the values of a fork are stored and shown, so no reference is resolved in them"
+            )
+            yield Problem(f"{shorten(reference)}: {message}; put it under params:", at)
 
 
 def values_reader(group: GroupSpec) -> str:
@@ -368,34 +382,37 @@ def _fork_source(
     maker = needed.get(source) or next(
         (g for g in needed.values() if source in outputs_of(g)), None
     )
-    if maker is None:
-        outside = source if source in groups else owners.get(source)
-        if outside == group.name:
-            return (
-                f"{source!r} is made by this group itself; a fork takes its values from a "
-                "group "
-                "that it needs"
-            )
-        if outside is not None:
-            return (
-                f"{source!r} is made by group {outside!r}, which is not among the needs; add "
-                "it "
-                "to needs:"
-            )
-        if len(needed) < len(group.needs):
-            return ""
-        makers = [g for g in needed.values() if any(step.python for step in g.steps)]
-        if any(g.for_each is None for g in makers):
-            return ""
-        if not makers:
-            known = dict.fromkeys(
-                [*needed, *(name for g in needed.values() for name in outputs_of(g))]
-            )
-            return (
-                f"no needed group makes {source!r}{suggestion(source, known)}; known: "
-                f"{listed(known)}"
-            )
-        maker = makers[0]
+    if maker is not None:
+        return _wrong_maker(maker, source)
+    outside = source if source in groups else owners.get(source)
+    if outside == group.name:
+        return (
+            f"{source!r} is made by this group itself; a fork takes its values from a group that "
+            "it needs"
+        )
+    if outside is not None:
+        return (
+            f"{source!r} is made by group {outside!r}, which is not among the needs; add it to "
+            "needs:"
+        )
+    if len(needed) < len(group.needs):
+        return ""
+    makers = [g for g in needed.values() if any(step.python for step in g.steps)]
+    if any(g.for_each is None for g in makers):
+        return ""
+    if makers:
+        return _wrong_maker(makers[0], source)
+    candidates = dict.fromkeys(
+        [*needed, *(name for g in needed.values() for name in outputs_of(g))]
+    )
+    return (
+        f"no needed group makes {source!r}{suggestion(source, candidates)}; known: "
+        f"{listed(candidates)}"
+    )
+
+
+def _wrong_maker(maker: GroupSpec, source: str) -> str:
+    """Say why a fork cannot take its values from ``source`` of ``maker``; empty if it can."""
     if maker.for_each is not None:
         return (
             f"group {maker.name!r} is a fork itself; its members would each bring values of "
@@ -460,10 +477,13 @@ def _wrong_param(name: str, group: GroupSpec, params: Mapping[str, Any], hint: H
         )
     if name not in params:
         return f"unknown parameter {shorten(name)}{hint(name, params, 'there are')}"
-    if (found := next(filter(None, map(reference_in, texts_in(params[name]))), None)) is not None:
+    if (
+        reference := next(filter(None, map(reference_in, texts_in(params[name]))), None)
+    ) is not None:
         return (
-            f"{name!r} holds {shorten(found)}, which only a worker can resolve, and a condition is "
-            "judged elsewhere; record the value by ctx.result in a group before, and ask for that"
+            f"{name!r} holds {shorten(reference)}, which only a worker can resolve, and a "
+            "condition is judged elsewhere; record the value by ctx.result in a group before, and "
+            "ask for that"
         )
     return ""
 

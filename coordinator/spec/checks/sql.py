@@ -75,18 +75,18 @@ def _missing_need(
     """
     if any(earlier.python is not None for earlier in group.steps[:step]):
         return ""  # it may have made a view of this name
-    known = {name.lower() for name in group.inputs} | {group.name.lower()}
-    known |= {
+    available = {name.lower() for name in group.inputs} | {group.name.lower()}
+    available |= {
         name.lower()
         for each in groups_read(group, groups)
         for name in (each.name, *outputs_of(each))
     }
-    known |= {
+    available |= {
         table for earlier in group.steps[:step] if earlier.sql for table in created_in(earlier.sql)
     }
     for table in sorted(tables):
         maker = made_by.get(table)
-        if maker is not None and maker != group.name and table not in known:
+        if maker is not None and maker != group.name and table not in available:
             return (
                 f"{table} is an output of group {maker}, which group {group.name} does not need; "
                 f"add needs: [{maker}], or name it in inputs: for the rows that an earlier job has "
@@ -135,12 +135,12 @@ def _wrong_result(marker: ResultMarker, group: GroupSpec, groups: Mapping[str, G
 
 def groups_read(group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[GroupSpec]:
     """The groups that ``group`` reads: what it needs, and what a join among them needs in turn."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     left = list(group.needs)
     while left:
         name = left.pop()
-        if name in groups and name not in seen:
-            seen.add(name)
+        if name in groups and name not in visited:
+            visited.add(name)
             if groups[name].is_join:
                 left.extend(groups[name].needs)
             else:

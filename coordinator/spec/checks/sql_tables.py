@@ -69,9 +69,9 @@ def check_tables(spec: JobSpec, settings: Settings, published: Published) -> lis
     Raises: SpecError: nothing provides a table.
     """
     unknown = unknown_tables(spec, settings, published)
-    if problems := [one.problem for one in unknown if one.is_sure]:
+    if problems := [table.problem for table in unknown if table.is_sure]:
         raise SpecError(problems)
-    return [one.problem for one in unknown]
+    return [table.problem for table in unknown]
 
 
 def unknown_tables(
@@ -88,13 +88,13 @@ def unknown_tables(
     shared = {**settings.spark_conf, **spec.defaults.conf}
     groups = {group.name: group for group in spec.groups}
     advice = _Advice(spec.groups, published)
-    found = (
+    tables = (
         table
         for i, group in enumerate(spec.groups)
         if not _has_catalog({**shared, **group.conf})
         for table in _unknown_in(i, group, groups, writes or {}, advice)
     )
-    return list(islice(found, MAX_PROBLEMS))
+    return list(islice(tables, MAX_PROBLEMS))
 
 
 def _has_catalog(conf: Mapping[str, str]) -> bool:
@@ -162,17 +162,17 @@ class _Advice:
         )
 
     def _remedy(self, table: str, readable: _Readable) -> str:
-        there = sorted(name for name in readable.names if not name.endswith(REJECTED))
+        datasets = sorted(name for name in readable.names if not name.endswith(REJECTED))
         if table in self._published():
             return f"; it is a published dataset: add {self._as_input(table)}"
         self._suggestions += 1
         if self._suggestions <= MAX_SUGGESTIONS:
-            if near := suggestion(table, there):
+            if near := suggestion(table, datasets):
                 return near
             if elsewhere := self._elsewhere(table):
                 return elsewhere
         return (
-            f"; it reads: {listed(there) or 'none'}. Name a published dataset in inputs:, and "
+            f"; it reads: {listed(datasets) or 'none'}. Name a published dataset in inputs:, and "
             f"write a table of a metastore with its database, such as default.{table}"
         )
 

@@ -41,10 +41,10 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem
 
     ``takes``: of groups that are not in it, nobody knows what their Python takes.
     """
-    known = takes or {}
+    taken_by_group = takes or {}
 
     def may_take(group: GroupSpec, name: str) -> bool:
-        taken = known.get(group.name)
+        taken = taken_by_group.get(group.name)
         return _has_python(group, spec) and (taken is None or name in taken)
 
     named = [_named_in(group) for group in spec.groups]
@@ -58,13 +58,19 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem
                 yield Problem(
                     "nothing in the group uses this parameter", ("groups", i, "params", name)
                 )
-        for j, step in enumerate(group.steps):
-            for name in step.params if step.sql else ():
-                if name in _MARKERS.findall(step.sql or ""):
-                    continue
-                yield Problem(
-                    "the statement has no such marker", ("groups", i, "steps", j, "params", name)
-                )
+        yield from _unused_of_steps(i, group)
+
+
+def _unused_of_steps(i: int, group: GroupSpec) -> Iterator[Problem]:
+    """Find parameters of SQL steps that the statement does not use."""
+    for j, step in enumerate(group.steps):
+        if not step.sql:
+            continue
+        markers = _MARKERS.findall(step.sql)
+        for name in step.params:
+            if name not in markers:
+                place = ("groups", i, "steps", j, "params", name)
+                yield Problem("the statement has no such marker", place)
 
 
 def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
@@ -72,10 +78,10 @@ def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
     in the attempt.
     """
     for i, group in enumerate(spec.groups):
-        given = {*spec.params, *group.params, *(group.for_each or ())}
+        bound = {*spec.params, *group.params, *(group.for_each or ())}
         for j, step in enumerate(group.steps):
-            for name in sorted(markers_in(step.sql or "") - given - {*step.params, "results"}):
-                near = suggestion(name, {*given, *step.params})
+            for name in sorted(markers_in(step.sql or "") - bound - {*step.params, "results"}):
+                near = suggestion(name, {*bound, *step.params})
                 yield Problem(
                     f"nothing gives :{name} a value{near}", ("groups", i, "steps", j, "sql")
                 )
@@ -90,42 +96,42 @@ def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
             sql, loc = step.sql or "", ("groups", i, "steps", j, "sql")
             if not (_QUOTED.search(sql) or _TEMPLATES.search(sql)):
                 continue
-            given = {*spec.params, *group.params, *(group.for_each or ()), *step.params}
+            bound = {*spec.params, *group.params, *(group.for_each or ()), *step.params}
             for text in (token.text for token in tokens(sql) if token.kind == "string"):
-                if (found := _QUOTED.fullmatch(text)) and found[1] in given:
-                    name = found[1]
-                    yield Problem(
-                        (
-                            f"':{name}' is text in quotes, and no parameter; write :{name} without "
-                            "quotes"
-                        ),
-                        loc,
-                    )
-                for one in _TEMPLATES.finditer(text):
-                    names = [name for name in _WORDS.findall(one[0]) if name in given]
-                    if one[1] or names:
-                        what = f"{shorten(one[0], quote='')} in {shorten(text, quote='')}"
-                        use = f":{names[0] if names else 'NAME'}"
-                        yield Problem(
-                            f"{what} is text, and no parameter; write {use}, outside of quotes", loc
-                        )
+                yield from (Problem(message, loc) for message in _quoted_in(text, bound))
+
+
+def _quoted_in(text: str, bound: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with a ``text`` of SQL that looks as if one of the parameters ``bound``
+    were put in.
+    """
+    match = _QUOTED.fullmatch(text)
+    if match is not None and match[1] in bound:
+        name = match[1]
+        yield f"':{name}' is text in quotes, and no parameter; write :{name} without quotes"
+    for template in _TEMPLATES.finditer(text):
+        names = [name for name in _WORDS.findall(template[0]) if name in bound]
+        if template[1] or names:
+            what = f"{shorten(template[0], quote='')} in {shorten(text, quote='')}"
+            use = f":{names[0] if names else 'NAME'}"
+            yield f"{what} is text, and no parameter; write {use}, outside of quotes"
 
 
 def for_python_alone(spec: JobSpec) -> dict[str, tuple[str, ...]]:
     """Per group, the parameters that have no effect unless the Python of this group takes them."""
     named = {group.name: _named_in(group) for group in spec.groups}
-    found = {
+    unused = {
         group.name: group.params.keys() - named[group.name]
         for group in spec.groups
         if _has_python(group, spec)
     }
-    if len(found) == 1:  # no other group can take what the job gives
-        (only,) = found
+    if len(unused) == 1:  # no other group can take what the job gives
+        (only,) = unused
         everywhere = _words(spec.outputs and spec.model_dump_json(include={"outputs"})).union(
             *named.values()
         )
-        found[only] |= spec.params.keys() - everywhere
-    return {name: tuple(sorted(params)) for name, params in found.items() if params}
+        unused[only] |= spec.params.keys() - everywhere
+    return {name: tuple(sorted(params)) for name, params in unused.items() if params}
 
 
 def _has_python(group: GroupSpec, spec: JobSpec) -> bool:
@@ -134,15 +140,15 @@ def _has_python(group: GroupSpec, spec: JobSpec) -> bool:
 
 def _named_in(group: GroupSpec) -> set[str]:
     """Names that the group has outside of Python: markers of SQL, and words elsewhere."""
-    found = _words(group.when).union(
+    names = _words(group.when).union(
         *(_MARKERS.findall(step.sql) for step in group.steps if step.sql)
     )
-    found |= {
-        one.param
-        for one in (group.for_each or {}).values()
-        if isinstance(one, ForkFrom) and one.param
+    names |= {
+        source.param
+        for source in (group.for_each or {}).values()
+        if isinstance(source, ForkFrom) and source.param
     }
-    return found | _words(group.inputs and group.model_dump_json(include={"inputs"}))
+    return names | _words(group.inputs and group.model_dump_json(include={"inputs"}))
 
 
 def _words(text: object) -> set[str]:

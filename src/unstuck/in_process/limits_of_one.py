@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed
-from unstuck.coordinator.spec.selection import Selection
+from unstuck.coordinator.spec.selection import GroupSelection
 from unstuck.tasks.spec.outputs import OutputSpec
 
 
@@ -23,7 +23,7 @@ def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
         )
 
 
-def told(spec: JobSpec, part: Selection | None = None) -> Iterator[str]:
+def told(spec: JobSpec, part: GroupSelection | None = None) -> Iterator[str]:
     """Sentences about what the spec says and one process, or the ``part`` of it that runs, does not
     do.
     """

@@ -17,7 +17,7 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.coordinator.spec.problems import suggestion
-from unstuck.coordinator.spec.selection import Selection, select
+from unstuck.coordinator.spec.selection import GroupSelection, select
 from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
 from unstuck.in_process.leftovers import remove_leftovers, staging_of_run
@@ -246,7 +246,7 @@ class InProcess:
                 "runs none. Unset it, or run a part of the job with --only"
             )
 
-    def _part(self, part: Selection) -> JobSpec:
+    def _part(self, part: GroupSelection) -> JobSpec:
         warehouse = Warehouse(self.settings.warehouse)
         published = warehouse.state() if part.reads else ()
         if lacks := part.lacking(published):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.decision import Acks, Decision, Guard
+from unstuck.coordinator.model.decision import Acks, CommitGuard, Decision
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
@@ -211,7 +211,7 @@ class ReferenceStore(WorkerScripts):
     def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
         return job.record.commit != decision.old.commit
 
-    def _stands(self, job: StoredJob, guard: Guard) -> bool:
+    def _stands(self, job: StoredJob, guard: CommitGuard) -> bool:
         attempt, now = job.attempts.get(guard.group), self.now
         if (
             attempt is None

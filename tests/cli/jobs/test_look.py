@@ -24,7 +24,7 @@ from unstuck.cli.jobs.look import print_listing
 from unstuck.cli.jobs.watch import waiting
 from unstuck.cli.render.terminal import clock
 from unstuck.coordinator.model.listed_job import ListedJob
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
@@ -85,7 +85,7 @@ def test_list_late_has_the_names_that_are_expected_and_late(
 ) -> None:
     assert (cli("list", "--late").stderr, cli.json("list", "--late")) == ("No job is late.\n", [])
     why = "no run has ended well by 06:00"
-    late = Expected(told={"late: 06:00": Told(5.0, 6.0, ("ops",))}, texts={"late: 06:00": why})
+    late = Expected(told={"late: 06:00": Alert(5.0, 6.0, ("ops",))}, texts={"late: 06:00": why})
     ExpectedJobsStore(client, Keys()).note("export", "", late.to_json(), ())
     assert cli.json("list", "--late") == [
         {"name": "export", "since": "1970-01-01T00:00:05.000Z", "text": why}

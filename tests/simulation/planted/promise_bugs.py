@@ -152,16 +152,16 @@ def outcome_is_reported_before_the_marker() -> list[Patch]:
 @PROMISE_BUGS.plant(UNTOLD, seed=26)
 def end_by_a_user_is_not_notified() -> list[Patch]:
     """A job that a user cancels or stops sends no notice of its end."""
-    original = job_rules._Telling.end
+    original = job_rules._JobAlerts.end
 
-    def end(self: job_rules._Telling) -> None:
+    def end(self: job_rules._JobAlerts) -> None:
         if self._job.intent is Intent.RUN:
             original(self)
 
-    return [(job_rules._Telling, "end", end)]
+    return [(job_rules._JobAlerts, "end", end)]
 
 
 @PROMISE_BUGS.plant(TOLD, seed=1)
 def condition_with_a_duration_is_notified_at_once() -> list[Patch]:
     """A notice of a condition such as ``running_for`` is sent before its duration is over."""
-    return [(job_rules._Telling, "_limit", lambda self, condition: 0.001)]
+    return [(job_rules._JobAlerts, "_limit", lambda self, condition: 0.001)]

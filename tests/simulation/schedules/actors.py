@@ -242,7 +242,7 @@ class SubmitterAtHand:
             return answer
 
         while True:
-            expect = run.wanted()
+            expect = run.expected_commit()
             if (answer := call(f"submit {key}", effect)) is not None:
                 return Submitted(*answer)
 

@@ -258,19 +258,19 @@ def notified_problem_is_not_recorded() -> list[Patch]:
 @SCHEDULE_BUGS.plant(rules.UNWELL, seed=39)
 def resume_is_notified_as_recovery() -> list[Patch]:
     """A resume ends the problems of a schedule in notices before a run has succeeded."""
-    original = schedule_rules._Telling.failing
+    original = schedule_rules._ScheduleAlerts.failing
 
-    def failing(self: schedule_rules._Telling) -> None:
+    def failing(self: schedule_rules._ScheduleAlerts) -> None:
         if not self._record.failures and self._record.halted is None:
             for key in self._standing():
                 if schedule_rules._ends_with_success(key):
                     self._close(key)
         original(self)
 
-    return [(schedule_rules._Telling, "failing", failing)]
+    return [(schedule_rules._ScheduleAlerts, "failing", failing)]
 
 
 @SCHEDULE_BUGS.plant(rules.LATE_NOTICE, seed=36)
 def deadline_does_not_make_its_schedule_due() -> list[Patch]:
     """A schedule is not due when a deadline of its notices expires."""
-    return [(schedule_rules._Telling, "_look_by", lambda self, at: None)]
+    return [(schedule_rules._ScheduleAlerts, "_look_by", lambda self, at: None)]

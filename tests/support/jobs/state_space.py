@@ -25,7 +25,7 @@ from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group_commands import rerun, skip
 from unstuck.coordinator.commands.job_commands import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.model.decision import Decision, Environment, Guard, PublishResult
+from unstuck.coordinator.model.decision import CommitGuard, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import JOB_MOVES, GroupState, Intent
@@ -480,7 +480,7 @@ class SmallWorld:
         judge(self.state(), decision, old, env, self.seen, self.limit)
         return decision
 
-    def _stands(self, guard: Guard) -> bool:
+    def _stands(self, guard: CommitGuard) -> bool:
         attempt = self.attempts.get(guard.group)
         if (
             attempt is None

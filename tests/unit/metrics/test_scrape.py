@@ -17,7 +17,7 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.network.receivers import notice
 from unstuck import Status
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.pool_store import Pools
@@ -186,7 +186,7 @@ def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(
 def test_a_job_that_no_schedule_submits_is_late_since_its_first_deadline_that_was_told(
     coordinator: Coordinator,
 ) -> None:
-    told = {"late: 06:00": Told(2000.0, 2000.0, ()), "late: 05:00": Told(1000.0, 1000.0, ())}
+    told = {"late: 06:00": Alert(2000.0, 2000.0, ()), "late: 05:00": Alert(1000.0, 1000.0, ())}
     over = {name: replace(one, over=3000.0) for name, one in told.items()}
     states = {name: Expected(told=told).to_json() for name in ("export", "scheduled")}
     states |= {"well": Expected(told=over).to_json(), "odd": "{"}

@@ -36,8 +36,8 @@ from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.addresses import Allowed
 from unstuck.coordinator.notices.channels.apprise import AppriseTarget
 from unstuck.coordinator.notices.channels.celery_task import CeleryTask
-from unstuck.coordinator.notices.channels.channel import Channel, SendFailed
-from unstuck.coordinator.notices.channels.command import Command
+from unstuck.coordinator.notices.channels.channel import NoticeChannel, SendFailed
+from unstuck.coordinator.notices.channels.command import CommandTarget
 from unstuck.coordinator.notices.channels.mail import Mail
 from unstuck.coordinator.notices.channels.pagerduty import PagerDuty, pagerduty_event
 from unstuck.coordinator.notices.channels.slack import Slack, slack_message
@@ -49,12 +49,15 @@ EVERYWHERE = Allowed()
 
 
 def send(
-    channel: Channel, told: Notice | None = None, allowed: Allowed = EVERYWHERE, at: float = NOW
+    channel: NoticeChannel,
+    told: Notice | None = None,
+    allowed: Allowed = EVERYWHERE,
+    at: float = NOW,
 ) -> str:
     return channel.send(message_of(told or notice(), "https://page.example.com", at), allowed)
 
 
-def refused(channel: Channel, allowed: Allowed = EVERYWHERE) -> str:
+def refused(channel: NoticeChannel, allowed: Allowed = EVERYWHERE) -> str:
     with pytest.raises(SendFailed) as failed:
         send(channel, allowed=allowed)
     return str(failed.value)
@@ -397,8 +400,8 @@ def test_a_mail_that_could_not_be_sent_as_it_is_meant_is_refused(wrong: dict[str
 # -- command ---------------------------------------------------------------------------------------
 
 
-def command(code: str, **more: Any) -> Command:
-    return Command.model_validate({"command": [sys.executable, "-c", code], **more})
+def command(code: str, **more: Any) -> CommandTarget:
+    return CommandTarget.model_validate({"command": [sys.executable, "-c", code], **more})
 
 
 def test_a_command_gets_the_notice_on_its_input_and_no_setting_with_secrets(
@@ -423,14 +426,14 @@ def test_a_command_that_fails_is_told_with_its_code_and_its_last_line() -> None:
     )
     assert "by signal 9" in refused(command("import os; os.kill(os.getpid(), 9)"))
     assert "cannot be started: No such file" in refused(
-        Command.model_validate({"command": ["/no/such/program"]})
+        CommandTarget.model_validate({"command": ["/no/such/program"]})
     )
 
 
 def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     into = tmp_path / "pid"
     target = {"command": ["/bin/sh", "-c", f"sleep 600 & echo $! > {into}; wait"], "timeout": "2s"}
-    assert "and was killed" in refused(Command.model_validate(target))
+    assert "and was killed" in refused(CommandTarget.model_validate(target))
     child = int(into.read_text())
 
     def gone() -> bool:
@@ -445,10 +448,10 @@ def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(tmp_path
 
 
 def test_a_command_is_given_no_shell(tmp_path: Path) -> None:
-    target = Command.model_validate({"command": ["/bin/echo", "$HOME; rm -rf x"]})
+    target = CommandTarget.model_validate({"command": ["/bin/echo", "$HOME; rm -rf x"]})
     assert send(target) == "ended with 0: $HOME; rm -rf x"
     with pytest.raises(ValidationError):
-        Command.model_validate({"command": "echo one text"})
+        CommandTarget.model_validate({"command": "echo one text"})
 
 
 # -- a task of the user's --------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tests.support.network.proxy import Proxy
 from tests.support.network.receivers import Holds, Receiver, answers_twice, notice, receiver, status
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.channels.channel import Channel
+from unstuck.coordinator.notices.channels.channel import NoticeChannel
 from unstuck.coordinator.notices.outbox import Outbox, TryEnd
 from unstuck.coordinator.notices.sender import LONGEST_WAIT, Sender
 from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
@@ -257,7 +257,7 @@ def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_o
     assert team.ids == ["n1", "n2", "n3", "n4", "n5"]
 
 
-class Endless(Channel):
+class Endless(NoticeChannel):
     """A channel whose library never comes back."""
 
     kind = "endless"

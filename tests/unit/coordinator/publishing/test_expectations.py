@@ -186,7 +186,8 @@ def test_all_members_of_a_fork_are_judged_together(
 
 
 @pytest.mark.parametrize(
-    "request_", [{"published_by": frozenset({"report"})}, {"wanted": ()}, {"wanted": ("other",)}]
+    "request_",
+    [{"published_by": frozenset({"report"})}, {"requested": ()}, {"requested": ("other",)}],
 )
 def test_an_output_that_is_not_published_is_judged_too(
     loads: Loads, request_: dict[str, Any]
@@ -238,7 +239,7 @@ def test_rejected_rows_are_published_with_their_output_and_in_its_mode(loads: Lo
             "flights__rejected": loads.part("flights__rejected", rejected_of="flights"),
             "other": loads.part("other"),
         }
-        result = loads.publish({"mode": "append", **RULES}, made, wanted=("flights",))
+        result = loads.publish({"mode": "append", **RULES}, made, requested=("flights",))
         assert result.rows == {"flights": 3, "flights__rejected": 3}
     assert loads.files("flights__rejected") == ["job-0", "job-1"]
 
@@ -249,7 +250,7 @@ def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> N
         "flights__rejected": loads.part("flights__rejected", rejected_of="flights"),
         "other": loads.part("other"),
     }
-    assert loads.publish(RULES, made, wanted=("other",)).rows == {"other": 3}
+    assert loads.publish(RULES, made, requested=("other",)).rows == {"other": 3}
 
 
 def test_a_partition_that_has_no_bad_rows_any_more_loses_those_of_before(loads: Loads) -> None:

@@ -108,7 +108,7 @@ class Job:
         by: set[str] | None = None,
         **more: Any,
     ) -> PublishResult:
-        more |= {"published_by": set(self.sources) if by is None else by, "wanted": wanted}
+        more |= {"published_by": set(self.sources) if by is None else by, "requested": wanted}
         return publish(self.request(base, params={"year": 2013}, sources=self.sources, **more))
 
     def abort(

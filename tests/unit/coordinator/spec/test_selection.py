@@ -10,7 +10,7 @@ import pytest
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.coordinator.spec.selection import Selection, select
+from unstuck.coordinator.spec.selection import GroupSelection, select
 
 
 def group(name: str, *needs: str, **more: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ CHAIN = (LOAD, CLEAN, MONTH, group("total", "by_month"), group("report", "total"
 
 def selected(
     *groups: dict[str, Any], only: Any = (), after: Any = (), until: Any = (), **job: Any
-) -> Selection:
+) -> GroupSelection:
     return select(
         JobSpec.from_values({"name": "job", "groups": list(groups), **job}, None),
         only,
@@ -34,7 +34,7 @@ def selected(
     )
 
 
-def names(part: Selection) -> list[str]:
+def names(part: GroupSelection) -> list[str]:
     return [one.name for one in part.spec.groups]
 
 

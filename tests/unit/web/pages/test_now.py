@@ -19,7 +19,7 @@ from unstuck.client import now
 from unstuck.client.now import MOST, Seen, ended_lately, troubles
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.listed_job import ListedJob
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.schedule_record import RunSuccess
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.expected import Expected
@@ -130,7 +130,7 @@ def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_f
     store = ScheduleStore(client, Keys())
     record = store.load("nightly")
     assert record is not None
-    told = {"late: 06:00": Told(since=record.made_at, at=record.made_at, to=("ops",))}
+    told = {"late: 06:00": Alert(since=record.made_at, at=record.made_at, to=("ops",))}
     late = replace(record, told=told)
     store.commit(ScheduleChange("a", record.commit, late, (), due=record.made_at + 9e9))
     assert "schedule nightly LATE no run has ended well by its deadline" in lines(browser)
@@ -182,7 +182,7 @@ def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
     cli = Cli(redis_server.url, tmp_path)
     store, at = ExpectedJobsStore(client, Keys()), hand.client.fleet().at
     late = Expected(
-        since=at - 90, told={"late: 06:00": Told(since=at - 60, at=at - 60, to=("ops",))}
+        since=at - 90, told={"late: 06:00": Alert(since=at - 60, at=at - 60, to=("ops",))}
     )
     store.note("export", "", late.to_json(), ())
     client.hset(Keys().expected_state, "damaged", "{")

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.support.network.receivers import notice
-from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
+from unstuck.coordinator.notices.outbox import Outbox, TakenNotice, TryEnd
 from unstuck.tasks.protocol.keys import Keys
 
 KEYS = Keys()
@@ -34,7 +34,7 @@ class History:
         )  # target → ids, in the order of their first arrival
         self.problems: dict[str, str] = {}  # id → problem
         self.holding: list[
-            tuple[Taken, str, float]
+            tuple[TakenNotice, str, float]
         ] = []  # taken and not noted: with the sender, and until when
         self.number = 0
 

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from tests.support.network.receivers import notice
-from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.schedule_record import RunFailure, RunSuccess, ScheduleRecord
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.notices.rules.forgotten import Fate, Subject, end_of, fate_of
@@ -16,13 +16,13 @@ from unstuck.coordinator.notices.rules.forgotten import Fate, Subject, end_of, f
 AT = 1_800_000_000.0
 DAY = 86400.0
 NOTICE = notice(1, at=AT, since=AT - 10, problem="schedule:s")
-OPEN = Told(AT - 10, AT, ("ops",), ends=("ops",))
+OPEN = Alert(AT - 10, AT, ("ops",), ends=("ops",))
 RECORD = ScheduleRecord("s", "c", "{}", "{}", "/w")
 WELL = replace(RECORD, last_success=RunSuccess("j", AT + 20, AT + 30))
 UNWELL = replace(WELL, failures=1, last_error=RunFailure("j", AT, AT, "STEP_FAILED", "it broke"))
 
 
-def expected(judged: float, **told: Told) -> Subject:
+def expected(judged: float, **told: Alert) -> Subject:
     return Subject.of_expected(Expected(judged={"late": judged}, told=told).to_json(), NOTICE.since)
 
 

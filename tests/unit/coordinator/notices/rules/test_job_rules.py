@@ -14,7 +14,7 @@ from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
-from unstuck.coordinator.model.notice import Told as OpenProblem
+from unstuck.coordinator.model.notice import Alert as OpenProblem
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.notices.message import message_of
@@ -51,7 +51,7 @@ class Told(Job):
             decision.due,
             usual=lambda: self.usual,
         )
-        state.job = replace(state.job, told=self.last.told)
+        state.job = replace(state.job, told=self.last.alerts)
         self.notices += self.last.notices
 
     def events(self) -> list[str]:
