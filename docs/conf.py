@@ -47,7 +47,7 @@ NAVIGATION = {
     ],
     "How it works": [
         *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),
-        *("docs/benchmarks", "docs/performance", "CONTRIBUTING"),
+        *("docs/performance", "CONTRIBUTING"),
     ],
     "Reference": [
         "docs/cli",
