@@ -22,7 +22,7 @@ Each claim on this page names the tests that fail without it. The tests run on a
 signals and a real Spark. `make test-all` runs them; `make test` runs one per kind of failure.
 
 Beside these tests, `make simulate` plays random histories of messages, crashes and commands on the deciding code
-([the simulator](simulation.md)), and `make chaos` breaks the processes of a real fleet
+([the simulator](internals/simulation.md)), and `make chaos` breaks the processes of a real fleet
 ([how](operate.md#break-a-fleet-on-purpose)). Both compare the result with an independent statement of the promises.
 
 The promises have limits: [what is not promised](#what-is-not-promised).

@@ -433,7 +433,7 @@ def test_every_state_and_status_has_its_place_in_the_tables() -> None:
 
 
 def test_every_status_is_described_and_the_final_ones_are_named() -> None:
-    text = section("how-it-works.md", "Status of a job")
+    text = section("internals/how-it-works.md", "Status of a job")
     told = [
         word
         for line in re.findall(r"^\| ([A-Z, ]+) \|", text, re.MULTILINE)
@@ -469,7 +469,8 @@ def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
             code[key] = "".join(found).lower()
     kinds = {"sorted set": "zset"}
     page = {
-        bare(row[0]): kinds.get(row[1], row[1]) for row in rows((DOCS / "keys.md").read_text(), 3)
+        bare(row[0]): kinds.get(row[1], row[1])
+        for row in rows((DOCS / "internals" / "keys.md").read_text(), 3)
     }
     assert set(page) == set(code)
     assert page == code
