@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import redis
-from tests.unit.coordinator.metrics.test_scrape import scraped
 
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import RedisServer, wait_until
+from tests.unit.metrics.test_scrape import scraped
 from unstuck import Status
 from unstuck.coordinator.store import totals
 from unstuck.coordinator.store.answers import CommitAnswer

@@ -10,9 +10,9 @@ import anyio
 import pytest
 from starlette.testclient import TestClient
 from starlette.types import Message
-from tests.unit.coordinator.web.conftest import HOST
 
 from tests.cli.conftest import ByHand
+from tests.unit.web.conftest import HOST
 from unstuck.coordinator.errors import BadRequest
 from unstuck.web.safety import COOKIE, FORWARDED, MOST_BODY, Access, Guard
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import redis
 from starlette.testclient import TestClient
-from tests.unit.coordinator.web.conftest import HOST
 
 from tests.cli.conftest import ByHand
 from tests.guarantees.nothing_is_forgotten.test_hanging_warehouse import silent
+from tests.unit.web.conftest import HOST
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Run
 from unstuck.coordinator.model.status import Status

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.unit.coordinator.web.conftest import HOST
 
 from tests.cli.conftest import ByHand
 from tests.support.servers import RedisServer
+from tests.unit.web.conftest import HOST
 from unstuck import Client, Settings
 from unstuck.web.app import create_app
 from unstuck.web.safety import Access
