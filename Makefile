@@ -103,6 +103,7 @@ bench-quick: setup  ## the same with one small size of each case, without f and 
 
 docs:  ## build the site of the documentation, strictly, into build/docs; needs no network
 	@scripts/setup.sh docs
+	$(BIN)/python -m scripts.generated_pages
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs . build/docs
 
 setup:  ## make .venv for development, if it is not there and current

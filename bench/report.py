@@ -90,7 +90,7 @@ def terminal(case: Case) -> Iterator[Table | str]:
 
 
 def markdown(machine: Mapping[str, Any], cases: Sequence[Case]) -> str:
-    """All cases, for docs/benchmarks.md."""
+    """All cases as tables of Markdown."""
     lines = [", ".join(f"{name} {value}" for name, value in machine.items()) + "."]
     for case in cases:
         lines += ["", f"### {title(case)}"]

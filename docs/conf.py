@@ -45,18 +45,22 @@ NAVIGATION = {
         "docs/security",
         "docs/troubleshooting",
     ],
-    "How it works": [
-        *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),
-        *("docs/benchmarks", "docs/performance", "CONTRIBUTING"),
-    ],
+    "Why it holds": ["docs/guarantees", "docs/performance"],
     "Reference": [
         "docs/cli",
         "docs/api",
         "docs/settings",
-        "docs/keys",
-        "docs/failpoints",
         "docs/glossary",
         "CHANGELOG",
+    ],
+    "Internals": [
+        "docs/internals/how-it-works",
+        "docs/internals/protocol",
+        "docs/internals/keys",
+        "docs/internals/failpoints",
+        "docs/internals/simulation",
+        "docs/internals/glossary",
+        "CONTRIBUTING",
     ],
     "Decisions": [
         f"docs/decisions/{path.stem}"

@@ -1,7 +1,6 @@
-"""Write docs/api.md, the reference of the Python API, from the docstrings of what users import.
+"""Make the reference of the Python API from the docstrings of what users import.
 
-``python -m scripts.api_page`` writes it again. A test compares it with the code, and runs every
-example in it.
+``scripts.generated_pages`` writes it. A test runs every example in it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -31,12 +29,11 @@ from unstuck.tasks.steps.context import OutputSlot
 from unstuck.views.jobs.job_facts import CommandResult, GroupView, JobFacts
 from unstuck.views.jobs.job_views import ForkView, JobView
 
-PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 HEAD = """\
 # The Python API
 
-All names are imported from `unstuck`, and loaded on first use: `from unstuck import Client`. This page is made from
-the docstrings by `python -m scripts.api_page`, and a test runs its examples. Times are seconds since the epoch, and
+All names are imported from `unstuck`, and loaded on first use: `from unstuck import Client`. This page is generated
+from the docstrings, which `help()` also shows, and a test runs its examples. Times are seconds since the epoch, and
 durations seconds, unless a line says otherwise. [Write jobs](write-jobs.md) shows the API at work.
 """
 # By section: the classes and functions, each with the name by which users have it.
@@ -261,11 +258,3 @@ def _items(block: str) -> str:
 
 def _text(line: str) -> str:
     return line.replace("``", "`")
-
-
-def main() -> None:
-    PAGE.write_text(page())
-
-
-if __name__ == "__main__":
-    main()

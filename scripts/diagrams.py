@@ -61,7 +61,7 @@ def metrics() -> str:
 
 # The tables of each page, by the names of their marks.
 PAGES: dict[str, dict[str, str]] = {
-    "how-it-works.md": {
+    "internals/how-it-works.md": {
         "table of a group": table(GROUP_MOVES),
         "table of what is asked": table(GROUP_MOVES_REQUESTED),
         "table of a job": table(JOB_MOVES),

@@ -1,26 +1,23 @@
-"""Write docs/http-api.md, the reference of the HTTP API, from its OpenAPI document.
+"""Make the reference of the HTTP API from its OpenAPI document.
 
-``python -m scripts.http_api_page`` writes it again. A test compares it with the code, and runs
-every example in it.
+``scripts.generated_pages`` writes it. A test runs every example in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from unstuck.web.api.api_app import PREFIX, api_app
 
-PAGE = Path(__file__).parents[1] / "docs" / "http-api.md"
 THREE_DAYS = '{"from": "2026-01-01", "to": "2026-01-03"}'
 HEAD = f"""\
 # The HTTP API
 
 `unstuck web` [serves it](web.md) at `{PREFIX}`. It answers what `--json` of the [command line](cli.md) prints, and
-takes the same actions. The OpenAPI document is at `{PREFIX}/openapi.json`. This page is made from it by
-`python -m scripts.http_api_page`, and a test runs the examples.
+takes the same actions. The OpenAPI document is at `{PREFIX}/openapi.json`. This page is generated
+from it, and a test runs the examples.
 
 - **Who may call.** As for [the page](web.md#who-may-see-it-and-who-may-act): a page with a token
   answers those who send it. One without a token answers callers of its own host, and takes no action from programs,
@@ -199,11 +196,3 @@ def _told(schema: dict[str, Any], text: str) -> str:
             f"By default `{str(default).lower() if isinstance(default, bool) else default}`."
         )
     return " ".join(parts).replace("|", "\\|")
-
-
-def main() -> None:
-    PAGE.write_text(page())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Failpoints: the named moments at which a test can make a process die, freeze or fail.
 
 Between two steps of the protocol a process may be lost. Unarmed, a failpoint costs a call and one
-comparison; no setting arms a process, only code of a test does (docs/failpoints.md).
+comparison; no setting arms a process, only code of a test does (docs/internals/failpoints.md).
 """
 
 from __future__ import annotations

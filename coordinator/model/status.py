@@ -2,7 +2,8 @@
 move is a bug.
 
 The status of a job is derived only here (``derive``), from intent, phase and group states.
-``docs/how-it-works.md`` shows the tables of moves as diagrams, which ``scripts/diagrams.py`` draws.
+``docs/internals/how-it-works.md`` shows the tables of moves as diagrams, which
+``scripts/diagrams.py`` draws.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 script.
 
 Every call is idempotent, because redis-py repeats a command whose reply was lost. Worker scripts
-write the attempt record only, never the job's commit (docs/protocol.md, rule 2): a wide job must
-not make its coordinator lose every race.
+write the attempt record only, never the job's commit (docs/internals/protocol.md, rule 2): a wide
+job must not make its coordinator lose every race.
 """
 
 from __future__ import annotations

@@ -303,8 +303,8 @@ class Watchdog:
                 self._altered = json.loads(self._lease.altered)["group"]
         except redis.RedisError as error:
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
-            # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back
-            # may have forgotten the claim, and offer the attempt to others.
+            # Nobody takes over in an outage (docs/internals/protocol.md, rule 7). But a store that
+            # comes back may have forgotten the claim, and offer the attempt to others.
             self._next_tick = min(self._next_tick, time.monotonic() + RENEW_AGAIN)
             return False
         return True

@@ -83,6 +83,9 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     made.stop()
 
 
+@pytest.mark.claim(
+    "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
+)
 def test_every_notice_arrives_with_one_id_and_in_its_order_while_coordinators_are_killed(
     server: RedisServer, tmp_path: Path
 ) -> None:

@@ -712,13 +712,6 @@ def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
     assert without.post("/validate", content=SPEC).status_code == 403
 
 
-@pytest.mark.variant
-def test_the_page_of_the_api_is_made_from_its_openapi_document_as_it_is() -> None:
-    assert http_api_page.PAGE.read_text() == http_api_page.page(), (
-        "run python -m scripts.http_api_page"
-    )
-
-
 @contextmanager
 def served(client: Client) -> Iterator[str]:
     """The page at a port of this host; its address."""

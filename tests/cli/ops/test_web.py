@@ -57,6 +57,7 @@ def test_a_page_with_a_token_is_read_by_its_bearers(cli: Cli, tmp_path: Path) ->
         assert "Your name" in get(f"{address}/", Accept="text/html")
 
 
+@pytest.mark.claim("Without a token, the web page listens on loopback addresses only.")
 @pytest.mark.variant
 def test_a_page_that_all_could_reach_is_not_started_without_a_token(cli: Cli) -> None:
     done = cli("web", "--address", "0.0.0.0:0")

@@ -51,6 +51,7 @@ def members(count: int, **more: object) -> dict[str, object]:
     return group("g", for_each={"n": list(range(count))}, **more)
 
 
+@pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
 def test_no_more_attempts_run_at_once_than_their_pool_has_slots_whatever_job_they_belong_to(
     coordinator: Coordinator, runners: Runners
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_turn_that_is_past_sets_no_queue_back(coordinator: Coordinator, runner
     assert coordinator.redis.hget(coordinator.keys.turn, "light") == turn
 
 
+@pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
 def test_the_slot_of_a_lost_runner_is_free_once_its_loss_is_known(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -381,6 +383,7 @@ def test_an_offer_that_stands_in_a_wrong_lane_takes_no_slot_that_is_not_free(
     assert runners.take() is None
 
 
+@pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
 @pytest.mark.variant
 def test_of_a_low_a_normal_and_a_high_job_each_gets_its_share_and_none_starves(
     coordinator: Coordinator, runners: Runners

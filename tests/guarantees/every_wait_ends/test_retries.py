@@ -23,6 +23,7 @@ def raising(name: str, kind: str, **retry: Any) -> dict[str, Any]:
     return group(name, steps=steps, retry={"max": 3, "backoff": "1h", **retry})
 
 
+@pytest.mark.claim("An error that no retry can fix fails at once, unless the spec says otherwise.")
 def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list
 # ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_do(
     quick: Coordinator,
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     assert quick.events(job, "a") == ["QUEUED", "FAILED"]
 
 
+@pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 def test_a_claim_between_load_and_commit_wins_over_the_queue_timeout(quick: Coordinator) -> None:
     """What was concluded from absence is checked again inside the commit."""
     job = quick.submit(group("a", queue_timeout=SOON))
@@ -148,6 +150,9 @@ def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(
     assert quick.events(job, "b") == ["QUEUED"]
 
 
+@pytest.mark.claim(
+    "A command of a user holds against every failure, whichever of the two comes first."
+)
 @pytest.mark.parametrize("first", ["pause", "failure"])
 def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_resume(
     make_coordinator: Callable[..., Coordinator], first: str
@@ -209,6 +214,7 @@ def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Coor
 # ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_nothing_is_published(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -262,6 +268,7 @@ def test_a_retry_does_not_begin_the_jobs_time_again(
     assert reason.code == "JOB_TIMEOUT"
 
 
+@pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 @pytest.mark.parametrize("how", ["pause", "halt"])
 def test_the_time_that_a_job_stood_paused_does_not_count(
     make_coordinator: Callable[..., Coordinator], how: str
@@ -314,6 +321,7 @@ def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
 # ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("Timeouts of steps, queues and jobs hold, also after an outage.")
 @pytest.mark.variant
 @pytest.mark.parametrize("trouble", ["cut", "away"])
 def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between(

@@ -219,6 +219,7 @@ def test_max_parallel_is_never_exceeded(coordinator: Coordinator) -> None:
     assert coordinator.status(job) is Status.FINISHED
 
 
+@pytest.mark.claim("Every join ends, and a quorum that can no longer be reached fails at once.")
 @pytest.mark.parametrize(
     "rule", ["all_succeeded", "all_done", "any_succeeded", "none_failed", {"at_least": 2}]
 )
@@ -238,6 +239,7 @@ def test_every_join_rule_ends_with_all_branches_succeeded(
     assert coordinator.events(job, "after") == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
+@pytest.mark.claim("Every join ends, and a quorum that can no longer be reached fails at once.")
 def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(
     coordinator: Coordinator,
 ) -> None:
@@ -257,6 +259,7 @@ def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(
     assert coordinator.events(job, "c")[-1] == "CANCELED"
 
 
+@pytest.mark.claim("Cleanup groups run after a failure, also in a job that fails fast.")
 def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its_retry(
     coordinator: Coordinator,
 ) -> None:
@@ -293,6 +296,7 @@ def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its
     )
 
 
+@pytest.mark.claim("Cleanup groups run after a failure, also in a job that fails fast.")
 def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_skipped_for_the_failure(
     coordinator: Coordinator,
 ) -> None:
@@ -318,6 +322,7 @@ def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_s
     )
 
 
+@pytest.mark.claim("Cleanup groups run after a failure, also in a job that fails fast.")
 @pytest.mark.parametrize("rule", ["all_done", "any_failed", "all_failed"])
 def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
     coordinator: Coordinator, rule: str
@@ -348,6 +353,7 @@ def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
     )
 
 
+@pytest.mark.claim("Every join ends, and a quorum that can no longer be reached fails at once.")
 def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(
     coordinator: Coordinator,
 ) -> None:

@@ -83,6 +83,7 @@ def line_of(text: str) -> int:
     return next(n for n, line in enumerate(STEPS.read_text().splitlines(), 1) if text in line)
 
 
+@pytest.mark.claim("`unstuck why` shows the line of code that a long step is executing.")
 def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung: Any) -> None:
     with hung("waits_for_a_lock") as job:
         outer, inner = job.frames()
@@ -105,6 +106,7 @@ def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung:
         assert f"\n  {outer}: taken_twice(lock)\n  {inner}: lock.acquire()" in stack.plain
 
 
+@pytest.mark.claim("`unstuck why` shows the line of code that a long step is executing.")
 def test_a_step_that_reads_a_socket_is_shown_with_the_call_in_which_it_waits(hung: Any) -> None:
     with hung("reads_a_socket") as job:
         own, last = job.frames()
@@ -112,6 +114,7 @@ def test_a_step_that_reads_a_socket_is_shown_with_the_call_in_which_it_waits(hun
         assert (last.file, last.function, last.own) == ("socket.py", "readinto", False)
 
 
+@pytest.mark.claim("`unstuck why` shows the line of code that a long step is executing.")
 def test_a_step_in_one_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
     with hung("keeps_the_gil") as job:
         own, last = job.frames()

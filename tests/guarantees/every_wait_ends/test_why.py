@@ -29,6 +29,7 @@ def why(coordinator: Coordinator, job: str) -> dict[str, Explanation]:
     return {one.subject: one for one in coordinator.client.explain(job)}
 
 
+@pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
 def test_a_queue_that_nobody_listens_to_is_named_with_the_command_that_helps(
     coordinator: Coordinator,
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
     assert found.help[0] == "unstuck doctor"
 
 
+@pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
 def test_a_queue_whose_runners_are_all_at_work_says_what_they_are_at(
     coordinator: Coordinator,
 ) -> None:
@@ -558,6 +560,7 @@ def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
     )
 
 
+@pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
 @pytest.mark.parametrize("given", [None, *Command])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(
@@ -619,6 +622,7 @@ ORDERED = {
 }
 
 
+@pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
 @pytest.mark.parametrize("given", ORDERED, ids=lambda given: given.name)
 def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when_it_ends(
     coordinator: Coordinator, given: Command

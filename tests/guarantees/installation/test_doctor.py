@@ -85,6 +85,7 @@ def test_a_redis_as_it_should_be_has_no_problem_but_the_missing_fleet(tmp_path: 
     assert not (tmp_path / "warehouse").exists()
 
 
+@pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -109,6 +110,7 @@ def test_a_redis_that_is_set_wrongly_is_named(
         assert exit_code == 1
 
 
+@pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
 def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
     with server(tmp_path / "v") as full, redis.Redis.from_url(full.url) as control:
         for number in range(200):
@@ -119,6 +121,7 @@ def test_a_redis_that_is_nearly_full_is_named(tmp_path: Path) -> None:
         assert "maxmemory" in findings["REDIS_MEMORY"]["text"]
 
 
+@pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
 def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> None:
     with (
         server(tmp_path / "p", "--repl-diskless-sync-delay", "0") as primary,
@@ -135,6 +138,7 @@ def test_a_read_only_replica_is_named_and_commands_exit_5(tmp_path: Path) -> Non
         refused_submit(replica.url, tmp_path, "read-only")
 
 
+@pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
 def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
     with server(tmp_path / "v") as locked:
         with redis.Redis.from_url(locked.url) as control:
@@ -149,6 +153,7 @@ def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
         assert (code, problems(findings)) == (1, NOBODY)
 
 
+@pytest.mark.claim("`unstuck doctor` names a Redis that is misconfigured or unreachable.")
 @pytest.mark.variant
 def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_shown(
     tmp_path: Path,

@@ -69,6 +69,7 @@ def allow(admin: redis.Redis, *more: str) -> str:
     return f"redis://unstuck:p%25w@127.0.0.1:{admin.connection_pool.connection_kwargs['port']}/0"
 
 
+@pytest.mark.claim("The documented Redis ACL is sufficient for a whole fleet.")
 @pytest.mark.variant
 def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
     admin: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -100,6 +100,7 @@ def asked(cli: Cli, **environ: str) -> subprocess.CompletedProcess[str]:
     return wait_until(said, 20, "an answer")
 
 
+@pytest.mark.claim("With TLS, no process sends anything before it has verified the server.")
 @pytest.mark.variant
 def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
     authority: Authority, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +139,7 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
     front.close()
 
 
+@pytest.mark.claim("With TLS, no process sends anything before it has verified the server.")
 @pytest.mark.variant
 def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_with_a_sentence(
     stranger: TlsServer, tmp_path: Path
@@ -160,6 +162,7 @@ def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_wit
     assert stranger.heard == b""
 
 
+@pytest.mark.claim("With TLS, no process sends anything before it has verified the server.")
 @pytest.mark.variant
 def test_celery_that_is_given_an_address_on_its_command_line_verifies_too(
     stranger: TlsServer, server: RedisServer, tmp_path: Path

@@ -114,6 +114,7 @@ def fleets(
         yield made
 
 
+@pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 @pytest.mark.variant
 def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> None:
     jobs = [(one, one.client.submit(spec(f"j{n}")).id) for n in range(JOBS) for one in fleets]
@@ -127,6 +128,7 @@ def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> No
         assert "UNKNOWN_JOB" not in one.worker.text(), "an attempt of the other fleet"
 
 
+@pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
     fleets: list[Fleet], redis_server: RedisServer
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
     assert other.client.dead_letters.all() == one.client.dead_letters.all() == []
 
 
+@pytest.mark.claim("Two fleets can share one Redis without seeing each other.")
 @pytest.mark.variant
 def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
     for one, other in (fleets, fleets[::-1]):

@@ -98,6 +98,7 @@ def refused(
     return done.stderr
 
 
+@pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
 @pytest.mark.parametrize("queues", ["", "spark", "heavy", "light,heavy"])
 def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
@@ -116,6 +117,7 @@ def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
         assert "claimant" not in fleet.attempt(client, offer)
 
 
+@pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
 def test_a_java_that_is_too_old_for_spark_is_none(
     redis_server: RedisServer, tmp_path: Path
@@ -284,6 +286,7 @@ def other_python(folder: Path, says: str) -> dict[str, str]:
     return {"PYSPARK_PYTHON": str(program)}
 
 
+@pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
 @pytest.mark.parametrize(
     ("what", "why"),
@@ -325,6 +328,7 @@ def test_a_host_that_is_unfit_for_spark_takes_no_spark_work_says_why_and_goes_on
             told_by_fleet_why_and_doctor(Cli(redis_server.url, tmp_path), why)
 
 
+@pytest.mark.claim("A host that cannot run Spark takes no Spark work, and says why.")
 @pytest.mark.variant
 def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path

@@ -231,6 +231,9 @@ def asleep(store: redis.Redis) -> bool:
     return len(idle) == 1 and float(store.hget(fleet.KEYS.polled, idle[0]) or -1) < 0
 
 
+@pytest.mark.claim(
+    "If Redis is unreachable or refuses writes, workers and coordinators wait, and steps continue."
+)
 @pytest.mark.parametrize("trouble", REFUSALS)
 def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_wake_up_on_the_queue(
     troubled: Fleet, trouble: str
@@ -273,6 +276,9 @@ def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_wa
         assert "Frequent restarts" not in each.text(), "a log that is flooded tells nothing"
 
 
+@pytest.mark.claim(
+    "If Redis is unreachable or refuses writes, workers and coordinators wait, and steps continue."
+)
 @pytest.mark.variant
 def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_running_step_ends_well(
     troubled: Fleet,
@@ -295,6 +301,9 @@ def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_
     troubled.finishes(troubled.submit("again", troubled.home / "held"))
 
 
+@pytest.mark.claim(
+    "If Redis is unreachable or refuses writes, workers and coordinators wait, and steps continue."
+)
 @pytest.mark.variant
 def test_a_worker_has_not_stalled_on_a_broker_that_refuses_writes(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path

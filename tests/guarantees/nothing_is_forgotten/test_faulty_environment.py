@@ -27,6 +27,9 @@ from unstuck.tasks.log_lines import JsonFormatter
 from unstuck.tasks.warehouse.log import Warehouse
 
 
+@pytest.mark.claim(
+    "A Redis that was rolled back or refuses writes hangs no group and makes no job publish twice."
+)
 @pytest.mark.parametrize("base", ["noted at submit", "unknown"])
 def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(
     coordinator: Coordinator, base: str
@@ -173,6 +176,9 @@ def test_a_dead_worker_is_found_although_the_clock_was_set_back(
     )
 
 
+@pytest.mark.claim(
+    "A Redis that was rolled back or refuses writes hangs no group and makes no job publish twice."
+)
 def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -198,6 +204,9 @@ def test_a_claim_that_the_store_forgot_under_a_commit_does_not_hang_its_group(
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
 
 
+@pytest.mark.claim(
+    "If the clock of a host jumps, no job is delayed by the jump and no attempt is taken over."
+)
 def test_a_clock_that_jumps_ahead_takes_nobodys_work(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -227,6 +236,9 @@ def test_a_clock_that_jumps_ahead_takes_nobodys_work(
     assert not coordinator.sent
 
 
+@pytest.mark.claim(
+    "If the clock of a host jumps, no job is delayed by the jump and no attempt is taken over."
+)
 def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(
     coordinator: Coordinator,
 ) -> None:
@@ -241,6 +253,9 @@ def test_a_lock_whose_holder_died_is_free_although_the_clock_was_set_back(
     assert [offer.group for offer in coordinator.sent] == ["only"]
 
 
+@pytest.mark.claim(
+    "If the clock of a host jumps, no job is delayed by the jump and no attempt is taken over."
+)
 def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -266,6 +281,7 @@ def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
     wait_until(ended, 10, "the cancel to end by its deadline")
 
 
+@pytest.mark.claim("A warehouse that hangs under one job does not stop the other jobs.")
 def test_a_warehouse_that_hangs_under_one_job_does_not_stop_the_others(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -380,6 +396,9 @@ def test_a_coordinator_whose_warehouse_client_fails_halts_no_job(
     assert view.job.halted is None, f"{view.job.status}: {view.job.halted}"
 
 
+@pytest.mark.claim(
+    "A Redis that was rolled back or refuses writes hangs no group and makes no job publish twice."
+)
 def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coordinator) -> None:
     """NOREPLICAS, READONLY (a failover), MISCONF (a full disk) are trouble of the store; they kill
     the consumer.

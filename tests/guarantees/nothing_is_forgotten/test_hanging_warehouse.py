@@ -90,6 +90,7 @@ def published(coordinator: Coordinator) -> list[str]:
     return [entry.publish_id for entry in entries if entry is not None]
 
 
+@pytest.mark.claim("A warehouse that hangs under one job does not stop the other jobs.")
 def test_jobs_whose_publishing_hangs_leave_their_room_to_others(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -109,6 +110,7 @@ def test_jobs_whose_publishing_hangs_leave_their_room_to_others(
         coordinator.wait_for(job, Status.FINISHED)
 
 
+@pytest.mark.claim("A warehouse that hangs under one job does not stop the other jobs.")
 def test_a_publish_that_hangs_for_good_is_tried_again_by_the_same_coordinator(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:

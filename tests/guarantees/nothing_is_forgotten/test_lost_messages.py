@@ -18,6 +18,9 @@ from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
 from unstuck.tasks.transport.redis_client import connect
 
 
+@pytest.mark.claim(
+    "If Redis loses an offer or a report, the group still runs once and its outcome counts."
+)
 @pytest.mark.parametrize("lost", ["the entry", "the ready set", "every ready set and its index"])
 def test_an_offer_that_the_ready_set_lost_is_put_back_and_the_group_runs_once(
     make_coordinator: Callable[..., Coordinator], lost: str
@@ -115,6 +118,9 @@ def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no
     assert coordinator.wake_ups == {"light": 1}
 
 
+@pytest.mark.claim(
+    "If Redis loses an offer or a report, the group still runs once and its outcome counts."
+)
 def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(
     coordinator: Coordinator,
 ) -> None:
@@ -269,6 +275,9 @@ def test_two_sweeps_at_once_decide_every_job_once(
     assert all(one.events(job, "only") == ["QUEUED"] for job in jobs)
 
 
+@pytest.mark.claim(
+    "A report that nobody can apply becomes a dead letter, and blocks no report behind it."
+)
 def test_a_report_of_an_unknown_job_is_made_a_dead_letter_and_those_behind_it_are_applied(
     coordinator: Coordinator,
 ) -> None:
@@ -312,6 +321,9 @@ def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(
     ]
 
 
+@pytest.mark.claim(
+    "A report that nobody can apply becomes a dead letter, and blocks no report behind it."
+)
 def test_reports_that_cannot_be_read_are_made_dead_letters(
     coordinator: Coordinator,
 ) -> None:
@@ -374,6 +386,9 @@ def test_a_report_of_a_version_that_no_release_has_is_made_a_dead_letter(
     assert max(map(len, reasons)) < 300, "a version that is long is not repeated whole"
 
 
+@pytest.mark.claim(
+    "A report that nobody can apply becomes a dead letter, and blocks no report behind it."
+)
 def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_back(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +441,9 @@ def test_a_coordinator_that_has_never_seen_the_job_applies_its_final_report(
     assert stranger.status(job) is Status.FINISHED
 
 
+@pytest.mark.claim(
+    "If a coordinator dies at any point, another one continues its jobs and applies nothing twice."
+)
 def test_reports_that_a_dead_coordinator_had_read_are_applied_by_another(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:

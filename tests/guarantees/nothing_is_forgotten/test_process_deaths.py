@@ -236,6 +236,9 @@ def runner_deaths(place: Place) -> dict[str, Case]:
     return cases
 
 
+@pytest.mark.claim(
+    "If a worker is killed at any point, its job still ends, and finished work is not repeated."
+)
 @pytest.mark.parametrize("name", RUNNER_DEATHS)
 def test_a_runner_killed_at_any_point_costs_no_work_that_was_done(
     place: Place, runner_deaths: dict[str, Case], name: str
@@ -299,6 +302,7 @@ def thawed(place: Place) -> dict[Point, Case]:
     return cases
 
 
+@pytest.mark.claim("A process that was frozen past its lease changes nothing when it thaws.")
 @pytest.mark.parametrize("point", RUNNER_FREEZES)
 def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_thaws(
     place: Place, thawed: dict[Point, Case], point: Point
@@ -360,6 +364,9 @@ def _look_until(stop: threading.Event, cases: list[Case]) -> None:
             case.look()
 
 
+@pytest.mark.claim(
+    "If a coordinator dies at any point, another one continues its jobs and applies nothing twice."
+)
 @pytest.mark.parametrize("point", OF_A_COORDINATOR)
 def test_a_coordinator_killed_at_any_point_is_followed_and_readers_see_all_of_the_old_or_all_of_the_new(
     place: Place, coordinator_deaths: dict[Point, Case], point: Point
@@ -386,6 +393,9 @@ PUBLISHER_FREEZES = {
 }
 
 
+@pytest.mark.claim(
+    "A job that is ended while it publishes is FINISHED only if its package is in the log."
+)
 @pytest.mark.variant
 @pytest.mark.parametrize("point", PUBLISHER_FREEZES)
 def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_says_also_after_the_thaw(
@@ -483,6 +493,9 @@ def main_deaths(place: Place) -> dict[Point, Case]:
     return cases
 
 
+@pytest.mark.claim(
+    "If a worker is killed at any point, its job still ends, and finished work is not repeated."
+)
 @pytest.mark.variant
 @pytest.mark.parametrize("point", MAIN_DEATHS)
 def test_a_workers_main_process_killed_at_any_point_costs_no_work_that_was_done(

@@ -39,6 +39,7 @@ def queued(coordinator: Coordinator, **more: object) -> tuple[str, object]:
     return job, offer
 
 
+@pytest.mark.claim("If many runners race for one offer, exactly one of them claims it.")
 @pytest.mark.parametrize("stands", ["once", "on eight queues"])
 def test_one_offer_that_many_runners_take_at_once_is_claimed_once(
     coordinator: Coordinator, redis_server: RedisServer, stands: str
@@ -72,6 +73,7 @@ def test_one_offer_that_many_runners_take_at_once_is_claimed_once(
     )
 
 
+@pytest.mark.claim("A lost reply from Redis changes no result.")
 def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_nobody(
     coordinator: Coordinator, lossy: redis.Redis
 ) -> None:
@@ -146,6 +148,7 @@ def test_a_runner_that_is_killed_while_it_waits_takes_nothing(
     assert coordinator.claim(offer, "runner2").answer == "CLAIMED"
 
 
+@pytest.mark.claim("A lost reply from Redis changes no result.")
 def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent(
     make_coordinator: Callable[..., Coordinator], lossy: redis.Redis
 ) -> None:
@@ -495,6 +498,7 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
     assert coordinator.show(job).groups[0].members[0].attempt == 2
 
 
+@pytest.mark.claim("Jobs end correctly even without the job lock: the commits decide.")
 def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Coordinator]) -> None:
     """Rule 8: the lock saves work and proves nothing.
 
@@ -569,6 +573,7 @@ def test_two_commits_race_and_the_loser_writes_nothing(
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED"]
 
 
+@pytest.mark.claim("A terminal status appears only once all results are stored, and never changes.")
 def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator) -> None:
     job, offer = queued(coordinator)
     coordinator.work(offer)  # type: ignore[arg-type]
@@ -668,6 +673,7 @@ def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(
     assert coordinator.claim(offer, "runner2").answer == "CLAIMED"  # type: ignore[arg-type]
 
 
+@pytest.mark.claim("Every attempt of a group reads the inputs that the first attempt read.")
 def test_frozen_inputs_are_what_every_later_attempt_reads(coordinator: Coordinator) -> None:
     """Rule 12."""
     job = coordinator.submit(

@@ -103,6 +103,9 @@ def route(make_coordinator: MakeCoordinator, length: int = 2) -> list[Point]:
     return way.reached
 
 
+@pytest.mark.claim(
+    "If a coordinator dies at any point, another one continues its jobs and applies nothing twice."
+)
 def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing_is_applied_twice(
     make_coordinator: MakeCoordinator,
 ) -> None:
@@ -122,6 +125,7 @@ def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing
         check(heir, job, (nth, point))
 
 
+@pytest.mark.claim("A process that was frozen past its lease changes nothing when it thaws.")
 @pytest.mark.variant
 def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_ended_changes_nothing(
     make_coordinator: MakeCoordinator,
@@ -157,6 +161,7 @@ def lost() -> None:
     raise redis.ConnectionError("the reply was lost")
 
 
+@pytest.mark.claim("A lost reply from Redis changes no result.")
 def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_nothing(
     make_coordinator: MakeCoordinator,
 ) -> None:
@@ -202,6 +207,7 @@ def test_lost_replies_of_every_commit_claim_and_finish_cost_a_moment_and_change_
         check(coordinator, job, point)
 
 
+@pytest.mark.claim("A lost reply from Redis changes no result.")
 def test_lost_replies_of_a_submit_and_a_command_are_one_job_and_one_event(
     coordinator: Coordinator,
 ) -> None:

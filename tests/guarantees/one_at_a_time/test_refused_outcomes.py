@@ -52,6 +52,7 @@ def taken_over(coordinator: Coordinator) -> tuple[str, Token]:
     return job, zombie
 
 
+@pytest.mark.claim("If a job was ended by force, a late success of its worker is refused.")
 def test_a_force_stopped_jobs_worker_that_reports_success_changes_nothing_and_is_one_event(
     coordinator: Coordinator,
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_standing_marker_is_adopted_and_nothing_runs_again(
     assert (again.rows, again.results) == (first.rows, first.results)
 
 
+@pytest.mark.claim("A retry with another parameter reuses no work that read the old value.")
 def test_a_changed_parameter_runs_again(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -164,6 +165,7 @@ def test_the_traceback_begins_with_the_users_own_code_in_the_failure_and_in_the_
     assert "tasks/runner/attempt.py" not in log.read_text()
 
 
+@pytest.mark.claim("A secret reaches its step, and no log, result or error.")
 def test_a_secret_reaches_the_step_and_nothing_else(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
@@ -210,6 +212,7 @@ def test_a_runner_killed_in_the_middle_of_a_step_is_reported_lost_with_its_tree_
     ready_again(worker, store, make_offer)
 
 
+@pytest.mark.claim("A cancel reaches a running step at once, and a step that ignores it is killed.")
 def test_a_cancel_reaches_a_polite_step_at_once(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_drained_attempt_is_handed_back(
     assert fleet.outcome(store, offer, 15).kind is OutcomeKind.RELEASED
 
 
+@pytest.mark.claim("A cancel reaches a running step at once, and a step that ignores it is killed.")
 def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -253,6 +257,7 @@ def test_a_cancel_ends_a_step_inside_one_long_c_call(
     ready_again(worker, store, make_offer)
 
 
+@pytest.mark.claim("A warehouse or a session that hangs ends the attempt, not the worker.")
 def test_a_timeout_ends_a_step_that_hangs(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
@@ -294,6 +299,7 @@ def test_an_attempt_taken_over_writes_no_outcome(
     ]
 
 
+@pytest.mark.claim("A process that was frozen past its lease changes nothing when it thaws.")
 @pytest.mark.variant
 def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_late(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer

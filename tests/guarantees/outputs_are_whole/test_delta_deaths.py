@@ -148,6 +148,9 @@ def deaths(
         server.stop()
 
 
+@pytest.mark.claim(
+    "Readers see the old or the new version, whichever process is killed, in every output mode."
+)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)

@@ -48,6 +48,7 @@ def run_next(coordinator: Coordinator, job: str, folder: Path, disk: str = "") -
     return said
 
 
+@pytest.mark.claim("A full disk costs a retry; if it stays full, the job fails and says why.")
 def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(
     coordinator.wait_for(job, Status.FINISHED)
 
 
+@pytest.mark.claim("A full disk costs a retry; if it stays full, the job fails and says why.")
 @pytest.mark.variant
 def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
     coordinator: Coordinator, tmp_path: Path
@@ -83,6 +85,7 @@ def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
         assert said in record.reason.text
 
 
+@pytest.mark.claim("A full disk costs a retry; if it stays full, the job fails and says why.")
 @pytest.mark.variant
 def test_a_marker_that_cannot_be_written_hides_no_error_that_came_first(
     coordinator: Coordinator, tmp_path: Path

@@ -163,6 +163,7 @@ def reasons(view: JobView) -> dict[str, str]:
     return {name: record.reason.text if record.reason else "" for name, record in records.items()}
 
 
+@pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
 def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the_newest(
     shop: Shop,
 ) -> None:
@@ -201,6 +202,7 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
     assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["kept_for"] == ""
 
 
+@pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
 def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_keeps(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_ke
     assert set(shop.seen) == {"[2, 2, 2]"}
 
 
+@pytest.mark.claim("All groups and attempts of a job read one version of a published dataset.")
 @pytest.mark.variant
 def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_stored(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
@@ -333,6 +336,7 @@ def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> Non
     assert shop.seen == ["[1, 1, 1]", "[1, 1, 1]", "[2, 2, 2]"]
 
 
+@pytest.mark.claim("Jobs that read and publish one dataset lose no row of each other.")
 def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(shop: Shop) -> None:
     """Three are submitted before one has published: the first publishes, and a retry of each other
     reads its rows.

@@ -192,6 +192,9 @@ def deaths(
         server.stop()
 
 
+@pytest.mark.claim(
+    "Readers see the old or the new version, whichever process is killed, in every output mode."
+)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_process_killed_anywhere_leaves_readers_the_version_before_or_the_new_one(

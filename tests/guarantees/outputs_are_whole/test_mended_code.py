@@ -91,6 +91,9 @@ def reasons(view: JobView) -> dict[str, str]:
     return {name: record.reason.code if record.reason else "" for name, record in records.items()}
 
 
+@pytest.mark.claim(
+    "A retry reuses the work of unchanged groups, and never the output of code that changed."
+)
 def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None:
     # Given: a job that failed, and whose first groups succeeded
     shop.deploy(price=-1)
@@ -117,6 +120,9 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(7,)]
 
 
+@pytest.mark.claim(
+    "A retry reuses the work of unchanged groups, and never the output of code that changed."
+)
 @pytest.mark.variant
 def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop: Shop) -> None:
     # Given: a job that failed in its last group, and code that has changed since
@@ -142,6 +148,9 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
         shop.client.retry(failed.id, rerun=["rate"])
 
 
+@pytest.mark.claim(
+    "A retry reuses the work of unchanged groups, and never the output of code that changed."
+)
 @pytest.mark.variant
 def test_a_retry_with_a_mended_spec_takes_over_the_groups_that_did_not_change(shop: Shop) -> None:
     shop.deploy(price=-1)
@@ -209,6 +218,7 @@ groups:
     assert duckdb.read_parquet(published_files(warehouse, "looked")).fetchall() == [(3,)]
 
 
+@pytest.mark.claim("A retry with another parameter reuses no work that read the old value.")
 @pytest.mark.variant
 def test_what_a_group_looked_at_counts_for_the_next_one_of_the_job_in_its_process(
     shop: Shop,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 from tests.support import fleet
@@ -64,6 +65,9 @@ def look(warehouse: Warehouse) -> int:
     return n
 
 
+@pytest.mark.claim(
+    "A warehouse on S3 can be read, written, published to and vacuumed like one on a disk."
+)
 def test_what_users_read_and_run_finds_a_warehouse_on_s3(
     redis_server: RedisServer, s3_server: S3Server, bucket: str, tmp_path: Path
 ) -> None:

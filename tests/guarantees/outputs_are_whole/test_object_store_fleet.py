@@ -177,6 +177,9 @@ def lake(
         yield Lake(f"{bucket}/w", tmp_path, arms, client, store, coordinators)
 
 
+@pytest.mark.claim(
+    "A warehouse on S3 can be read, written, published to and vacuumed like one on a disk."
+)
 @pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
 def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
@@ -212,6 +215,9 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(
     assert lake.read("first") == lake.read("second") == [2] * 3
 
 
+@pytest.mark.claim(
+    "A warehouse on S3 can be read, written, published to and vacuumed like one on a disk."
+)
 @pytest.mark.variant
 def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: Lake) -> None:
     # Given: a job of which the first group succeeded, and the second failed after it had staged

@@ -51,6 +51,7 @@ def dataset(coordinator: Coordinator) -> dict[str, Any]:
     return {name: document[name] for name in ("rows", "owner", "shared_with", "job_name")}
 
 
+@pytest.mark.claim("A job cannot replace a dataset that belongs to another job by mistake.")
 def test_a_typo_in_output_is_refused_when_it_is_submitted(coordinator: Coordinator) -> None:
     """33 rows of another team were replaced by one."""
     published(coordinator, "daily", rows=33)
@@ -103,6 +104,7 @@ def test_a_job_that_takes_over_is_the_owner_and_its_events_name_the_one_before(
         coordinator.client.submit(job_spec("daily"))
 
 
+@pytest.mark.claim("A job cannot replace a dataset that belongs to another job by mistake.")
 def test_of_two_jobs_that_are_submitted_at_once_the_second_fails_and_its_retry_may_take_over(
     coordinator: Coordinator,
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_rollback_of_redis_changes_no_owner(coordinator: Coordinator) -> None:
     assert dataset(coordinator)["owner"] == "hourly"
 
 
+@pytest.mark.claim("A job cannot replace a dataset that belongs to another job by mistake.")
 def test_a_schedule_is_refused_when_it_is_set_and_halts_if_it_loses_its_dataset(
     coordinator: Coordinator,
 ) -> None:

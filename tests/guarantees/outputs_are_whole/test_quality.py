@@ -77,6 +77,9 @@ def whole(running: str, tmp_path: Path) -> Fleet:
     return Fleet(running, str(tmp_path / "warehouse"))
 
 
+@pytest.mark.claim(
+    "An output that breaks its rules fails the job, and none of its outputs are published."
+)
 @pytest.mark.parametrize("caught", [False, True])
 def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears(
     whole: Fleet, caught: bool

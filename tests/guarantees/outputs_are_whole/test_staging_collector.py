@@ -102,6 +102,7 @@ def readable(coordinator: Coordinator, dataset: str) -> list[str]:
     ]
 
 
+@pytest.mark.claim("If a job was ended by force, a late success of its worker is refused.")
 def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is_swept(
     coordinator: Coordinator,
 ) -> None:
@@ -178,6 +179,9 @@ def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(
     assert not coordinator.redis.exists(coordinator.keys.staged)
 
 
+@pytest.mark.claim(
+    "A published version stays readable until a retention rule or a vacuum removes it."
+)
 def test_what_a_finished_job_published_can_be_read_for_ever(coordinator: Coordinator) -> None:
     inner, fork = group("inner"), group("fork", "inner", for_each={"n": [1, 2]})
     job, tokens = finished(coordinator, inner, fork)
@@ -210,6 +214,9 @@ def test_what_a_finished_job_published_can_be_read_for_ever(coordinator: Coordin
     )
 
 
+@pytest.mark.claim(
+    "A published version stays readable until a retention rule or a vacuum removes it."
+)
 def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before_it(
     coordinator: Coordinator,
 ) -> None:
@@ -496,6 +503,9 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
     assert "could not be swept" not in caplog.text
 
 
+@pytest.mark.claim(
+    "A published version stays readable until a retention rule or a vacuum removes it."
+)
 def test_only_so_many_versions_are_kept_where_that_is_asked_for(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -513,6 +523,9 @@ def test_only_so_many_versions_are_kept_where_that_is_asked_for(
     assert stands(coordinator, files[2]), "not again within the hour"
 
 
+@pytest.mark.claim(
+    "A published version stays readable until a retention rule or a vacuum removes it."
+)
 def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def gated(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) -> Call
     return make
 
 
+@pytest.mark.claim("An attempt never succeeds in a folder that is not its warehouse.")
 @pytest.mark.parametrize(
     "mount_point", [False, True], ids=["nothing there", "an empty mount point"]
 )
@@ -102,6 +103,7 @@ def test_an_attempt_never_succeeds_in_a_folder_that_is_not_its_warehouse(
     )
 
 
+@pytest.mark.claim("An attempt never succeeds in a folder that is not its warehouse.")
 def test_what_a_step_makes_in_the_false_folder_makes_it_no_warehouse(
     gated: Callable[..., Gated],
 ) -> None:
@@ -116,6 +118,7 @@ def test_what_a_step_makes_in_the_false_folder_makes_it_no_warehouse(
     assert not list(attempt.warehouse.rglob("_marker.json"))
 
 
+@pytest.mark.claim("An attempt never succeeds in a folder that is not its warehouse.")
 @pytest.mark.parametrize(
     ("step", "retry"),
     [("gated_never", {}), ("gated_error", {"never_retry_on": ["RuntimeError"]})],

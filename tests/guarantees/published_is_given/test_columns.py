@@ -160,6 +160,9 @@ def test_a_column_of_nulls_is_open_until_it_has_a_type_and_takes_it_from_then_on
         assert [str(kind) for kind in duckdb.read_parquet(path).types] == ["BIGINT", "BIGINT"]
 
 
+@pytest.mark.claim(
+    "Columns that do not fit the published columns fail the attempt that wrote them."
+)
 def test_other_columns_than_the_published_ones_are_refused_in_the_attempt(given: Fleet) -> None:
     given.night(
         {"id": [1], "to": [{"city": "x", "geo": {"lat": 1.5}}]}, {"mode": "append"}, library="arrow"
@@ -278,6 +281,9 @@ class Log:
 APPEND = OutputSpec(mode="append")
 
 
+@pytest.mark.claim(
+    "Columns that do not fit the published columns fail the attempt that wrote them."
+)
 def test_columns_that_somebody_published_since_the_submit_are_not_refused(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.publish(pa.table({"id": [1]}), APPEND)

@@ -94,6 +94,7 @@ def shop(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Shop
     return Shop(client, redis_server.url, tmp_path)
 
 
+@pytest.mark.claim("No step runs older code than the files on disk.")
 def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: Shop) -> None:
     with shop.worker() as worker:
         first, same = shop.runs(), shop.runs()
@@ -111,6 +112,7 @@ def test_code_that_changed_on_disk_is_imported_anew_before_work_is_taken(shop: S
         assert shop.runs(base=8)["price"] == 2
 
 
+@pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
 def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_with_its_outcome(
     shop: Shop,
@@ -126,6 +128,7 @@ def test_the_offer_after_a_change_is_left_also_by_a_runner_that_would_take_it_wi
         assert results[0]["pid"] != results[1]["pid"], worker.text()
 
 
+@pytest.mark.claim("No step runs older code than the files on disk.")
 @pytest.mark.variant
 def test_code_that_the_worker_loaded_before_it_forked_is_imported_anew(shop: Shop) -> None:
     """Each runner is forked with the modules of the main process of its worker."""

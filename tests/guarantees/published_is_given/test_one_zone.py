@@ -75,6 +75,7 @@ def test_a_process_that_took_the_zone_has_it_and_one_that_could_not_says_so(
     time.tzset()
 
 
+@pytest.mark.claim("A timestamp has the same meaning on every host.")
 @pytest.mark.parametrize(
     "conf",
     [
@@ -100,6 +101,7 @@ def test_a_conf_of_all_sessions_with_another_zone_is_refused_at_start(
     assert Settings(spark_conf=same, time_zone="Europe/Berlin").spark_conf  # type: ignore[arg-type]
 
 
+@pytest.mark.claim("A timestamp has the same meaning on every host.")
 @pytest.mark.variant
 @pytest.mark.parametrize("place", ["defaults", "group"])
 def test_validate_and_submit_refuse_a_conf_with_another_zone_at_its_place(

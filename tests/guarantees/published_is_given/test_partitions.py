@@ -94,6 +94,7 @@ def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warn
     assert f"version 3 replaced {both}" in days.told("datasets", "flights", "--history")
 
 
+@pytest.mark.claim("A load replaces no partition that it does not name.")
 def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days) -> None:
     failed = days.load(FOURTH, 100, {SECOND: 19, "2013-01-03": 1}, partitions={"day": ":day"})
 
@@ -108,6 +109,7 @@ def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days)
     assert days.rows() == {SECOND: 1931}
 
 
+@pytest.mark.claim("A load replaces no partition that it does not name.")
 def test_late_rows_are_appended_once_however_often_their_day_is_loaded(days: Days) -> None:
     for rows in (50, 100):  # the second load replaces the fourth day, and no other
         done = days.load(FOURTH, rows, {SECOND: 19}, partitions={"day": ":day"}, outside="append")
@@ -116,6 +118,7 @@ def test_late_rows_are_appended_once_however_often_their_day_is_loaded(days: Day
     assert days.rows() == {SECOND: 1931 + 19, FOURTH: 100}
 
 
+@pytest.mark.claim("A load replaces no partition that it does not name.")
 def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
     reject = {"partitions": {"day": ":day"}, "outside": "reject"}
     quality = {"rules": {"even": "id % 2 = 0"}, "max_rejected_ratio": 0.5}
@@ -196,6 +199,7 @@ def test_a_value_that_is_none_of_its_column_is_named(days: Days, day: str, says:
     assert says in reason.text
 
 
+@pytest.mark.claim("A restored version becomes the newest version again, and reverts no other job.")
 def test_what_a_load_has_erased_is_published_again(days: Days) -> None:
     days.load(FOURTH, 100, {SECOND: 19}, partitions={"day": [SECOND, FOURTH]})
     assert days.rows() == {SECOND: 19, FOURTH: 100}

@@ -66,6 +66,7 @@ def fork(coordinator: Coordinator, *, name: str = "job", members: int = 3, **spe
     return job
 
 
+@pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
 def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(
     coordinator: Coordinator,
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinat
     assert coordinator.queries.versions(job) == {}
 
 
+@pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
 def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
@@ -321,6 +323,7 @@ def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) ->
     assert coordinator.redis.ttl(coordinator.keys.of(job).versions) > 0
 
 
+@pytest.mark.claim("A job runs on one version of Spark and Python, unless its spec allows several.")
 @pytest.mark.variant
 def test_a_version_says_what_made_it_and_a_retry_on_another_python_does_the_work_again(
     redis_server: RedisServer, coordinator: Coordinator, tmp_path: Path

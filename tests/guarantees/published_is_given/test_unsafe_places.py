@@ -67,6 +67,7 @@ def load(folder: Path, **more: str) -> dict[str, object]:
     }
 
 
+@pytest.mark.claim("Storage that cannot create a file atomically is refused.")
 @pytest.mark.variant
 def test_a_submit_to_a_store_that_ignores_the_condition_is_refused_and_nothing_is_stored(
     client: redis.Redis,
@@ -89,6 +90,7 @@ def test_a_submit_to_a_store_that_ignores_the_condition_is_refused_and_nothing_i
     assert client.keys() == []
 
 
+@pytest.mark.claim("Storage that cannot create a file atomically is refused.")
 def test_a_standing_warehouse_is_tried_anew_at_an_endpoint_at_which_it_was_not(
     client: redis.Redis,
     redis_server: RedisServer,
@@ -201,6 +203,7 @@ def test_a_delta_table_in_such_a_store_is_not_written(
         TableFiles(f"{bucket}/table").probe()
 
 
+@pytest.mark.claim("Storage that cannot create a file atomically is refused.")
 def test_a_folder_whose_hard_links_replace_what_stands_is_refused_and_left_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

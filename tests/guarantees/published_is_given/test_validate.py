@@ -123,6 +123,9 @@ def shown(problem: dict[str, Any]) -> str:
     return f"{place}: {problem['path']}: {problem['message']}"
 
 
+@pytest.mark.claim(
+    "`unstuck validate` reports all problems of a spec, its SQL and its code at once."
+)
 def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_its_place(
     shop: Path,
 ) -> None:
@@ -130,6 +133,9 @@ def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_
     assert [line[: len(told)] for line, told in zip(found, TOLD, strict=True)] == TOLD
 
 
+@pytest.mark.claim(
+    "`unstuck validate` reports all problems of a spec, its SQL and its code at once."
+)
 @pytest.mark.variant
 def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_parameters(
     shop: Path,
@@ -146,6 +152,9 @@ def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_par
     assert warning.endswith("an extension may take it")
 
 
+@pytest.mark.claim(
+    "`unstuck validate` reports all problems of a spec, its SQL and its code at once."
+)
 @pytest.mark.variant
 def test_without_spark_another_parser_only_warns(shop: Path) -> None:
     text = "name: a\ngroups: [{name: a, steps: [{sql: SELECT (1, output: o}]}]\n"

@@ -52,6 +52,9 @@ def sweep(coordinator: Coordinator) -> list[str]:
     return [run.job for run in backfill(coordinator).active]
 
 
+@pytest.mark.claim(
+    "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
+)
 def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
     coordinator: Coordinator,
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_
     assert {one.problem for one in told(coordinator)} == {"schedule:ticking"}
 
 
+@pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
 def test_a_lost_reply_and_a_second_coordinator_tell_nothing_twice(
     make_coordinator: Callable[..., Coordinator],
     lossy: redis.Redis,
@@ -291,6 +292,7 @@ def test_a_coordinator_that_lacks_a_rule_of_the_fleet_silences_no_other(
     assert events(first) == ["late"]
 
 
+@pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
 def test_a_coordinator_that_dies_while_it_submits_tells_nothing_of_what_was_not_committed(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:

@@ -67,6 +67,9 @@ def publishes(coordinator: Coordinator, job: str) -> None:
     coordinator.read()
 
 
+@pytest.mark.claim(
+    "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
+)
 def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec(every="1s"))
     first = next_run(coordinator, 0)
@@ -82,6 +85,9 @@ def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Co
     assert view(coordinator).schedule.last_success is not None
 
 
+@pytest.mark.claim(
+    "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
+)
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
 def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_tick(
     make_coordinator: Callable[..., Coordinator], point: Point
@@ -102,6 +108,9 @@ def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_ti
     assert len(second.client.jobs()) == 1
 
 
+@pytest.mark.claim(
+    "Each tick of a schedule or a backfill is exactly one job, also if coordinators die."
+)
 def test_two_coordinators_that_decide_one_tick_make_one_job(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -240,6 +249,7 @@ def test_a_schedule_is_not_removed_while_a_run_is_being_submitted(
     )
 
 
+@pytest.mark.claim("After a rollback of Redis, no tick is published twice.")
 @pytest.mark.parametrize("when", ["published", "running"])
 def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, when: str) -> None:
     """The store forgets the run: after its package stood, or while a publisher still holds it."""
@@ -285,6 +295,7 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
     assert warehouse.dataset("out").rows == 3
 
 
+@pytest.mark.claim("After a rollback of Redis, no tick is published twice.")
 def test_ticks_that_were_published_before_a_rollback_are_not_skipped(
     coordinator: Coordinator,
 ) -> None:
@@ -747,6 +758,9 @@ def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(
     assert view(coordinator).schedule.runs == ()
 
 
+@pytest.mark.claim(
+    "A stop, pause or cancel of a schedule also covers a run that is being submitted."
+)
 @pytest.mark.parametrize("late", [False, True], ids=["before the look", "after the look"])
 @pytest.mark.parametrize("given", ["stop", "pause", "cancel"])
 def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
@@ -791,6 +805,9 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
     assert len(coordinator.client.jobs()) == (given == "pause")
 
 
+@pytest.mark.claim(
+    "A stop, pause or cancel of a schedule also covers a run that is being submitted."
+)
 @pytest.mark.parametrize("given", ["stop", "cancel"])
 def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobody_had_noted_it(
     make_coordinator: Callable[..., Coordinator], given: str

@@ -85,6 +85,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.claim("The client raises documented errors only, never an error of the Redis library.")
 def test_no_public_method_lets_an_error_of_redis_out(tmp_path: Path) -> None:
     url = f"redis://someone:hunter2@127.0.0.1:{free_port()}/0"
     settings = Settings(redis_url=url, warehouse=str(tmp_path / "warehouse"))
@@ -264,6 +265,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server.stop()
 
 
+@pytest.mark.claim("The client raises documented errors only, never an error of the Redis library.")
 @pytest.mark.parametrize(
     ("trouble", "what", "cure"), TROUBLES, ids=[each[0].__name__ for each in TROUBLES]
 )

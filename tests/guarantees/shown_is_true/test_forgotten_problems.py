@@ -71,6 +71,9 @@ def fails(coordinator: Coordinator, job: str) -> None:
     coordinator.read()
 
 
+@pytest.mark.claim(
+    "The recovery from a problem is announced even if Redis has forgotten the problem."
+)
 def test_the_end_of_a_failure_that_redis_has_forgotten_is_sent_once_the_job_is_well(
     coordinator: Coordinator, ops: Receiver
 ) -> None:
@@ -92,6 +95,9 @@ def test_the_end_of_a_failure_that_redis_has_forgotten_is_sent_once_the_job_is_w
     assert "Redis was rolled back" in ended["text"]
 
 
+@pytest.mark.claim(
+    "The recovery from a problem is announced even if Redis has forgotten the problem."
+)
 def test_the_end_of_a_failure_is_sent_though_redis_has_forgotten_the_job(
     coordinator: Coordinator, ops: Receiver
 ) -> None:

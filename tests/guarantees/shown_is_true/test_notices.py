@@ -35,6 +35,7 @@ def told(coordinator: Coordinator) -> list[tuple[str, str]]:
     return [(notice.event, notice.status) for notice in outbox(coordinator)]
 
 
+@pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
 def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(
     coordinator: Coordinator,
 ) -> None:
@@ -56,6 +57,7 @@ def test_the_notice_of_a_failure_stands_in_the_outbox_with_the_commit(
     assert notice.text == record.reason.text == "group a failed: STEP_FAILED: it broke"
 
 
+@pytest.mark.claim("The commit that changes a status also writes its notice, exactly once.")
 def test_what_a_commit_that_was_refused_would_have_told_is_not_told(
     coordinator: Coordinator,
 ) -> None:

@@ -92,6 +92,7 @@ def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
     return run
 
 
+@pytest.mark.claim("A secret reaches its step, and no log, result or error.")
 def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_reason(
     run: Any,
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_rea
         assert part not in ran.everything().replace("warehouse-", "")
 
 
+@pytest.mark.claim("A secret reaches its step, and no log, result or error.")
 def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_clean(
     run: Any,
 ) -> None:
@@ -122,6 +124,7 @@ def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_cle
     assert "hunter2" not in ran.own.replace(own, "")
 
 
+@pytest.mark.claim("A secret reaches its step, and no log, result or error.")
 def test_a_child_that_lives_on_with_the_streams_of_an_attempt_with_secrets_holds_up_nobody(
     run: Any,
 ) -> None:
@@ -169,6 +172,7 @@ def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(
     assert "hunter2" not in ran.everything()
 
 
+@pytest.mark.claim("A secret reaches its step, and no log, result or error.")
 def test_a_short_secret_is_refused_as_a_whole_name_and_not_as_a_part_of_one(run: Any) -> None:
     params = {"password": "${secret:SHORT}"}
     ran = run(
@@ -181,6 +185,7 @@ def test_a_short_secret_is_refused_as_a_whole_name_and_not_as_a_part_of_one(run:
     assert ran.outcomes[1].kind is OutcomeKind.SUCCEEDED
 
 
+@pytest.mark.claim("A secret reaches its step, and no log, result or error.")
 @pytest.mark.parametrize("kind", ["text", "key", "url", "deep"])
 def test_a_result_that_holds_a_secret_is_refused_and_not_replaced(run: Any, kind: str) -> None:
     ran = run({"python": "result", "params": {**PARAMS, "kind": kind}})

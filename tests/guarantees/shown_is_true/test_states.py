@@ -60,6 +60,7 @@ def to_publish(coordinator: Coordinator) -> str:
     return job
 
 
+@pytest.mark.claim("A terminal status appears only once all results are stored, and never changes.")
 def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
     make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
@@ -94,6 +95,9 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
     assert seen.looks > len(wanted), "the observer polled while jobs ran"
 
 
+@pytest.mark.claim(
+    "If a publisher dies or the warehouse is unreachable, the job is still published once."
+)
 def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -126,6 +130,9 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
     assert Warehouse(coordinator.settings.warehouse).head() == 1, "published once"
 
 
+@pytest.mark.claim(
+    "If a publisher dies or the warehouse is unreachable, the job is still published once."
+)
 def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
     make_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
@@ -150,6 +157,7 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
     assert other.status(job) is Status.FINISHED
 
 
+@pytest.mark.claim("A terminal status appears only once all results are stored, and never changes.")
 @pytest.mark.parametrize("seed", range(12))
 def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
     make_coordinator: Callable[..., Coordinator], seed: int
@@ -178,6 +186,7 @@ def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
         assert coordinator.events(job, name) == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
+@pytest.mark.claim("A wrong spec stores nothing, and a key identifies one job.")
 def test_a_bad_spec_stores_nothing(coordinator: Coordinator) -> None:
     """The error texts are held by tests/unit/coordinator/spec/test_model.py."""
     before = sorted(coordinator.redis.keys("*"))
@@ -196,6 +205,7 @@ def test_a_bad_spec_stores_nothing(coordinator: Coordinator) -> None:
     assert sorted(coordinator.redis.keys("*")) == before
 
 
+@pytest.mark.claim("A wrong spec stores nothing, and a key identifies one job.")
 def test_the_same_key_is_the_same_job_and_another_spec_under_it_an_error(
     coordinator: Coordinator,
 ) -> None:
@@ -236,6 +246,9 @@ def test_an_ended_job_is_forgotten_after_its_retention_and_its_key_with_it(
     assert coordinator.client.submit(spec, key="k").new
 
 
+@pytest.mark.claim(
+    "If a publisher dies or the warehouse is unreachable, the job is still published once."
+)
 def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_is_free(
     make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:

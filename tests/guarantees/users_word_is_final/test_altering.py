@@ -61,6 +61,9 @@ def retrying(coordinator: Coordinator, **spec: Any) -> tuple[str, dict[str, Offe
 # ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim(
+    "A change to a job is applied completely or refused, and does not disturb healthy groups."
+)
 def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are_left_alone(
     coordinator: Coordinator,
 ) -> None:
@@ -88,6 +91,9 @@ def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are
     )
 
 
+@pytest.mark.claim(
+    "A change to a job is applied completely or refused, and does not disturb healthy groups."
+)
 def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_values(
     coordinator: Coordinator,
 ) -> None:
@@ -120,6 +126,9 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
     assert record.failures == 1, "being altered is charged to nobody"
 
 
+@pytest.mark.claim(
+    "A change to a job is applied completely or refused, and does not disturb healthy groups."
+)
 def test_one_good_and_one_bad_field_change_nothing(coordinator: Coordinator) -> None:
     job, _ = retrying(coordinator)
     before = coordinator.show(job).job
@@ -593,6 +602,7 @@ def test_a_retry_is_a_new_job_whose_runners_find_the_markers_of_the_old(
     assert given.fingerprint == prints["a"]
 
 
+@pytest.mark.claim("A retry with another parameter reuses no work that read the old value.")
 def test_a_retry_with_another_parameter_is_another_job_and_other_work(
     coordinator: Coordinator,
 ) -> None:

@@ -91,6 +91,9 @@ def _offer(job: str, group_id: str, attempt: dict[str, object]) -> Offer:
     return Offer(job, group_id, int(str(attempt["epoch"])), str(attempt["nonce"]))
 
 
+@pytest.mark.claim(
+    "Every command ends in the state that the user asked for, whatever state the job is in."
+)
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_every_command_in_every_state_ends_where_the_user_wanted(
@@ -123,6 +126,9 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
     assert Warehouse(coordinator.settings.warehouse).head() == 0
 
 
+@pytest.mark.claim(
+    "A repeated command has no further effect, and a weaker one never replaces a stronger one."
+)
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_the_same_command_twice_is_done_then_already_and_one_event(
     coordinator: Coordinator, given: Command
@@ -135,6 +141,9 @@ def test_the_same_command_twice_is_done_then_already_and_one_event(
     assert coordinator.events(job).count(f"USER_{given.name}") == 1
 
 
+@pytest.mark.claim(
+    "A command of a user holds against every failure, whichever of the two comes first."
+)
 @pytest.mark.parametrize(
     "outcome",
     [
@@ -180,6 +189,7 @@ def test_a_pause_that_meets_a_failure_stands_until_the_resume(
         assert (record.failures, record.losses) == (0, 0), "with its full budget"
 
 
+@pytest.mark.claim("No group starts in a paused job.")
 def test_paused_means_that_no_group_starts_although_its_offer_stands_ready(
     coordinator: Coordinator,
 ) -> None:
@@ -300,6 +310,7 @@ def test_a_canceled_runner_hears_of_it_at_its_next_renewal(coordinator: Coordina
     assert coordinator.status(job) is Status.CANCELED
 
 
+@pytest.mark.claim("A cancel ends at its deadline even if the worker is dead.")
 def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -335,6 +346,9 @@ def test_a_force_stop_ends_the_job_at_once_and_late_success_changes_nothing(
     assert coordinator.finish(token) == "STALE"
 
 
+@pytest.mark.claim(
+    "A repeated command has no further effect, and a weaker one never replaces a stronger one."
+)
 def test_a_stronger_command_overrides_a_weaker_one_and_never_the_other_way_round(
     coordinator: Coordinator,
 ) -> None:
@@ -384,6 +398,9 @@ def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
     assert coordinator.show(job).job == before
 
 
+@pytest.mark.claim(
+    "A job that is ended while it publishes is FINISHED only if its package is in the log."
+)
 @pytest.mark.parametrize(
     "given", [Command.STOP, Command.CANCEL, Command.FORCE_STOP], ids=lambda given: given.name
 )

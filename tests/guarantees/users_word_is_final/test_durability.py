@@ -25,6 +25,9 @@ JOB = {
 }
 
 
+@pytest.mark.claim(
+    "With `UNSTUCK_DURABILITY`, a command is confirmed only if the disk or a replica has it."
+)
 def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

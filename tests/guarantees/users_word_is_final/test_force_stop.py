@@ -76,6 +76,9 @@ def looked_at(coordinator: Coordinator, job: str) -> str:
     return view.damage
 
 
+@pytest.mark.claim(
+    "A damaged job is shown as damaged, can be ended by force, and blocks no other job."
+)
 @pytest.mark.variant
 @pytest.mark.parametrize("which", DAMAGES)
 def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, which: str) -> None:
@@ -119,6 +122,9 @@ def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(
     assert coordinator.status_of_record(job) is Status.CANCELED
 
 
+@pytest.mark.claim(
+    "A damaged job is shown as damaged, can be ended by force, and blocks no other job."
+)
 @pytest.mark.parametrize("key", ["plans", "groups", "forks", "inputs", "attempts", "events"])
 def test_a_job_of_which_a_key_is_missing_is_ended_by_force(
     coordinator: Coordinator, key: str
@@ -163,6 +169,9 @@ def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coor
         coordinator.client.retry(job)
 
 
+@pytest.mark.claim(
+    "A damaged job is shown as damaged, can be ended by force, and blocks no other job."
+)
 @pytest.mark.variant
 def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(
     coordinator: Coordinator,

@@ -293,6 +293,9 @@ def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
 # --------------------------------------------------------------------------------
 
 
+@pytest.mark.claim(
+    "Every command ends in the state that the user asked for, whatever state the job is in."
+)
 @pytest.mark.parametrize("step", COMMANDS, ids=lambda step: f"{step.to}{step.how and ' --now'}")
 @pytest.mark.parametrize("status", Status)
 def test_every_command_in_every_situation_ends_where_the_user_wanted(
@@ -375,6 +378,9 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
 # -------------------------------------------------------------------
 
 
+@pytest.mark.claim(
+    "A command of a user holds against every failure, whichever of the two comes first."
+)
 @pytest.mark.parametrize("first", ["command", "failure"])
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize(

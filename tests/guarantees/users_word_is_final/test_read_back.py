@@ -193,6 +193,7 @@ def ended(coordinator: Coordinator, job: str, how: str) -> None:
     shown(coordinator, job)
 
 
+@pytest.mark.claim("Every job that `submit` or `alter` accepts can be read back and ended.")
 @given(spec=SPECS, how=st.sampled_from(["cancel", "force-stop"]))
 @EXAMPLES
 def test_what_submit_accepts_can_be_read_back_and_ended(
@@ -225,6 +226,7 @@ def test_what_submit_accepts_can_be_read_back_and_ended(
     ended(coordinator, job, how)
 
 
+@pytest.mark.claim("Every job that `submit` or `alter` accepts can be read back and ended.")
 @given(changes=CHANGES, how=st.sampled_from(["cancel", "force-stop"]))
 @EXAMPLES
 def test_what_alter_accepts_can_be_read_back_and_ended(

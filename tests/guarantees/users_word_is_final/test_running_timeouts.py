@@ -48,6 +48,7 @@ def ended(coordinator: Coordinator, job: str) -> Any:
     return coordinator.show(job)
 
 
+@pytest.mark.claim("A changed timeout applies to the attempt that is running.")
 @pytest.mark.parametrize(
     ("path", "code"), [("timeout", "TIMEOUT"), ("steps.0.timeout", "STEP_TIMEOUT")]
 )
@@ -61,6 +62,7 @@ def test_a_timeout_that_is_set_while_a_group_runs_ends_it(
     assert "its timeout of 1s" in group.members[0].last_error.text
 
 
+@pytest.mark.claim("A changed timeout applies to the attempt that is running.")
 @pytest.mark.variant
 def test_a_timeout_that_is_raised_while_a_group_runs_does_not_end_it(
     worker: fleet.FleetWorker, coordinator: Coordinator, tmp_path: Path

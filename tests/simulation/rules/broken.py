@@ -9,7 +9,7 @@ WAIT = "4. Every wait has an end and a reason"
 SHOWN = "5. A state that was shown is true, and a terminal one is final"
 WHOLE = "6. Outputs are whole or absent"
 
-# What each loss and each wait costs at most: the table "What a loss costs" in docs/how-it-works.md,
+# What each loss and each wait costs at most: the table "What a loss costs" in docs/internals/how-it-works.md,
 # line by line.
 LOST_OFFER = f"{FORGOTTEN}: an offer that is lost is made again after the dispatch timeout"
 LOST_WAKE_UP = f"{FORGOTTEN}: a lost wake-up costs a sweep"

@@ -1,5 +1,5 @@
 """Lateness: each kind of wait has a bound of its own, from the table of what a loss costs
-(docs/how-it-works.md).
+(docs/internals/how-it-works.md).
 """
 
 # A wait is *ripe* from the moment when a coordinator has something to do about it. Its bound counts

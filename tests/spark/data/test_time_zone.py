@@ -87,6 +87,7 @@ def rows(place: tuple[str, Path, str], outcome: Outcome, output: str) -> list[di
     return pq.read_table(place[1] / "warehouse" / outcome.staging / output).to_pylist()
 
 
+@pytest.mark.claim("A timestamp has the same meaning on every host.")
 def test_noon_is_noon_of_the_setting_by_every_way_into_a_frame(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
@@ -98,6 +99,7 @@ def test_noon_is_noon_of_the_setting_by_every_way_into_a_frame(
     assert outcome.zone == place[2]
 
 
+@pytest.mark.claim("A timestamp has the same meaning on every host.")
 def test_a_group_without_spark_has_the_clock_of_the_setting(
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:

@@ -1,5 +1,5 @@
 """Arms every Python process that has this folder in its PYTHONPATH, when it starts
-(docs/failpoints.md).
+(docs/internals/failpoints.md).
 """
 
 import os

@@ -72,6 +72,6 @@ def test_every_point_is_reached_at_exactly_one_place_of_the_code() -> None:
 
 
 def test_the_page_names_each_point_and_each_effect() -> None:
-    page = (ROOT / "docs" / "failpoints.md").read_text()
+    page = (ROOT / "docs" / "internals" / "failpoints.md").read_text()
     named = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
     assert sorted(named) == sorted([*Point, *Effect])

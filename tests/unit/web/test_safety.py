@@ -21,6 +21,7 @@ BROWSER = {"Accept": "text/html"}
 Site = Callable[..., TestClient]
 
 
+@pytest.mark.claim("Without a token, the web page listens on loopback addresses only.")
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "10.0.0.7", "example.com"])
 def test_without_a_token_the_page_listens_at_loopback_addresses_alone(host: str) -> None:
     with pytest.raises(BadRequest, match="--token-file"):
@@ -33,6 +34,7 @@ def test_loopback_addresses_need_no_token(host: str) -> None:
     assert Access.of(host, "").token == ""
 
 
+@pytest.mark.claim("Without a token, the web page listens on loopback addresses only.")
 @pytest.mark.parametrize("name", FORWARDED)
 def test_without_a_token_nobody_comes_in_through_a_proxy(site: Site, name: str) -> None:
     """A proxy of this host connects from a loopback address, and may call the page by one."""
@@ -56,6 +58,9 @@ def test_a_short_token_is_refused() -> None:
         Access.of("127.0.0.1", "secret")
 
 
+@pytest.mark.claim(
+    "Another web site can neither act through the browser of a user nor read the page."
+)
 @pytest.mark.parametrize(
     ("host", "code"),
     [
@@ -101,6 +106,9 @@ def test_a_page_holds_no_script_and_no_style_of_its_own(browser: TestClient, han
         assert text.count("<script") == text.count('<script src="/static/')
 
 
+@pytest.mark.claim(
+    "Another web site can neither act through the browser of a user nor read the page."
+)
 @pytest.mark.parametrize(
     "headers",
     [

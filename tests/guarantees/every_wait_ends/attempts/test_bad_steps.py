@@ -55,6 +55,7 @@ def make_offer(
     return fleet.make_offer(store, folder / "warehouse", job, spec, send=send)
 
 
+@pytest.mark.claim("A step that changes its process harms no other attempt.")
 @pytest.mark.variant
 @pytest.mark.parametrize(
     ("then", "prepared", "but"),
@@ -123,6 +124,7 @@ def test_a_step_that_fails_by_what_another_has_replaced_is_charged_to_the_runner
     )
 
 
+@pytest.mark.claim("A step that changes its process harms no other attempt.")
 @pytest.mark.variant
 def test_a_wave_of_jobs_with_bad_steps_among_them_fails_no_innocent_one(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path

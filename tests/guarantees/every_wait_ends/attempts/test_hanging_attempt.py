@@ -84,6 +84,7 @@ def hung(store: redis.Redis, server: RedisServer, folder: Path, offer: Offer) ->
     return outcome.failure
 
 
+@pytest.mark.claim("A warehouse or a session that hangs ends the attempt, not the worker.")
 @pytest.mark.variant
 def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
@@ -93,6 +94,7 @@ def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
     assert hung(client, redis_server, tmp_path, offer).text.startswith("opening")
 
 
+@pytest.mark.claim("A warehouse or a session that hangs ends the attempt, not the worker.")
 @pytest.mark.variant
 def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
@@ -199,6 +201,7 @@ def log_of(folder: Path) -> str:
     return log.read_text()
 
 
+@pytest.mark.claim("A warehouse or a session that hangs ends the attempt, not the worker.")
 @pytest.mark.variant
 @pytest.mark.parametrize(
     ("step", "said"), [("my_pid", []), ("never", ["UNRECOVERABLE", "no use trying again"])]

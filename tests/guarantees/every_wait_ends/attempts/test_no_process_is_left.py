@@ -70,6 +70,7 @@ def all_are_ours(worker: fleet.FleetWorker) -> bool:
     return len(below) == 4 and len(worker.runners) == 2 == len(worker.watchdogs)
 
 
+@pytest.mark.claim("No process that a step starts outlives its attempt.")
 def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_second_runner(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     assert "WorkerLostError" not in worker.text()
 
 
+@pytest.mark.claim("No process that a step starts outlives its attempt.")
 @pytest.mark.variant
 def test_what_a_killed_runner_had_just_started_is_ended_as_well(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
@@ -135,6 +137,7 @@ def test_what_a_killed_runner_had_just_started_is_ended_as_well(
     )
 
 
+@pytest.mark.claim("No process that a step starts outlives its attempt.")
 def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:

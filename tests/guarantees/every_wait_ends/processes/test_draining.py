@@ -129,6 +129,9 @@ def left(stopped: fleet.FleetWorker) -> None:
     assert stopped.process.wait() in (0, -signal.SIGALRM), stopped.text()
 
 
+@pytest.mark.claim(
+    "A worker that stops hands back its attempts, and a rolling restart loses no work."
+)
 def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_finishes_it(
     coordinator: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
@@ -166,6 +169,9 @@ def test_an_attempt_that_ends_within_the_grace_ends_as_ever(
         left(stopped)
 
 
+@pytest.mark.claim(
+    "A worker that stops hands back its attempts, and a rolling restart loses no work."
+)
 @pytest.mark.variant
 def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
@@ -317,6 +323,9 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.claim(
+    "A worker that stops hands back its attempts, and a rolling restart loses no work."
+)
 @pytest.mark.variant
 @pytest.mark.timeout(500)
 def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(

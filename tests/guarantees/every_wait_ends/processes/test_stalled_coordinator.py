@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support.paths import ROOT
@@ -66,6 +67,7 @@ def coordinator(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes
         process.wait()
 
 
+@pytest.mark.claim("A worker or coordinator that stalls ends itself, and a busy one does not.")
 def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
     made.close()
 
 
+@pytest.mark.claim("A worker or coordinator that stalls ends itself, and a busy one does not.")
 def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     client: redis.Redis, redis_server: RedisServer, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     ]
 
 
+@pytest.mark.claim("A worker or coordinator that stalls ends itself, and a busy one does not.")
 @pytest.mark.variant
 def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_ends_itself(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path

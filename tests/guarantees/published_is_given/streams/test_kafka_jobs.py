@@ -118,6 +118,7 @@ def failed(view: JobView) -> tuple[str, str]:
     return reason.code, reason.text
 
 
+@pytest.mark.claim("A Kafka stream publishes each message once, whichever process is killed.")
 def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(topic: Topic) -> None:
     topic.arrive(1, 2)
     topic.arrive(3, partition=2)
@@ -167,6 +168,7 @@ def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topi
     assert topic.ids() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.claim("A Kafka stream publishes each message once, whichever process is killed.")
 @pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.AFTER_OUTPUT, Point.AFTER_MARKER])
 def test_a_runner_that_dies_on_either_side_of_its_marker_publishes_each_message_once(
@@ -301,6 +303,7 @@ def test_a_secret_that_a_worker_lacks_is_named(topic: Topic) -> None:
     assert (code, "NOT_THERE" in text) == ("UNRECOVERABLE", True)
 
 
+@pytest.mark.claim("A Kafka stream publishes each message once, whichever process is killed.")
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["disk", "s3"])
 def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(

@@ -153,6 +153,7 @@ def load(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) ->
     (tmp_path / "gate").unlink(missing_ok=True)
 
 
+@pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 @pytest.mark.variant
 def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(load: Load) -> None:
     names = [
@@ -175,6 +176,7 @@ def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(l
     assert not [path for path in load.home.rglob("*.arrived") if path.is_dir()]
 
 
+@pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 def test_a_bad_file_is_refused_with_its_place_by_one_attempt_and_nothing_is_published(
     load: Load,
 ) -> None:

@@ -158,6 +158,7 @@ def with_spark(place: str) -> dict[str, str]:
     return {"UNSTUCK_SPARK_MASTER": "local[1]", "UNSTUCK_SPARK_CONF": json.dumps(conf)}
 
 
+@pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 @pytest.mark.long
 @pytest.mark.timeout(800)
 @pytest.mark.parametrize(
@@ -179,6 +180,7 @@ def test_what_is_published_is_what_arrived_whoever_is_killed_meanwhile(feed: Fee
     played(feed, deeds * (1 if feed.reader == "state" else 2), FILES)
 
 
+@pytest.mark.claim("A stream of files publishes each row once, whichever process is killed.")
 @pytest.mark.parametrize("feed", [("disk", "fork")], indirect=True, ids="-".join)
 def test_the_same_with_few_files_and_one_death_of_each_kind(feed: Feed) -> None:
     played(feed, [Point.BEFORE_MARKER, Point.AFTER_MARKER, "coordinator", "worker", "twins"], 30)

@@ -103,6 +103,9 @@ def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
     ]
 
 
+@pytest.mark.claim(
+    "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
+)
 def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with_its_id(
     fleet: Fleet,
 ) -> None:
@@ -385,6 +388,9 @@ def test_what_is_noted_twice_since_the_reply_was_lost_counts_once(fleet: Fleet) 
     assert fleet.client.hget(KEYS.counters, "NOTICE_SENT") == "1"
 
 
+@pytest.mark.claim(
+    "Each notice reaches each of its targets, in order, also if a receiver is unreachable."
+)
 def test_on_a_line_that_loses_replies_two_coordinators_send_each_notice_once_and_in_its_order(
     fleet: Fleet, ops: Receiver, redis_server: RedisServer
 ) -> None:

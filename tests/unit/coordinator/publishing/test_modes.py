@@ -115,6 +115,7 @@ def test_append_keeps_what_is_published(nightly: Nightly) -> None:
     assert Warehouse(nightly.root).dataset("flights", version=1).rows == 3
 
 
+@pytest.mark.claim("A job appends its rows once, also if it is repeated.")
 def test_a_repeated_append_appends_once(nightly: Nightly) -> None:
     nightly.publish("one", APPEND)
     first = nightly.publish("two", APPEND)
@@ -131,6 +132,7 @@ def test_replace_after_append_removes_all(nightly: Nightly) -> None:
     assert nightly.files == ["three"]
 
 
+@pytest.mark.claim("A job appends its rows once, also if it is repeated.")
 def test_jobs_that_append_at_the_same_time_all_append(nightly: Nightly) -> None:
     Warehouse(nightly.root).ensure_id()
     jobs = [f"job-{n}" for n in range(12)]

@@ -132,6 +132,7 @@ def two_outputs(root: str, job: str, name: str = "flights") -> Job:
 # What is published
 
 
+@pytest.mark.claim("All outputs of a job become visible together, or none of them.")
 def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
     job = two_outputs(root, "job-1")
 
@@ -624,6 +625,7 @@ class Reaper:
 REAL_OPEN = os.open
 
 
+@pytest.mark.claim("All outputs of a job become visible together, or none of them.")
 @pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
 def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_of_the_new(
     root: str, after: bool, monkeypatch: pytest.MonkeyPatch
@@ -673,6 +675,7 @@ while True:
 """
 
 
+@pytest.mark.claim("All outputs of a job become visible together, or none of them.")
 @pytest.mark.variant
 def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole(root: str) -> None:
     Warehouse(root).ensure_id()
