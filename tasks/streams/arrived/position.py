@@ -62,30 +62,30 @@ def joined(
 
     Raises: ValueError: two of them have read the same, or they are of different topics.
     """
-    files = [one for one in shares if isinstance(one, FilesPosition)]
-    topics = [one for one in shares if isinstance(one, KafkaPosition)]
-    each = [set(one.seen) for one in files] + [set(map(str, one.next)) for one in topics]
+    files = [share for share in shares if isinstance(share, FilesPosition)]
+    topics = [share for share in shares if isinstance(share, KafkaPosition)]
+    each = [set(share.seen) for share in files] + [set(map(str, share.next)) for share in topics]
     whole = set[str]().union(*each)
     if sum(map(len, each)) > len(whole):
-        twice = next(name for name in sorted(whole) if sum(name in one for one in each) > 1)
+        twice = next(name for name in sorted(whole) if sum(name in names for names in each) > 1)
         raise ValueError(f"two of them have read {twice if files else f'partition {twice}'}")
     if topics:
-        if len({one.topic_id for one in topics}) > 1:
+        if len({share.topic_id for share in topics}) > 1:
             raise ValueError("the topic was deleted and made again while they read it")
         before = base.next if isinstance(base, KafkaPosition) else {}
         # Where none of them has read, the position stands where it stood.
-        began = {**before, **_all(one.began for one in topics)}
+        began = {**before, **_all(share.began for share in topics)}
         after, lost = (
-            {**before, **_all(one.next for one in topics)},
-            _all(one.lost for one in topics),
+            {**before, **_all(share.next for share in topics)},
+            _all(share.lost for share in topics),
         )
         return KafkaPosition(after, began, topics[0].topic_id, lost)
     earlier = base if isinstance(base, FilesPosition) else FilesPosition()
     return FilesPosition(
-        earlier.seen | _all(one.seen for one in files),
-        _all(one.read for one in files),
-        _all(one.put_aside for one in files),
-        earlier.digests | _all(one.digests for one in files),
+        earlier.seen | _all(share.seen for share in files),
+        _all(share.read for share in files),
+        _all(share.put_aside for share in files),
+        earlier.digests | _all(share.digests for share in files),
     )
 
 
@@ -137,7 +137,7 @@ def holder_of(
         for name, state in datasets.items()
         if state is not None and state.checkpoint
     }
-    own = [name for name, one in held.items() if one.stream == stream]
+    own = [name for name, checkpoint in held.items() if checkpoint.stream == stream]
     newest = max((held[name].generation for name in own), default=0)
     own = [name for name in own if held[name].generation == newest]
     own = [name for name in own if not held[name].held_by] or own
@@ -149,7 +149,11 @@ def holder_of(
         )
     if own:
         return own[0]
-    taken = [one for one in held.values() if one.generation >= generation and not one.held_by]
+    taken = [
+        checkpoint
+        for checkpoint in held.values()
+        if checkpoint.generation >= generation and not checkpoint.held_by
+    ]
     if taken and len(taken) == len(datasets):
         goes_on(taken[0], stream, generation, taken[0].state is not None)
     return None

@@ -37,14 +37,14 @@ class Taken:
         frame: of Spark, or an Arrow table.
         position: after it; None if it has not moved.
         counts: for people: such as ``files`` and ``bytes``.
-        told: the same in words.
+        summary: the counts in words.
         put_aside: of which no row was read.
     """
 
     frame: Any
     position: FilesPosition | KafkaPosition | None
     counts: Mapping[str, int] = field(default_factory=dict)
-    told: str = ""
+    summary: str = ""
     put_aside: Sequence[PutAside] = ()
 
 
@@ -171,14 +171,18 @@ class GroupStream:
         it.
         """
         passed = skipped(self._files, self._appended)
-        taken = self._source.take(FilesPosition({one.path: one.content for one in passed}))
+        taken = self._source.take(FilesPosition({file.path: file.content for file in passed}))
         # Noted by the member of a fork whose share it is, also if nothing else has arrived for this
         # one.
-        own = [one for one in passed if self._share.has(one.path)]
+        own = [file for file in passed if self._share.has(file.path)]
         after = taken.position if isinstance(taken.position, FilesPosition) else FilesPosition()
-        seen = {one.path: one.content for one in own} | after.seen
-        told = {one.path: one.why for one in own} | after.put_aside
-        return replace(taken, position=replace(after, seen=seen, put_aside=told)) if own else taken
+        contents = {file.path: file.content for file in own} | after.seen
+        reasons = {file.path: file.why for file in own} | after.put_aside
+        return (
+            replace(taken, position=replace(after, seen=contents, put_aside=reasons))
+            if own
+            else taken
+        )
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
         before, spec = self._before, self._spec
@@ -219,7 +223,7 @@ class GroupStream:
     def noted(
         self,
         folder: str,
-        made: Mapping[str, StagedOutput],
+        outputs: Mapping[str, StagedOutput],
         partition_by: Sequence[str],
         published: Published,
     ) -> dict[str, StagedOutput]:
@@ -230,26 +234,26 @@ class GroupStream:
         """
         name = folder.rpartition("/")[2]
         if self._taken is None or name not in self._appended:
-            return dict(made)
+            return dict(outputs)
         if self._taken.position is None and not self._skips:
-            return self._noted_news(made, self._taken)
+            return self._noted_news(outputs, self._taken)
         if self._spec.state:
             holds = self._resume is not None and self._resume.output == name
         else:
             holds = self._holds(name, published)
-        bad = [one for one in self._taken.put_aside if not one.gone]
+        bad = [entry for entry in self._taken.put_aside if not entry.gone]
         if self._skips and holds:
             why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
-            made = with_put_aside(self._files, folder, made, bad, partition_by, why)
+            outputs = with_put_aside(self._files, folder, outputs, bad, partition_by, why)
         if self._taken.position is None:
-            return self._noted_news(made, self._taken)
+            return self._noted_news(outputs, self._taken)
         if self._holder is None or (self._spec.state and not holds):
-            return dict(made)
+            return dict(outputs)
         self._written |= holds
         at = replace(
             self._at(self._taken, self._taken.position), held_by="" if holds else self._holder
         )
-        return {**made, folder: replace(made[folder], checkpoint=at)}
+        return {**outputs, folder: replace(outputs[folder], checkpoint=at)}
 
     def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
@@ -263,7 +267,7 @@ class GroupStream:
             after=before.path if before is not None else "",
             kind=spec.kind,
             counts=dict(taken.counts),
-            told=taken.told,
+            told=taken.summary,
             adds_to=self._from if self._share.of > 1 else None,
             state=None
             if resume is None
@@ -274,11 +278,11 @@ class GroupStream:
         )
 
     @staticmethod
-    def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
-        told = taken.told if taken.position is None else ""
+    def _noted_news(outputs: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
+        summary = taken.summary if taken.position is None else ""
         return {
-            one: replace(output, nothing_new="" if output.rows else told)
-            for one, output in made.items()
+            folder: replace(output, nothing_new="" if output.rows else summary)
+            for folder, output in outputs.items()
         }
 
     def _holds(self, name: str, published: Published) -> bool:

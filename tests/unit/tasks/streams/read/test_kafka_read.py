@@ -233,7 +233,7 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
     assert "cannot be read" in look(stream="kafka://127.0.0.1:1/t").trouble
     monkeypatch.setenv("WORD", "what the coordinator keeps")
     for reference in ("${secret:WORD}", "${env:WORD}"):
-        assert look(options={"sasl.username": reference}) == Look(known=False), (
+        assert look(options={"sasl.username": reference}) == Look(reachable=False), (
             "it goes to no broker from here"
         )
 
