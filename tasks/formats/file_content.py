@@ -117,7 +117,8 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
             store, key = _store_of(file.path)
             source = store.open(key)
         else:
-            source = open(file.path.encode(), "rb", buffering=0)  # noqa: SIM115 - closed with the reader
+            # Closed with the reader.
+            source = open(file.path.encode(), "rb", buffering=0)  # noqa: SIM115
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise Gone("the file is not there any more") from error
     except OSError as error:

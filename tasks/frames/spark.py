@@ -203,7 +203,7 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
             outcome: int | str = len(
                 frame._jdf.inputFiles()
             )  # a conf may tell Spark to pass over the list
-    except Exception as error:  # noqa: BLE001 - such a conf may also be one that no list can be read with
+    except Exception as error:  # noqa: BLE001 - a conf may also prevent reading any list
         outcome = describe(error)
     if outcome == len(files):
         return frame

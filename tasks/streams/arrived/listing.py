@@ -26,7 +26,7 @@ Seen = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FolderListing:
     """The files in the folder of a stream.
 
     Attributes:
@@ -44,14 +44,14 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class FileArrivals:
     """The files of a listing beside those that were read before.
 
     Attributes:
         new: the files to read, in the order in which they were written.
         changed: those that were read before, and have other content now.
         looked: how many files were looked at.
-        ignored: as in `Listing`.
+        ignored: as in `FolderListing`.
     """
 
     new: list[ArrivedFile]
@@ -60,7 +60,7 @@ class Arrivals:
     ignored: Sequence[str] = ()
 
 
-def arrivals(stream: StreamInput, already_read: Seen) -> Arrivals:
+def arrivals(stream: StreamInput, already_read: Seen) -> FileArrivals:
     """Look at the folder of ``stream``. ``already_read``: the files that were read.
 
     Raises:
@@ -76,10 +76,12 @@ def arrivals(stream: StreamInput, already_read: Seen) -> Arrivals:
         raise FileChanged(_changed_text(changed, already_read))
     if stream.changed == "again":
         new = _as_written([*new, *changed])
-    return Arrivals(new, changed, len(listed.files), listed.ignored)
+    return FileArrivals(new, changed, len(listed.files), listed.ignored)
 
 
-def compare(listed: Listing, already_read: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
+def compare(
+    listed: FolderListing, already_read: Seen
+) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
     """The files that are new, and those that were read before and have other content now; the
     oldest first.
     """
@@ -100,7 +102,7 @@ def _as_written(files: Iterable[ArrivedFile]) -> list[ArrivedFile]:
     return sorted(files, key=lambda file: (file.written or 0.0, file.path))
 
 
-def listing(stream: StreamInput) -> Listing:
+def listing(stream: StreamInput) -> FolderListing:
     """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
     _check_address(stream.stream)
     names = _Names.of(stream)
@@ -110,7 +112,7 @@ def listing(stream: StreamInput) -> Listing:
         # As bytes: how Python decodes names depends on the locale of the process, and how the names
         # were made does not.
         _below(names, names.folder.encode(), 0, ())
-    return Listing(names.files, names.ignored, names.folders, names.stored)
+    return FolderListing(names.files, names.ignored, names.folders, names.stored)
 
 
 def _check_address(stream: str) -> None:
@@ -161,7 +163,7 @@ def _split(stream: str) -> tuple[str, list[str]]:
 
 @dataclass(slots=True)
 class _Names:
-    """The names that count below a folder, and what was found there, as in `Listing`.
+    """The names that count below a folder, and what was found there, as in `FolderListing`.
 
     Attributes:
         folder: the part of the address before its first pattern.

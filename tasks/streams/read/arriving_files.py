@@ -10,10 +10,10 @@ from unstuck.tasks.formats.arrived import ArrivedFile, shown_path
 from unstuck.tasks.formats.digest import digest_of
 from unstuck.tasks.formats.file_content import Gone
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.arrived.listing import Arrivals, arrivals, some_names
+from unstuck.tasks.streams.arrived.listing import FileArrivals, arrivals, some_names
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition
 from unstuck.tasks.streams.read.files_read import ReadFiles, read_files
-from unstuck.tasks.streams.read.group_stream import Reader, Taken
+from unstuck.tasks.streams.read.group_stream import Reader, StreamBatch
 
 BYTES_WITHOUT_SPARK = 256 * 1024 * 1024
 
@@ -30,7 +30,7 @@ class ArrivingFiles:
     reader: Reader
     without_spark: int = BYTES_WITHOUT_SPARK
 
-    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+    def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
         before, reader = (
             position if isinstance(position, FilesPosition) else FilesPosition(),
@@ -66,7 +66,7 @@ class ArrivingFiles:
             digests = digests if reader.share.of > 1 else before.digests | digests
             after = FilesPosition(contents, dict(read.rows), bad, digests)
         summary = _summary(self.spec, arrived, own, read, left) + copies.summary()
-        return Taken(read.frame, after, counts, summary, read.put_aside)
+        return StreamBatch(read.frame, after, counts, summary, read.put_aside)
 
     @property
     def _max_bytes(self) -> int | None:
@@ -152,7 +152,7 @@ def _batch(
 
 
 def _summary(
-    spec: StreamInput, arrived: Arrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int
+    spec: StreamInput, arrived: FileArrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int
 ) -> str:
     looked = f"looked at {_count(arrived.looked)} in {spec.stream}"
     more = f"; ignored by their names: {some_names(arrived.ignored)}" if arrived.ignored else ""

@@ -15,7 +15,7 @@ from heapq import heapreplace
 from typing import Any
 
 from unstuck.tasks.errors import BadFile, FileUnsettled, OutOfMemory, SourceUnavailable
-from unstuck.tasks.formats.arrived import ArrivedFile, PutAside, shown_path
+from unstuck.tasks.formats.arrived import ArrivedFile, PutAsideEntry, shown_path
 from unstuck.tasks.formats.decode import decoded
 from unstuck.tasks.formats.digest import digest_of
 from unstuck.tasks.formats.file_content import Gone, Unreadable
@@ -66,7 +66,7 @@ class ReadFiles:
 
     frame: Any
     rows: dict[str, int]
-    put_aside: list[PutAside] = field(default_factory=list)
+    put_aside: list[PutAsideEntry] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
 
 
@@ -112,19 +112,19 @@ def read_files(
     return _in_order(arrived, frame, outcomes)
 
 
-_Outcome = PutAside | tuple[str, int, str]  # path, rows, digest
+_Outcome = PutAsideEntry | tuple[str, int, str]  # path, rows, digest
 
 
 def _in_order(
     arrived: Sequence[ArrivedFile], frame: Any, outcomes: Iterable[_Outcome]
 ) -> ReadFiles:
     by_path = {
-        outcome.path if isinstance(outcome, PutAside) else outcome[0]: outcome
+        outcome.path if isinstance(outcome, PutAsideEntry) else outcome[0]: outcome
         for outcome in outcomes
     }
     ordered = [by_path[file.path] for file in arrived]
-    read = [outcome for outcome in ordered if not isinstance(outcome, PutAside)]
-    put_aside = [outcome for outcome in ordered if isinstance(outcome, PutAside)]
+    read = [outcome for outcome in ordered if not isinstance(outcome, PutAsideEntry)]
+    put_aside = [outcome for outcome in ordered if isinstance(outcome, PutAsideEntry)]
     rows = {path: count for path, count, _ in read}
     return ReadFiles(frame, rows, put_aside, {path: digest for path, _, digest in read})
 
@@ -138,9 +138,9 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
             rows.add(table)
             count += len(table)
     except Gone as gone:
-        aside = PutAside(file.path, str(gone), True, None, "")
+        aside = PutAsideEntry(file.path, str(gone), True, None, "")
     except Unreadable as wrong:
-        aside = PutAside(file.path, str(wrong), False, wrong.line or None, wrong.text)
+        aside = PutAsideEntry(file.path, str(wrong), False, wrong.line or None, wrong.text)
     else:
         rows.keep()
         return file.path, count, digest
@@ -150,7 +150,7 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
     raise _refused(aside)
 
 
-def _refused(aside: PutAside) -> BadFile | FileUnsettled:
+def _refused(aside: PutAsideEntry) -> BadFile | FileUnsettled:
     text = (
         f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
     )
@@ -207,7 +207,7 @@ def _in_tasks(
     outcomes, written = list[_Outcome](), dict[str, int]()
     for answer in answers:
         outcomes += [tuple(record) for record in answer["rows"]]
-        outcomes += [PutAside(**aside) for aside in answer["put_aside"]]
+        outcomes += [PutAsideEntry(**aside) for aside in answer["put_aside"]]
         written |= answer["written"]
     return outcomes, written
 
@@ -232,6 +232,6 @@ def _task(
 ) -> dict[str, Any]:
     """Read the files of one task."""
     outcomes, written = _read_some(share, stream, zone, Files(warehouse), folder)
-    rows = [outcome for outcome in outcomes if not isinstance(outcome, PutAside)]
-    aside = [asdict(outcome) for outcome in outcomes if isinstance(outcome, PutAside)]
+    rows = [outcome for outcome in outcomes if not isinstance(outcome, PutAsideEntry)]
+    aside = [asdict(outcome) for outcome in outcomes if isinstance(outcome, PutAsideEntry)]
     return {"rows": rows, "put_aside": aside, "written": written}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
-from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.frames.spark import plan_of
 from unstuck.tasks.spec.outputs import BAD_FILE, BAD_RECORD
 from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
@@ -30,7 +30,7 @@ from unstuck.tasks.warehouse.marker import Checkpoint, PackedState, StagedOutput
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StreamBatch:
     """The rows that have arrived, and the position after them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Taken:
     position: FilesPosition | KafkaPosition | None
     counts: Mapping[str, int] = field(default_factory=dict)
     summary: str = ""
-    put_aside: Sequence[PutAside] = ()
+    put_aside: Sequence[PutAsideEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Source(Protocol):
     @property
     def spec(self) -> Spec: ...
 
-    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+    def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         """All that has arrived since ``position``; None: since ever."""
 
 
-class Published(Protocol):
+class PublishedCheckpoints(Protocol):
     """The published datasets, as of the submit of the job."""
 
     def standing(self, dataset: str) -> DatasetState | None:
@@ -143,10 +143,10 @@ class GroupStream:
         self._holder: str | None = None
         self._before: Checkpoint | None = None
         self._from = ""  # the path of the position that the reading goes on from
-        self._taken: Taken | None = None
+        self._taken: StreamBatch | None = None
         self._written = False
 
-    def open(self, published: Published) -> Taken:
+    def open(self, published: PublishedCheckpoints) -> StreamBatch:
         """The rows that have arrived; looked up once.
 
         Raises:
@@ -166,7 +166,7 @@ class GroupStream:
                 self._taken = self._source.take(position)
         return self._taken
 
-    def _first(self) -> Taken:
+    def _first(self) -> StreamBatch:
         """All that has arrived since ever, without what was skipped; the position says who skipped
         it.
         """
@@ -200,7 +200,7 @@ class GroupStream:
         """Whether a streaming ``frame`` is made of what has arrived."""
         return self._folder in plan_of(frame)
 
-    def resume(self, name: str, job: str, published: Published) -> Resume:
+    def resume(self, name: str, job: str, published: PublishedCheckpoints) -> Resume:
         """From where the query goes on that the output ``name`` is written from.
 
         Raises: OutputInvalid: another output has the state.
@@ -225,7 +225,7 @@ class GroupStream:
         folder: str,
         outputs: Mapping[str, StagedOutput],
         partition_by: Sequence[str],
-        published: Published,
+        published: PublishedCheckpoints,
     ) -> dict[str, StagedOutput]:
         """The output in ``folder`` and its rejected rows, with the position.
 
@@ -255,7 +255,7 @@ class GroupStream:
         )
         return {**outputs, folder: replace(outputs[folder], checkpoint=at)}
 
-    def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
+    def _at(self, taken: StreamBatch, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
         size = write_position(self._files, self._path, position)
         spec, before, resume = self._spec, self._before, self._resume
@@ -278,14 +278,16 @@ class GroupStream:
         )
 
     @staticmethod
-    def _noted_news(outputs: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
+    def _noted_news(
+        outputs: Mapping[str, StagedOutput], taken: StreamBatch
+    ) -> dict[str, StagedOutput]:
         summary = taken.summary if taken.position is None else ""
         return {
             folder: replace(output, nothing_new="" if output.rows else summary)
             for folder, output in outputs.items()
         }
 
-    def _holds(self, name: str, published: Published) -> bool:
+    def _holds(self, name: str, published: PublishedCheckpoints) -> bool:
         """Whether the output ``name`` holds the position; the first that can does."""
         if self._holder is None:
             before = published.checkpoint(name)

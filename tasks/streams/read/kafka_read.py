@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
-from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.formats.avro_records import avro_rows
 from unstuck.tasks.formats.json_records import arrow_schema, json_columns
 from unstuck.tasks.formats.rows import Parts, Rows
@@ -21,7 +21,7 @@ from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, reach_of
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition
-from unstuck.tasks.streams.read.group_stream import Reader, Taken
+from unstuck.tasks.streams.read.group_stream import Reader, StreamBatch
 from unstuck.tasks.streams.read.spark_tasks import in_tasks
 from unstuck.tasks.warehouse.files import Files
 
@@ -43,7 +43,7 @@ class ReadMessages:
     frame: Any
     rows: int
     position: KafkaPosition
-    put_aside: list[PutAside]
+    put_aside: list[PutAsideEntry]
     left: int = 0
 
 
@@ -59,7 +59,7 @@ class KafkaTopic:
     reader: Reader
     options: Mapping[str, str]
 
-    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+    def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         """Raises: as `read_messages`."""
         before = position if isinstance(position, KafkaPosition) else None
         outcome = read_messages(self.reader, self.spec, self.options, before)
@@ -76,7 +76,7 @@ class KafkaTopic:
         counts |= (
             {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
         )
-        return Taken(
+        return StreamBatch(
             outcome.frame,
             after if moved else None,
             counts,
@@ -156,7 +156,9 @@ def read_messages(
             if answers is None:
                 answers = [_spooled(client, reach.open, files, folder)]
             count = sum(answer["rows"] for answer in answers)
-            put_aside = [PutAside(**aside) for answer in answers for aside in answer["put_aside"]]
+            put_aside = [
+                PutAsideEntry(**aside) for answer in answers for aside in answer["put_aside"]
+            ]
             written = dict(chain.from_iterable(answer["written"].items() for answer in answers))
             frame = read_parquet(session, [(schema, written)])
         if reach.topic_id and (now := client.topic_id()) != reach.topic_id:
@@ -210,12 +212,12 @@ def _spooled(
 
 def _read(
     client: TopicClient, ranges: Mapping[int, tuple[int, int]], rows: Rows
-) -> tuple[int, list[PutAside]]:
+) -> tuple[int, list[PutAsideEntry]]:
     """Add ``ranges`` to ``rows``. Return the number of rows, and the messages that are no row.
 
     Raises: as `read_messages`.
     """
-    count, put_aside = 0, list[PutAside]()
+    count, put_aside = 0, list[PutAsideEntry]()
     for table in _tables(client.stream, client.messages(ranges, _MESSAGES), put_aside):
         rows.add(table)
         rows.keep()
@@ -224,7 +226,7 @@ def _read(
 
 
 def _tables(
-    stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAside]
+    stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAsideEntry]
 ) -> Iterator[Any]:
     """The rows of each batch of messages. Raises: BadRecord."""
     import pyarrow as pa
@@ -272,9 +274,11 @@ def _text(values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
     return pa.table({"value": pa.array(good, pa.string())}), bad
 
 
-def _aside(stream: KafkaInput, message: Any, why: str) -> PutAside:
+def _aside(stream: KafkaInput, message: Any, why: str) -> PutAsideEntry:
     text = (message.value() or b"")[: 4 * _TEXT].decode(errors="replace")[:_TEXT]
-    return PutAside(f"{stream.stream}/{message.partition()}", why, False, message.offset(), text)
+    return PutAsideEntry(
+        f"{stream.stream}/{message.partition()}", why, False, message.offset(), text
+    )
 
 
 def _instants(messages: Sequence[Any]) -> list[int | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from unstuck.tasks.formats.arrived import PutAside, shown_path
+from unstuck.tasks.formats.arrived import PutAsideEntry, shown_path
 from unstuck.tasks.frames.output import stage_table
 from unstuck.tasks.frames.spark import empty_table
 from unstuck.tasks.spec.outputs import REJECTED, REJECTED_BY
@@ -29,7 +29,7 @@ def with_put_aside(
     files: Files,
     folder: str,
     outputs: Mapping[str, StagedOutput],
-    put_aside: Sequence[PutAside],
+    put_aside: Sequence[PutAsideEntry],
     partition_by: Sequence[str],
     why: str,
 ) -> dict[str, StagedOutput]:

@@ -15,7 +15,7 @@ from unstuck.tasks.streams.arrived.position import FilesPosition, joined
 from unstuck.tasks.streams.read import arriving_files
 from unstuck.tasks.streams.read.arriving_files import BYTES_WITHOUT_SPARK, ArrivingFiles
 from unstuck.tasks.streams.read.files_read import read_files
-from unstuck.tasks.streams.read.group_stream import Reader, Taken
+from unstuck.tasks.streams.read.group_stream import Reader, StreamBatch
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -27,7 +27,7 @@ def arrive(folder: Path, *lines: str) -> None:
         os.utime(file, ns=(n * 10**9, n * 10**9))
 
 
-def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -> list[Taken]:
+def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -> list[StreamBatch]:
     """All that one job after the other takes, until nothing is left."""
     spec = StreamInput.model_validate(
         {"stream": f"{folder}/in", "format": "text", "schema": "value STRING", **more}
@@ -35,7 +35,7 @@ def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -
     source = ArrivingFiles(
         spec, Reader(None, Files(str(folder / "warehouse")), "arrived"), without_spark
     )
-    found, position = list[Taken](), FilesPosition()
+    found, position = list[StreamBatch](), FilesPosition()
     while (taken := source.take(position)).position is not None:
         assert isinstance(taken.position, FilesPosition)
         found.append(taken)
@@ -43,7 +43,7 @@ def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -
     return found
 
 
-def rows(taken: Taken) -> list[str]:
+def rows(taken: StreamBatch) -> list[str]:
     return list(taken.frame.column("value").to_pylist())
 
 
@@ -91,7 +91,7 @@ def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look
     )
     files, of = Files(str(tmp_path / "warehouse")), 3
 
-    def member(number: int, position: FilesPosition | None = None) -> Taken:
+    def member(number: int, position: FilesPosition | None = None) -> StreamBatch:
         return ArrivingFiles(spec, Reader(None, files, "arrived", Share(number, of))).take(position)
 
     first = [member(0), member(1)]
