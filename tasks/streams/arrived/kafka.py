@@ -166,7 +166,7 @@ class TopicClient:
         Raises: OffsetsOutOfRange; SourceUnavailable: also if nothing comes for as long as the
         client waits.
         """
-        from confluent_kafka import KafkaError, TopicPartition
+        from confluent_kafka import TopicPartition
 
         topic, ends = self.stream.topic, {partition: end for partition, (_, end) in ranges.items()}
         left = sum(end - begin for begin, end in ranges.values())
@@ -175,40 +175,68 @@ class TopicClient:
         )
         heard = time.monotonic()
         while ends:
-            first = self.consumer.poll(0.5)
-            got: list[Any] = [] if first is None else [first]
-            if got and (most := min(at_once, left) - 1) > 0:
-                # Of both calls, this one alone waits until it has so many.
-                got += self.consumer.consume(most, timeout=_GATHER)
+            got = self._polled(min(at_once, left))
             heard = time.monotonic() if got else heard
             if time.monotonic() - heard > self.silent_after:
                 raise self.unavailable(None, f"no message came for {self.silent_after:g} s")
-            batch, done = [], set[int]()
-            for message in got:
-                partition, error = message.partition(), message.error()
-                if (end := ends.get(partition)) is None:
-                    continue  # it is read to its end already
-                at, code = message.offset(), error and error.code()
-                if code is None and at < end:
-                    batch.append(message)
-                    if at + 1 == end:
-                        done.add(partition)
-                elif code is None or code == KafkaError._PARTITION_EOF:
-                    if at >= end:  # a replica that is behind has an end before that
-                        done.add(partition)
-                elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION):
-                    raise out_of_range(
-                        self.stream, {partition: max(at, ranges[partition][0])}, self.topic()
-                    )
-                else:
-                    raise self.unavailable(error, f"partition {partition}")
+            batch, done = self._within(got, ranges, ends)
             left -= len(batch)
             if batch:
                 yield batch
                 heard = time.monotonic()  # the caller that took them may have taken its time
-            if done := done & ends.keys():
+            if done:
                 self.consumer.pause([TopicPartition(topic, partition) for partition in done])
                 ends = {partition: end for partition, end in ends.items() if partition not in done}
+
+    def _polled(self, most: int) -> list[Any]:
+        """Return at most ``most`` messages; none if no message comes within half a second."""
+        first = self.consumer.poll(0.5)
+        if first is None:
+            return []
+        if most <= 1:
+            return [first]
+        # Unlike poll, consume waits until it has as many messages.
+        return [first, *self.consumer.consume(most - 1, timeout=_GATHER)]
+
+    def _within(
+        self,
+        messages: Iterable[Any],
+        ranges: Mapping[int, tuple[int, int]],
+        ends: Mapping[int, int],
+    ) -> tuple[list[Any], set[int]]:
+        """Return the messages before the end of their partition, and the partitions read to it.
+
+        Args:
+            ends: of the partitions that are not read to their end yet.
+
+        Raises: OffsetsOutOfRange, SourceUnavailable.
+        """
+        batch, done = list[Any](), set[int]()
+        for message in messages:
+            partition, next_offset = message.partition(), message.offset()
+            end = ends.get(partition)
+            if end is None:
+                continue
+            self._check_error(message, ranges)
+            if message.error() is None and next_offset < end:
+                batch.append(message)
+                next_offset += 1
+            # The end that a replica reports may be before `end`, if the replica is behind.
+            if next_offset >= end:
+                done.add(partition)
+        return batch, done
+
+    def _check_error(self, message: Any, ranges: Mapping[int, tuple[int, int]]) -> None:
+        """Raises: OffsetsOutOfRange, SourceUnavailable: the message is an error of the client."""
+        from confluent_kafka import KafkaError
+
+        error, partition = message.error(), message.partition()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            return
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION):
+            at = max(message.offset(), ranges[partition][0])
+            raise out_of_range(self.stream, {partition: at}, self.topic())
+        raise self.unavailable(error, f"partition {partition}")
 
     @contextmanager
     def _client_errors(self) -> Iterator[None]:

@@ -68,6 +68,26 @@ class ArrivingFiles:
         summary = _summary(self.spec, arrived, own, read, left) + copies.summary()
         return StreamBatch(read.frame, after, counts, summary, read.put_aside)
 
+    def _after(
+        self,
+        before: FilesPosition,
+        done: Sequence[ArrivedFile],
+        read: ReadFiles,
+        bad: dict[str, str],
+        digests: dict[str, str],
+    ) -> FilesPosition | None:
+        """Return the position after the files ``done``; None without such files.
+
+        The position of a member of a fork has only the files of this job.
+        """
+        if not done:
+            return None
+        contents = {file.path: file.content for file in done}
+        if self.reader.share.of == 1:
+            contents = before.seen | contents
+            digests = before.digests | digests
+        return FilesPosition(contents, dict(read.rows), bad, digests)
+
     @property
     def _max_bytes(self) -> int | None:
         """Without Spark all rows are in memory at once."""
