@@ -24,6 +24,10 @@ from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.tasks.spec.types import shown
 
+_ALLOW_HINT = (
+    ". With on_other_columns: allow, what is missing is null, and what is more is left out"
+)
+
 
 def decoded(file: ArrivedFile, stream: StreamInput, zone: str, max_bytes: int) -> Iterator[Any]:
     """The rows of one file with the columns of the stream, a part at a time.
@@ -117,33 +121,51 @@ def _chooser(
     expected = {same_name(name) for name in names}
 
     def choose(have: list[str]) -> list[str]:
-        present = {same_name(name): name for name in have}
-        if twice := [name for name in have if present[same_name(name)] != name]:
-            raise Unreadable(
-                f"the file has the columns {_listed([*twice, present[same_name(twice[0])]])}, "
-                "which are one name"
-            )
+        _check_distinct(have)
+        present = {same_name(name) for name in have}
         missing = [
             name for name in names if same_name(name) not in present and name not in optional
         ]
         more = [name for name in have if same_name(name) not in expected]
         none = len(more) == len(have) > 0 < len(missing)  # all would be null
         if (missing or more) and (none or not allow):
-            parts = [f"lacks {_listed(missing)}"] if missing else []
-            parts += [f"has {_listed(more)} as well"] if more else []
-            hint = (
-                ". With on_other_columns: allow, what is missing is null, and what is more is "
-                "left out"
-            )
-            if allow:
-                parts, hint = ["has none of them"], ""
-            raise Unreadable(
-                f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: "
-                f"it {' and '.join(parts)}. Mend the file or the schema{hint}"
-            )
+            raise _mismatch(have, names, missing, more, allow)
         return [name for name in have if same_name(name) in expected]
 
     return choose
+
+
+def _check_distinct(have: Sequence[str]) -> None:
+    """Raises: Unreadable: two names are the same for people."""
+    last = {same_name(name): name for name in have}
+    if twice := [name for name in have if last[same_name(name)] != name]:
+        raise Unreadable(
+            f"the file has the columns {_listed([*twice, last[same_name(twice[0])]])}, "
+            "which are one name"
+        )
+
+
+def _mismatch(
+    have: Sequence[str],
+    names: Sequence[str],
+    missing: Sequence[str],
+    more: Sequence[str],
+    allow: bool,
+) -> Unreadable:
+    """The error for a file whose columns are not those of the schema.
+
+    Args:
+        allow: the spec allows other columns, so the file has none of those in the schema.
+    """
+    parts = [f"lacks {_listed(missing)}"] if missing else []
+    parts += [f"has {_listed(more)} as well"] if more else []
+    hint = _ALLOW_HINT
+    if allow:
+        parts, hint = ["has none of them"], ""
+    return Unreadable(
+        f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: "
+        f"it {' and '.join(parts)}. Mend the file or the schema{hint}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

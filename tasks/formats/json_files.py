@@ -50,15 +50,7 @@ def read_json(
         return batch, places.__getitem__
 
     for line, text in _documents(stream, options, max_line):
-        try:
-            value = decoder.decode(text.decode())
-        except json.JSONDecodeError as error:
-            at = line + error.lineno - 1
-            raise Unreadable(
-                f"it is no JSON: {error.msg}, at its character {error.colno}", at, text
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise Unreadable(str(error) or type(error).__name__, line, text) from error
+        value = _decoded(decoder, text, line)
         for record in value if options.whole and isinstance(value, list) else [value]:
             if record is None:
                 raise Unreadable("an object is expected, and this is null", line, text)
@@ -70,6 +62,19 @@ def read_json(
             rows, lines, size = {}, [], 0
     if rows:
         yield table()
+
+
+def _decoded(decoder: json.JSONDecoder, text: bytes, line: int) -> Any:
+    """Decode a document that begins at ``line``. Raises: Unreadable."""
+    try:
+        return decoder.decode(text.decode())
+    except json.JSONDecodeError as error:
+        at = line + error.lineno - 1
+        raise Unreadable(
+            f"it is no JSON: {error.msg}, at its character {error.colno}", at, text
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(str(error) or type(error).__name__, line, text) from error
 
 
 def _documents(stream: Any, options: FileOptions, max_line: int) -> Iterator[tuple[int, bytes]]:

@@ -125,13 +125,19 @@ def table_of_rows(
     texts = {field["name"]: type_text(field["type"]) for field in fields}
     names, bad, rows = texts.keys(), dict[int, str](), dict[int, dict[str, Any]]()
     required = names - set(optional)
+
+    def refusal(row: Any) -> str:
+        if row is None:
+            return ""
+        if not isinstance(row, dict):
+            return f"an object is expected, and this is {_JSON[type(row).__name__]}"
+        if other == "allow":
+            return _near(row, names) if row else ""
+        return "" if required <= row.keys() <= names else _other_names(row, names, optional)
+
     for number, row in decoded.items():
-        if row is not None and not isinstance(row, dict):
-            bad[number] = f"an object is expected, and this is {_JSON[type(row).__name__]}"
-        elif other == "fail" and row is not None and not required <= row.keys() <= names:
-            bad[number] = _other_names(row, names, optional)
-        elif row and other == "allow" and (near := _near(row, names)):
-            bad[number] = near
+        if why := refusal(row):
+            bad[number] = why
         else:
             rows[number] = row or {}
 
@@ -182,11 +188,7 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
     from pyarrow import types
 
     convert, allowed = next((convert, allowed) for of, convert, allowed in _kinds() if of(kind))
-    for python_type in {*map(type, values)} - {type(None)}:
-        if python_type not in allowed:
-            expected = " or ".join(dict.fromkeys(_JSON[accepted.__name__] for accepted in allowed))
-            expected = "a whole number" if types.is_integer(kind) else expected
-            raise TypeError(f"{expected} is expected, and this is {_JSON[python_type.__name__]}")
+    _check_types(values, kind, allowed)
     if convert is not None:
         return convert(values, kind, other)
     if types.is_integer(kind):
@@ -197,6 +199,17 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
     if types.is_floating(kind) and pc.any(pc.is_inf(array)).as_py():
         raise ValueError("it is too large")
     return array
+
+
+def _check_types(values: Sequence[Any], kind: Any, allowed: Collection[type]) -> None:
+    """Raises: TypeError: a value is neither null nor of one of the ``allowed`` types."""
+    from pyarrow import types
+
+    for python_type in {*map(type, values)} - {type(None)}:
+        if python_type not in allowed:
+            expected = " or ".join(dict.fromkeys(_JSON[accepted.__name__] for accepted in allowed))
+            expected = "a whole number" if types.is_integer(kind) else expected
+            raise TypeError(f"{expected} is expected, and this is {_JSON[python_type.__name__]}")
 
 
 def _whole(number: Decimal) -> int:

@@ -280,16 +280,7 @@ def reach_of(
         else {partition: position.next.get(partition, 0) for partition in topic.first}
     )
     begin = {partition: at for partition, at in begin.items() if share.has(partition)}
-    gone = {
-        partition: at
-        for partition, at in begin.items()
-        if not topic.first[partition] <= at <= topic.end[partition]
-    }
-    if gone and (
-        stream.on_lost == "fail" or any(at > topic.end[partition] for partition, at in gone.items())
-    ):
-        raise out_of_range(stream, gone, topic)
-    lost = {partition: (at, topic.first[partition]) for partition, at in gone.items()}
+    lost = _lost(stream, topic, begin)
     begin |= {partition: first for partition, (_, first) in lost.items()}
     lengths = {partition: topic.end[partition] - at for partition, at in begin.items()}
     shares = _shares(lengths, stream.max_offsets_per_run)
@@ -301,6 +292,22 @@ def reach_of(
         lost,
         left,
     )
+
+
+def _lost(stream: KafkaInput, topic: Topic, begin: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """Return the offsets that the broker has removed: partition → from and up to where.
+
+    Raises: OffsetsOutOfRange: the stream does not skip them, or a partition ends before ``begin``.
+    """
+    gone = {
+        partition: at
+        for partition, at in begin.items()
+        if not topic.first[partition] <= at <= topic.end[partition]
+    }
+    is_shorter = any(at > topic.end[partition] for partition, at in gone.items())
+    if gone and (stream.on_lost == "fail" or is_shorter):
+        raise out_of_range(stream, gone, topic)
+    return {partition: (at, topic.first[partition]) for partition, at in gone.items()}
 
 
 def lag(topic: Topic, position: KafkaPosition | None) -> dict[int, int]:

@@ -107,27 +107,19 @@ class Looks:
         if isinstance(stream, KafkaInput):
             return _look_at_topic(stream, datasets, files, self._broker_timeout_ms)
         try:
-            published = checkpoint_of(datasets, stream.stream, stream.generation)
-            goes = goes_on(published, stream.stream, stream.generation, stream.state)
-            before = published.path if published is not None and goes else ""
+            before = _published_path(stream, datasets)
             key = (stream.model_dump_json(), before)
-            if (idle := self._idle.pop(key, None)) is not None and idle.stands(
-                self._files_per_look
-            ):
+            idle = self._idle.pop(key, None)
+            if idle is not None and idle.stands(self._files_per_look):
                 self._idle[key] = idle  # the last one now
                 return idle.look
             listed = listing(stream)
-            if not before:
-                already_read = {file.path: file.content for file in skipped(files, datasets)}
-            else:
-                position = read_position(files, before)
-                already_read = position.seen if isinstance(position, FilesPosition) else {}
+            already_read = _already_read(files, datasets, before)
         except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
         except (ValueError, WarehouseUnsupported):
-            return Look(
-                reachable=False
-            )  # this process lacks what it takes to ask the store; a worker may have it
+            # This process lacks what it takes to ask the store; a worker may have it.
+            return Look(reachable=False)
         new, changed = compare(listed, already_read)
         outcome = Look(
             len(new),
@@ -142,6 +134,26 @@ class Looks:
             for longest_ago in [*self._idle][: -self._max_idle]:
                 del self._idle[longest_ago]
         return outcome
+
+
+def _published_path(stream: StreamInput, datasets: Mapping[str, DatasetState | None]) -> str:
+    """Return the path of the published position; empty if the stream begins.
+
+    Raises: as `checkpoint_of`, `goes_on`.
+    """
+    published = checkpoint_of(datasets, stream.stream, stream.generation)
+    goes = goes_on(published, stream.stream, stream.generation, stream.state)
+    return published.path if published is not None and goes else ""
+
+
+def _already_read(
+    files: Files, datasets: Mapping[str, DatasetState | None], position_path: str
+) -> Mapping[str, str]:
+    """Return path → content of the files that count as read."""
+    if not position_path:
+        return {file.path: file.content for file in skipped(files, datasets)}
+    position = read_position(files, position_path)
+    return position.seen if isinstance(position, FilesPosition) else {}
 
 
 def _look_at_topic(

@@ -32,10 +32,8 @@ class ArrivingFiles:
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
-        before, reader = (
-            position if isinstance(position, FilesPosition) else FilesPosition(),
-            self.reader,
-        )
+        before = position if isinstance(position, FilesPosition) else FilesPosition()
+        reader = self.reader
         arrived = arrivals(self.spec, before.seen)
         own = [file for file in arrived.new if reader.share.has(file.path)]
         batch = _batch(own, self.spec.max_files_per_run, self._max_bytes)
@@ -48,23 +46,20 @@ class ArrivingFiles:
         bad = {aside.path: aside.error for aside in read.put_aside if not aside.gone}
         done = [file for file in batch if file.path in read.rows or file.path in bad]
         done += copies.settled({file.path for file in done})
-        counts = {"looked": arrived.looked, "files": len(read.rows)}
-        counts["bytes"] = sum(file.size for file in done if file.path in read.rows)
-        counts |= {"left": left} if left else {}
-        counts |= {"ignored": len(arrived.ignored)} if arrived.ignored else {}
-        counts |= {"duplicates": len(copies.of)} if copies.of else {}
-        counts |= {"changed": len(arrived.changed)} if arrived.changed else {}
-        counts |= {"put_aside": len(bad)} if bad else {}
-        counts |= (
-            {"unsettled": gone} if (gone := sum(aside.gone for aside in read.put_aside)) else {}
+        counts = {
+            "looked": arrived.looked,
+            "files": len(read.rows),
+            "bytes": sum(file.size for file in done if file.path in read.rows),
+        }
+        counts |= _nonzero(
+            left=left,
+            ignored=len(arrived.ignored),
+            duplicates=len(copies.of),
+            changed=len(arrived.changed),
+            put_aside=len(bad),
+            unsettled=sum(aside.gone for aside in read.put_aside),
         )
-        after = None
-        if done:
-            contents = {file.path: file.content for file in done}
-            contents = contents if reader.share.of > 1 else before.seen | contents
-            digests = read.digests | copies.digests
-            digests = digests if reader.share.of > 1 else before.digests | digests
-            after = FilesPosition(contents, dict(read.rows), bad, digests)
+        after = self._after(before, done, read, bad, read.digests | copies.digests)
         summary = _summary(self.spec, arrived, own, read, left) + copies.summary()
         return StreamBatch(read.frame, after, counts, summary, read.put_aside)
 
@@ -204,6 +199,10 @@ def _summary(
     if not own:
         return f"nothing new, {looked}{more}"
     return f"new: {_count(len(own))} with {sum(file.size for file in own):,} bytes, {looked}{more}"
+
+
+def _nonzero(**counts: int) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
 
 
 def _count(files: int) -> str:

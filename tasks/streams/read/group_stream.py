@@ -237,12 +237,9 @@ class GroupStream:
             return dict(outputs)
         if self._taken.position is None and not self._skips:
             return self._noted_news(outputs, self._taken)
-        if self._spec.state:
-            holds = self._resume is not None and self._resume.output == name
-        else:
-            holds = self._holds(name, published)
-        bad = [entry for entry in self._taken.put_aside if not entry.gone]
+        holds = self._is_written_with_position(name, published)
         if self._skips and holds:
+            bad = [entry for entry in self._taken.put_aside if not entry.gone]
             why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
             outputs = with_put_aside(self._files, folder, outputs, bad, partition_by, why)
         if self._taken.position is None:
@@ -254,6 +251,12 @@ class GroupStream:
             self._at(self._taken, self._taken.position), held_by="" if holds else self._holder
         )
         return {**outputs, folder: replace(outputs[folder], checkpoint=at)}
+
+    def _is_written_with_position(self, name: str, published: PublishedCheckpoints) -> bool:
+        """With state, the output of Spark's query holds the position, and no other."""
+        if self._spec.state:
+            return self._resume is not None and self._resume.output == name
+        return self._holds(name, published)
 
     def _at(self, taken: StreamBatch, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
