@@ -53,7 +53,7 @@ class ArrivedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class PutAside:
+class PutAsideEntry:
     """A file, or a message, of which no row was read.
 
     Attributes:

@@ -68,10 +68,10 @@ def _reader(schema: str) -> Any:
 
     def read(value: bytes) -> Any:
         data = io.BytesIO(value)
-        found = schemaless_reader(data, parsed, None)
+        record = schemaless_reader(data, parsed, None)
         if (left := len(value) - data.tell()) > 0:
             raise ValueError(f"{left:,} bytes are left after the record")
-        return found
+        return record
 
     return read
 
@@ -79,13 +79,13 @@ def _reader(schema: str) -> Any:
 def _without_uuid(schema: Any) -> Any:
     """The schema in which a UUID is text: its letters are the column, whatever they are."""
     if isinstance(schema, list):
-        return [_without_uuid(one) for one in schema]
+        return [_without_uuid(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     uuid = schema.get("logicalType") == "uuid"
     return {
-        key: _without_uuid(one)
-        for key, one in schema.items()
+        key: _without_uuid(part)
+        for key, part in schema.items()
         if not (uuid and key == "logicalType")
     }
 

@@ -35,9 +35,11 @@ def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Pla
         file = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
         schema = file.schema_arrow
         names = choose(list(schema.names))
-        found = map(file.schema.column, range(len(file.schema)))
+        leaf_columns = map(file.schema.column, range(len(file.schema)))
         instants = {
-            column.path.partition(".")[0] for column in found if column.physical_type == "INT96"
+            column.path.partition(".")[0]
+            for column in leaf_columns
+            if column.physical_type == "INT96"
         }
         calendar = _calendar_of(file.metadata.metadata or {}, bool(instants))
         # A name with a dot may be that of a field, too.

@@ -26,7 +26,7 @@ def read_csv(
     Raises: Unreadable.
     """
     form = _Form(options)
-    names = None if options.header else [one["name"] for one in columns]
+    names = None if options.header else [column["name"] for column in columns]
     unsure = options.header is None
     for line, block in form.blocks(in_utf8(stream, options.encoding), max_record):
         check_utf8(block, line)
@@ -34,13 +34,13 @@ def read_csv(
             form.check_no_header(block, columns, line)
             unsure = False
         if names is None:
-            found, begin = form.header(block, line)
-            if len(found) == 1 < len(columns) and (cure := form.other_separator(found[0])):
+            header, begin = form.header(block, line)
+            if len(header) == 1 < len(columns) and (cure := form.other_separator(header[0])):
                 many = f"the schema has {len(columns)}"
                 raise Unreadable(
                     f"the header names one column, and {many}{cure}", line, block[:begin]
                 )
-            names = found or None  # so far there are empty lines alone
+            names = header or None  # so far there are empty lines alone
             line, block = line + block.count(b"\n", 0, begin), block[begin:]
         if block and names is not None:
             yield form.table(block, names, line)
@@ -55,7 +55,7 @@ class _Form:
         self._options = options
         self._quote = options.quote.encode()
         separator, quote, escape = (
-            re.escape(one.encode()) for one in (options.separator, options.quote, options.escape)
+            re.escape(mark.encode()) for mark in (options.separator, options.quote, options.escape)
         )
         plain = rb"[^%b\r\n]" % separator
         if escape:
@@ -144,9 +144,9 @@ class _Form:
         """
         at, fields = 0, list[bytes]()
         while at < len(data) or fields:
-            found = self._field.match(data, at)
-            if found is None or (found.end() == len(data) and not whole):
-                if not whole and (found is not None or self._may_go_on(data, at)):
+            match = self._field.match(data, at)
+            if match is None or (match.end() == len(data) and not whole):
+                if not whole and (match is not None or self._may_go_on(data, at)):
                     return
                 raise Unreadable(
                     "a field begins with a quote, and text follows after the closing one, or there "
@@ -155,9 +155,9 @@ class _Form:
                     line + data.count(b"\n", 0, at),
                     data[data.rfind(b"\n", 0, at) + 1 : at + 300],
                 )
-            fields.append(found[1])
-            at = found.end()
-            if found[2] != self._options.separator.encode():
+            fields.append(match[1])
+            at = match.end()
+            if match[2] != self._options.separator.encode():
                 if fields != [b""]:
                     yield at, fields
                 fields = []
@@ -172,7 +172,7 @@ class _Form:
     def header(self, block: bytes, line: int) -> tuple[list[str], int]:
         """The names of the columns, and where the first record begins. Raises: Unreadable."""
         end, fields = next(self._records(block, line), (len(block), []))
-        names = [self._name(one.decode()) for one in fields]
+        names = [self._name(cell.decode()) for cell in fields]
         lower = [name.lower() for name in names]
         if twice := next((name for name in names if lower.count(name.lower()) > 1), None):
             raise Unreadable(
@@ -187,13 +187,13 @@ class _Form:
         can stand.
         """
         end, fields = next(self._records(block, line))
-        found = [self._name(one.decode()).lower() for one in fields]
-        names = {str(one["name"]).lower() for one in columns}
+        cells = [self._name(cell.decode()).lower() for cell in fields]
+        names = {str(column["name"]).lower() for column in columns}
         misplaced = any(
-            cell in names and one["type"] != "string"
-            for cell, one in zip(found, columns, strict=False)
+            cell in names and column["type"] != "string"
+            for cell, column in zip(cells, columns, strict=False)
         )
-        if misplaced or (len(names) > 1 and names <= {*found}):
+        if misplaced or (len(names) > 1 and names <= {*cells}):
             raise Unreadable(
                 "the file begins with names of columns, and the option header is not given: say "
                 "options: "
@@ -204,15 +204,20 @@ class _Form:
 
     def other_separator(self, field: str) -> str:
         """A hint at the option, if a ``field`` that stands alone looks like several; else empty."""
-        found = next(
-            (one for one in ",;\t|" if one in field and one != self._options.separator), ""
+        separator = next(
+            (
+                candidate
+                for candidate in ",;\t|"
+                if candidate in field and candidate != self._options.separator
+            ),
+            "",
         )
         return (
             (
-                f". If {json.dumps(found)} separates the fields, say options: {{sep: "
-                f"{json.dumps(found)}}}"
+                f". If {json.dumps(separator)} separates the fields, say options: {{sep: "
+                f"{json.dumps(separator)}}}"
             )
-            if found
+            if separator
             else ""
         )
 

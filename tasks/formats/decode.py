@@ -24,6 +24,10 @@ from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.tasks.spec.types import shown
 
+_ALLOW_HINT = (
+    ". With on_other_columns: allow, what is missing is null, and what is more is left out"
+)
+
 
 def decoded(file: ArrivedFile, stream: StreamInput, zone: str, max_bytes: int) -> Iterator[Any]:
     """The rows of one file with the columns of the stream, a part at a time.
@@ -37,17 +41,17 @@ def decoded(file: ArrivedFile, stream: StreamInput, zone: str, max_bytes: int) -
         Unreadable: it cannot be read as the spec says.
         OSError: the store failed.
     """
-    wanted = declared(stream.columns)
+    columns = declared(stream.columns)
     options = file_options(stream.format, stream.options)
     zone = options.zone or zone
     numbers = NumberForm(options.decimal, options.thousands)
     parse = parser(zone, numbers) if stream.format in ("csv", "json") else None
     with opened(file) as reader:
-        own = [one for one in wanted if one["name"] != FILE_COLUMN]
+        own = [column for column in columns if column["name"] != FILE_COLUMN]
         by_folder = folder_values(file.path, own, parser(zone)) if stream.format != "text" else {}
         word = "row" if stream.format in ("parquet", "orc") else "line"
         bound = Bound(file, max_bytes, stream.max_row_bytes)
-        for table, line_of in _tables(reader, bound, stream, options, wanted, zone, by_folder):
+        for table, line_of in _tables(reader, bound, stream, options, columns, zone, by_folder):
             bound.check_table(table, line_of)
             wrong = list[int]()
 
@@ -56,7 +60,7 @@ def decoded(file: ArrivedFile, stream: StreamInput, zone: str, max_bytes: int) -
                 return f"{word} {wrong[0]:,}"
 
             try:
-                rows = cast_of_file(_matched(table, file, wanted), wanted, place, parse)
+                rows = cast_of_file(_matched(table, file, columns), columns, place, parse)
                 yield with_folder_values(rows, by_folder, place)
             except OutputInvalid as error:
                 raise Unreadable(str(error), wrong[0] if wrong else 0) from error
@@ -67,20 +71,20 @@ def _tables(
     bound: Bound,
     stream: StreamInput,
     options: FileOptions,
-    wanted: Fields,
+    columns: Fields,
     zone: str,
     by_folder: Collection[str],
 ) -> Iterator[Placed]:
-    choose = _chooser(wanted, stream.on_other_columns == "allow", {FILE_COLUMN, *by_folder})
+    choose = _chooser(columns, stream.on_other_columns == "allow", {FILE_COLUMN, *by_folder})
     if stream.format == "parquet":
         return read_parquet_file(reader, choose, bound)
     if stream.format == "orc":
-        instants = {one["name"].lower() for one in wanted if one["type"] == "timestamp"}
+        instants = {column["name"].lower() for column in columns if column["type"] == "timestamp"}
         return read_orc(reader, choose, bound, instants, zone)
     text = Unpacked(unpacked(reader, bound.file), bound)
-    own = [one for one in wanted if one["name"] != FILE_COLUMN]
+    own = [column for column in columns if column["name"] != FILE_COLUMN]
     if stream.format == "csv":
-        by_position = [one for one in own if one["name"] not in by_folder]
+        by_position = [column for column in own if column["name"] not in by_folder]
         return _of_names(read_csv(text, options, by_position, stream.max_row_bytes), choose)
     if stream.format == "json":
         return read_json(
@@ -104,59 +108,83 @@ def _lines(text: Any, options: FileOptions, name: str, max_line: int) -> Iterato
 
 
 def _chooser(
-    wanted: Fields, allow: bool, optional: Collection[str]
+    columns: Fields, allow: bool, optional: Collection[str]
 ) -> Callable[[list[str]], list[str]]:
-    """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are
-    others.
+    """Return a function that selects the names of ``columns`` from the names in a file.
+
+    The function raises Unreadable if the file lacks a column or has others.
 
     Args:
         optional: columns that the file need not have.
     """
-    names = [one["name"] for one in wanted]
-    known = {same_name(name) for name in names}
+    names = [column["name"] for column in columns]
+    expected = {same_name(name) for name in names}
 
     def choose(have: list[str]) -> list[str]:
-        there = {same_name(name): name for name in have}
-        if twice := [name for name in have if there[same_name(name)] != name]:
-            raise Unreadable(
-                f"the file has the columns {_listed([*twice, there[same_name(twice[0])]])}, which "
-                "are one name"
-            )
-        missing = [name for name in names if same_name(name) not in there and name not in optional]
-        more = [name for name in have if same_name(name) not in known]
+        _check_distinct(have)
+        present = {same_name(name) for name in have}
+        missing = [
+            name for name in names if same_name(name) not in present and name not in optional
+        ]
+        more = [name for name in have if same_name(name) not in expected]
         none = len(more) == len(have) > 0 < len(missing)  # all would be null
         if (missing or more) and (none or not allow):
-            parts = [f"lacks {_listed(missing)}"] if missing else []
-            parts += [f"has {_listed(more)} as well"] if more else []
-            hint = (
-                ". With on_other_columns: allow, what is missing is null, and what is more is "
-                "left out"
-            )
-            if allow:
-                parts, hint = ["has none of them"], ""
-            raise Unreadable(
-                f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: "
-                f"it {' and '.join(parts)}. Mend the file or the schema{hint}"
-            )
-        return [name for name in have if same_name(name) in known]
+            raise _mismatch(have, names, missing, more, allow)
+        return [name for name in have if same_name(name) in expected]
 
     return choose
+
+
+def _check_distinct(have: Sequence[str]) -> None:
+    """Raises: Unreadable: two names are the same for people."""
+    last = {same_name(name): name for name in have}
+    if twice := [name for name in have if last[same_name(name)] != name]:
+        raise Unreadable(
+            f"the file has the columns {_listed([*twice, last[same_name(twice[0])]])}, "
+            "which are one name"
+        )
+
+
+def _mismatch(
+    have: Sequence[str],
+    names: Sequence[str],
+    missing: Sequence[str],
+    more: Sequence[str],
+    allow: bool,
+) -> Unreadable:
+    """The error for a file whose columns are not those of the schema.
+
+    Args:
+        allow: the spec allows other columns, so the file has none of those in the schema.
+    """
+    parts = [f"lacks {_listed(missing)}"] if missing else []
+    parts += [f"has {_listed(more)} as well"] if more else []
+    hint = _ALLOW_HINT
+    if allow:
+        parts, hint = ["has none of them"], ""
+    return Unreadable(
+        f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: "
+        f"it {' and '.join(parts)}. Mend the file or the schema{hint}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(shown, names)) or "none"
 
 
-def _matched(table: Any, file: ArrivedFile, wanted: Fields) -> Any:
-    """``table`` with the ``wanted`` columns in their order, without a type where it lacks one."""
+def _matched(table: Any, file: ArrivedFile, fields: Fields) -> Any:
+    """Return ``table`` with the columns of ``fields``, in their order.
+
+    Columns missing from the table get type ``null``.
+    """
     import pyarrow as pa
 
     have = {same_name(name): table.column(number) for number, name in enumerate(table.column_names)}
     columns = []
-    for one in wanted:
-        column = have.get(same_name(one["name"]))
-        if column is None and one["name"] == FILE_COLUMN:
+    for field in fields:
+        column = have.get(same_name(field["name"]))
+        if column is None and field["name"] == FILE_COLUMN:
             path = pa.scalar(shown_path(file.path))
             column = pa.repeat(path, len(table))
         columns.append(pa.nulls(len(table)) if column is None else column)
-    return pa.table(columns, names=[one["name"] for one in wanted])
+    return pa.table(columns, names=[field["name"] for field in fields])

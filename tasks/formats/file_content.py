@@ -112,17 +112,18 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
         OutOfMemory: this process has too little memory for it.
     """
     try:
-        found: Any
+        source: Any
         if "://" in file.path:
             store, key = _store_of(file.path)
-            found = store.open(key)
+            source = store.open(key)
         else:
-            found = open(file.path.encode(), "rb", buffering=0)  # noqa: SIM115 - closed with the reader
+            # Closed with the reader.
+            source = open(file.path.encode(), "rb", buffering=0)  # noqa: SIM115
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise Gone("the file is not there any more") from error
     except OSError as error:
         raise _unavailable(file, error) from error
-    raw = _Raw(found)
+    raw = _Raw(source)
     with io.BufferedReader(raw, 1024 * 1024) as reader:
         try:
             yield reader
@@ -137,11 +138,11 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
                 raise Gone("the file was removed while it was read") from error
             if raw.failed is not None:
                 raise _unavailable(file, raw.failed) from raw.failed
-            _check_same(file, found)
+            _check_same(file, source)
             if isinstance(error, Unreadable):
                 raise
             raise Unreadable(f"the file is cut short, or damaged: {error}") from error
-        _check_same(file, found)
+        _check_same(file, source)
 
 
 def _unavailable(file: ArrivedFile, error: OSError) -> SourceUnavailable:
@@ -154,7 +155,7 @@ def _unavailable(file: ArrivedFile, error: OSError) -> SourceUnavailable:
     )
 
 
-def _check_same(file: ArrivedFile, found: Any) -> None:
+def _check_same(file: ArrivedFile, source: Any) -> None:
     """A file that somebody writes while it is read may look whole. Raises: Gone."""
     if "://" in file.path:
         store, key = _store_of(file.path)
@@ -163,7 +164,7 @@ def _check_same(file: ArrivedFile, found: Any) -> None:
         except FileNotFoundError as error:
             raise Gone("the file was removed while it was read") from error
     else:
-        about = os.fstat(found.fileno())
+        about = os.fstat(source.fileno())
         size, version = about.st_size, str(about.st_mtime_ns)
     if (size, version) != (file.size, file.version):
         raise Gone(
@@ -222,9 +223,9 @@ def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
         block = stream.read(size)
         last = not block
         if first and (
-            known := next((what for mark, what in _BEGINS.items() if block.startswith(mark)), "")
+            detected := next((what for mark, what in _BEGINS.items() if block.startswith(mark)), "")
         ):
-            raise Unreadable(f"the file is no text: by its first bytes it {known}")
+            raise Unreadable(f"the file is no text: by its first bytes it {detected}")
         if first and decoder is None:
             if block.startswith(_UTF_16):
                 raise Unreadable("the file is in UTF-16. Say options: {encoding: UTF-16}", 1)
@@ -277,7 +278,7 @@ def lines_of(stream: Any, encoding: str, max_line: int) -> Iterator[tuple[int, l
         if cut:
             check_utf8(rest[:cut], line)
             lines = rest[: cut - 1].split(b"\n")
-            yield line, [one.removesuffix(b"\r") for one in lines]
+            yield line, [raw_line.removesuffix(b"\r") for raw_line in lines]
             line, rest = line + len(lines), rest[cut:]
         if len(rest) > max_line:
             raise beyond_row("line", max_line, line, rest)

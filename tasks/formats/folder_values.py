@@ -32,18 +32,18 @@ def folder_values(path: str, columns: Fields, parse: Parse) -> dict[str, Any]:
     """
     targets = empty_table(schema_of(columns)).schema
     named = {same_name(column["name"]): column for column in columns}
-    found = dict[str, Any]()
+    values = dict[str, Any]()
     for folder in path.split("/")[:-1]:
         name, equals, text = folder.partition("=")
         column = named.get(same_name(unquote(name)))
         if not equals or column is None:
             continue
         value = _value(folder, unquote(text), column, targets.field(column["name"]).type, parse)
-        if found.setdefault(column["name"], value) != value:
+        if values.setdefault(column["name"], value) != value:
             raise Unreadable(
                 f"two of its folders give the column {shown(column['name'])} different values"
             )
-    return found
+    return values
 
 
 def _value(folder: str, text: str, column: dict[str, Any], target: Any, parse: Parse) -> Any:

@@ -21,12 +21,12 @@ _OF_TEXT = ("date", "timestamp", "timestamp_ntz")
 def read_json(
     stream: Any,
     options: FileOptions,
-    wanted: Fields,
+    columns: Fields,
     other: Literal["fail", "allow"],
     max_line: int,
     optional: Collection[str] = (),
 ) -> Iterator[Placed]:
-    """Tables with the ``wanted`` columns, in which a date, or an instant, is still text.
+    """Yield tables with ``columns``, in which a date, or an instant, is still text.
 
     Args:
         max_line: in bytes, of a file with an object on each line.
@@ -34,12 +34,12 @@ def read_json(
 
     Raises: Unreadable.
     """
-    as_text = _as_text(wanted)
+    as_text = _as_text(columns)
     decoder = json_decoder()
     rows, lines, size = dict[int, Any](), list[tuple[int, bytes]](), 0
 
     def table() -> Placed:
-        found, bad = table_of_rows(as_text, rows, other, optional)
+        batch, bad = table_of_rows(as_text, rows, other, optional)
         if bad:
             number = min(bad)
             line, text = lines[number]
@@ -47,22 +47,14 @@ def read_json(
                 f"record {number + 1}: {bad[number]}" if options.whole else bad[number], line, text
             )
         places = [line for line, _ in lines]
-        return found, places.__getitem__
+        return batch, places.__getitem__
 
     for line, text in _documents(stream, options, max_line):
-        try:
-            value = decoder.decode(text.decode())
-        except json.JSONDecodeError as error:
-            at = line + error.lineno - 1
-            raise Unreadable(
-                f"it is no JSON: {error.msg}, at its character {error.colno}", at, text
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise Unreadable(str(error) or type(error).__name__, line, text) from error
-        for one in value if options.whole and isinstance(value, list) else [value]:
-            if one is None:
+        value = _decoded(decoder, text, line)
+        for record in value if options.whole and isinstance(value, list) else [value]:
+            if record is None:
                 raise Unreadable("an object is expected, and this is null", line, text)
-            rows[len(rows)] = one
+            rows[len(rows)] = record
             lines.append((line, text))
         size += len(text)
         if (len(rows) >= _ROWS or size >= _TEXT) and not options.whole:
@@ -70,6 +62,19 @@ def read_json(
             rows, lines, size = {}, [], 0
     if rows:
         yield table()
+
+
+def _decoded(decoder: json.JSONDecoder, text: bytes, line: int) -> Any:
+    """Decode a document that begins at ``line``. Raises: Unreadable."""
+    try:
+        return decoder.decode(text.decode())
+    except json.JSONDecodeError as error:
+        at = line + error.lineno - 1
+        raise Unreadable(
+            f"it is no JSON: {error.msg}, at its character {error.colno}", at, text
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(str(error) or type(error).__name__, line, text) from error
 
 
 def _documents(stream: Any, options: FileOptions, max_line: int) -> Iterator[tuple[int, bytes]]:
@@ -86,12 +91,12 @@ def _documents(stream: Any, options: FileOptions, max_line: int) -> Iterator[tup
 
 
 def _as_text(fields: Fields) -> Fields:
-    def kind(one: Any) -> Any:
-        if isinstance(one, str):
-            return "string" if one in _OF_TEXT else one
-        if one["type"] == "struct":
-            return {**one, "fields": _as_text(one["fields"])}
+    def kind(data_type: Any) -> Any:
+        if isinstance(data_type, str):
+            return "string" if data_type in _OF_TEXT else data_type
+        if data_type["type"] == "struct":
+            return {**data_type, "fields": _as_text(data_type["fields"])}
         parts = ("elementType", "keyType", "valueType")
-        return {name: kind(part) if name in parts else part for name, part in one.items()}
+        return {name: kind(part) if name in parts else part for name, part in data_type.items()}
 
-    return [{**one, "type": kind(one["type"])} for one in fields]
+    return [{**field, "type": kind(field["type"])} for field in fields]

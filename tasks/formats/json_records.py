@@ -70,7 +70,7 @@ def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
     other brace. It has the names of the columns once, and no other: all quotes are those around
     these names and around its texts.
     """
-    if None in values or not all(isinstance(one["type"], str) for one in fields):
+    if None in values or not all(isinstance(field["type"], str) for field in fields):
         return None
     text, many = b",\n".join(values), len(values)  # type: ignore[arg-type]
     marks = {b"},\n{": many - 1, b"\n": many - 1, b"{": many, b"}": many, b"\\": 0}
@@ -96,18 +96,18 @@ class _Decoder(json.JSONDecoder):
     quarter of the time.
     """
 
-    def decode(self, s: str, *given: Any) -> Any:
+    def decode(self, s: str, *args: Any) -> Any:
         try:
-            return self._decoded(s, *given)
+            return self._decoded(s, *args)
         except InvalidOperation:
             raise ValueError("a number has an exponent of too many digits") from None
 
-    def _decoded(self, s: str, *given: Any) -> Any:
+    def _decoded(self, s: str, *args: Any) -> Any:
         try:
-            found, end = self.raw_decode(s)
+            value, end = self.raw_decode(s)
         except ValueError:
-            return super().decode(s, *given)
-        return found if end == len(s) else super().decode(s, *given)
+            return super().decode(s, *args)
+        return value if end == len(s) else super().decode(s, *args)
 
 
 def table_of_rows(
@@ -122,16 +122,22 @@ def table_of_rows(
         optional: columns that an object need not have.
     """
     schema = arrow_schema(schema_of(fields))
-    texts = {one["name"]: type_text(one["type"]) for one in fields}
+    texts = {field["name"]: type_text(field["type"]) for field in fields}
     names, bad, rows = texts.keys(), dict[int, str](), dict[int, dict[str, Any]]()
     required = names - set(optional)
+
+    def refusal(row: Any) -> str:
+        if row is None:
+            return ""
+        if not isinstance(row, dict):
+            return f"an object is expected, and this is {_JSON[type(row).__name__]}"
+        if other == "allow":
+            return _near(row, names) if row else ""
+        return "" if required <= row.keys() <= names else _other_names(row, names, optional)
+
     for number, row in decoded.items():
-        if row is not None and not isinstance(row, dict):
-            bad[number] = f"an object is expected, and this is {_JSON[type(row).__name__]}"
-        elif other == "fail" and row is not None and not required <= row.keys() <= names:
-            bad[number] = _other_names(row, names, optional)
-        elif row and other == "allow" and (near := _near(row, names)):
-            bad[number] = near
+        if why := refusal(row):
+            bad[number] = why
         else:
             rows[number] = row or {}
 
@@ -182,21 +188,28 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
     from pyarrow import types
 
     convert, allowed = next((convert, allowed) for of, convert, allowed in _kinds() if of(kind))
-    for found in {*map(type, values)} - {type(None)}:
-        if found not in allowed:
-            expected = " or ".join(dict.fromkeys(_JSON[one.__name__] for one in allowed))
-            expected = "a whole number" if types.is_integer(kind) else expected
-            raise TypeError(f"{expected} is expected, and this is {_JSON[found.__name__]}")
+    _check_types(values, kind, allowed)
     if convert is not None:
         return convert(values, kind, other)
     if types.is_integer(kind):
-        values = [_whole(one) if isinstance(one, Decimal) else one for one in values]
+        values = [_whole(value) if isinstance(value, Decimal) else value for value in values]
     if types.is_floating(kind):
-        values = [float(one) if isinstance(one, Decimal) else one for one in values]
+        values = [float(value) if isinstance(value, Decimal) else value for value in values]
     array = pa.array(values, kind)
     if types.is_floating(kind) and pc.any(pc.is_inf(array)).as_py():
         raise ValueError("it is too large")
     return array
+
+
+def _check_types(values: Sequence[Any], kind: Any, allowed: Collection[type]) -> None:
+    """Raises: TypeError: a value is neither null nor of one of the ``allowed`` types."""
+    from pyarrow import types
+
+    for python_type in {*map(type, values)} - {type(None)}:
+        if python_type not in allowed:
+            expected = " or ".join(dict.fromkeys(_JSON[accepted.__name__] for accepted in allowed))
+            expected = "a whole number" if types.is_integer(kind) else expected
+            raise TypeError(f"{expected} is expected, and this is {_JSON[python_type.__name__]}")
 
 
 def _whole(number: Decimal) -> int:
@@ -242,7 +255,7 @@ def _binary(values: Sequence[Any], kind: Any, other: str) -> Any:
     import pyarrow as pa
 
     return pa.array(
-        [None if one is None else base64.b64decode(one, validate=True) for one in values], kind
+        [None if text is None else base64.b64decode(text, validate=True) for text in values], kind
     )
 
 
@@ -250,7 +263,9 @@ def _lists(values: Sequence[Any], kind: Any, other: str) -> Any:
     import pyarrow as pa
 
     inner = _array(
-        [*chain.from_iterable(one for one in values if one is not None)], kind.value_type, other
+        [*chain.from_iterable(elements for elements in values if elements is not None)],
+        kind.value_type,
+        other,
     )
     return pa.ListArray.from_arrays(_offsets(values), inner, type=kind)
 
@@ -258,9 +273,11 @@ def _lists(values: Sequence[Any], kind: Any, other: str) -> Any:
 def _maps(values: Sequence[Any], kind: Any, other: str) -> Any:
     import pyarrow as pa
 
-    some = [one for one in values if one is not None]
+    some = [entries for entries in values if entries is not None]
     keys = _array([*chain.from_iterable(some)], kind.key_type, other)
-    items = _array([*chain.from_iterable(one.values() for one in some)], kind.item_type, other)
+    items = _array(
+        [*chain.from_iterable(entries.values() for entries in some)], kind.item_type, other
+    )
     return pa.MapArray.from_arrays(_offsets(values), keys, items, type=kind)
 
 
@@ -268,17 +285,17 @@ def _structs(values: Sequence[Any], kind: Any, other: str) -> Any:
     import pyarrow as pa
 
     fields = list(kind)
-    names = dict.fromkeys(one.name for one in fields).keys()
+    names = dict.fromkeys(field.name for field in fields).keys()
     if other == "fail":
-        for one in values:
-            if one is not None and one.keys() != names:
-                raise ValueError(_other_names(one, names))
-    for one in values:
-        if one is not None and (near := _near(one, names)):
+        for record in values:
+            if record is not None and record.keys() != names:
+                raise ValueError(_other_names(record, names))
+    for record in values:
+        if record is not None and (near := _near(record, names)):
             raise ValueError(near)
-    mask = pa.array([one is None for one in values], pa.bool_())
+    mask = pa.array([record is None for record in values], pa.bool_())
     parts = [
-        _array([one and one.get(field.name) for one in values], field.type, other)
+        _array([record and record.get(field.name) for record in values], field.type, other)
         for field in fields
     ]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
@@ -288,8 +305,10 @@ def _offsets(values: Sequence[Any]) -> Any:
     """Where each list begins; null for a null one."""
     import pyarrow as pa
 
-    ends = [*accumulate((0 if one is None else len(one) for one in values), initial=0)]
-    nulls = [*(one is None for one in values), False]
+    ends = [
+        *accumulate((0 if elements is None else len(elements) for elements in values), initial=0)
+    ]
+    nulls = [*(elements is None for elements in values), False]
     return pa.array(
         [None if null else end for end, null in zip(ends, nulls, strict=True)], pa.int32()
     )
@@ -314,11 +333,11 @@ def _near(row: Mapping[str, Any], names: Set[str]) -> str:
     if names <= row.keys():
         return ""
     lacks = {same_name(name): name for name in names - row.keys()}
-    found = next((name for name in row if same_name(name) in lacks), None)
+    similar = next((name for name in row if same_name(name) in lacks), None)
     return (
         ""
-        if found is None
-        else f"it has {shown(found)}, and the schema says {shown(lacks[same_name(found)])}"
+        if similar is None
+        else f"it has {shown(similar)}, and the schema says {shown(lacks[same_name(similar)])}"
     )
 
 
@@ -339,5 +358,5 @@ def _no_constant(name: str) -> float:
 
 
 def _short(text: object) -> str:
-    one = " ".join(str(text).split())
-    return one if len(one) <= _LONG else f"{one[: _LONG - 1]}…"
+    line = " ".join(str(text).split())
+    return line if len(line) <= _LONG else f"{line[: _LONG - 1]}…"

@@ -65,8 +65,8 @@ def _as_lists(field: Any) -> Any:
     return field.with_type(kind)
 
 
-def cast_frame(frame: Any, wanted: Fields, *, fill: bool = False) -> Any:
-    """A Spark frame, or an Arrow table of plain types, with the ``wanted`` columns in their order.
+def cast_frame(frame: Any, target_fields: Fields, *, fill: bool = False) -> Any:
+    """Cast a Spark frame, or an Arrow table of plain types, to ``target_fields``, in their order.
 
     Args:
         fill: a column that the frame lacks is null, and no error.
@@ -81,22 +81,23 @@ def cast_frame(frame: Any, wanted: Fields, *, fill: bool = False) -> Any:
         have = fields_of(schema)
         return (
             frame
-            if have == wanted
-            else _cast_spark(frame, _matched(have, wanted, fill, "the frame"), have)
+            if have == target_fields
+            else _cast_spark(frame, _matched(have, target_fields, fill, "the frame"), have)
         )
     have = fields_of(schema_of_frame(frame))
     return (
         frame
-        if have == wanted
-        else _cast_table(frame, _matched(have, wanted, fill, "the frame"), wanted)
+        if have == target_fields
+        else _cast_table(frame, _matched(have, target_fields, fill, "the frame"), target_fields)
     )
 
 
 def cast_of_file(
-    table: Any, wanted: Fields, place: Callable[[int], str], parse: Parse | None = None
+    table: Any, target_fields: Fields, place: Callable[[int], str], parse: Parse | None = None
 ) -> Any:
-    """An Arrow table out of a file, of plain types, with the ``wanted`` columns, of which it has
-    one without a type for each that the file lacks.
+    """Cast an Arrow table from a file, of plain types, to ``target_fields``, in their order.
+
+    ``table`` has a column without a type for each one that the file lacks.
 
     Args:
         place: of a row, as in "line 7".
@@ -105,55 +106,62 @@ def cast_of_file(
     Raises: OutputInvalid: a value does not fit.
     """
     have = fields_of(schema_of_frame(table))
-    return _cast_table(table, _matched(have, wanted, False, "the file"), wanted, place, parse)
+    return _cast_table(
+        table, _matched(have, target_fields, False, "the file"), target_fields, place, parse
+    )
 
 
 _Matched = list[tuple[dict[str, Any] | None, dict[str, Any]]]
 
 
-def _matched(have: Fields, wanted: Fields, fill: bool, what: str) -> _Matched:
-    """Each of the ``wanted`` columns with the one that a frame has for it; Spark compares names
-    without case.
+def _matched(have: Fields, target_fields: Fields, fill: bool, what: str) -> _Matched:
+    """Return each of ``target_fields`` with the source column of the same name, or None.
+
+    Names are compared without case, as in Spark.
 
     Raises: OutputInvalid.
     """
-    there = {one["name"].lower(): one for one in have}
-    found = [(there.pop(one["name"].lower(), None), one) for one in wanted]
-    missing = [one["name"] for its, one in found if its is None]
-    if there or (missing and not fill):
+    remaining = {column["name"].lower(): column for column in have}
+    matched = [
+        (remaining.pop(declared["name"].lower(), None), declared) for declared in target_fields
+    ]
+    missing = [declared["name"] for source, declared in matched if source is None]
+    if remaining or (missing and not fill):
         differences = [f"lacks {_listed(missing)}"] if missing and not fill else []
         differences += (
-            [f"has {_listed(one['name'] for one in there.values())} as well"] if there else []
+            [f"has {_listed(column['name'] for column in remaining.values())} as well"]
+            if remaining
+            else []
         )
         advice = (
             "leave it out of the frame, or declare it"
-            if there
+            if remaining
             else "add it to the frame, null or not"
         )
-        if not there:
+        if not remaining:
             advice += ", or say on_schema_change: evolve, with which a missing column is null"
         raise OutputInvalid(
-            f"{what} has the columns {_listed(one['name'] for one in have)}, and columns: declares "
-            f"{_listed(one['name'] for one in wanted)}: it {' and '.join(differences)}. For each "
-            f"of these, {advice}"
+            f"{what} has the columns {_listed(column['name'] for column in have)}, and columns: "
+            f"declares {_listed(declared['name'] for declared in target_fields)}: it "
+            f"{' and '.join(differences)}. For each of these, {advice}"
         )
-    return found
+    return matched
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(named, names)) or "none"
 
 
-def _why(path: str, kind: Any, wanted: Any) -> tuple[str, str]:
+def _why(path: str, kind: Any, target_type: Any) -> tuple[str, str]:
     """The text before and after a value that does not fit."""
-    if "timestamp" in (kind, wanted) and {str(kind), str(wanted)} <= _TIMES:
+    if "timestamp" in (kind, target_type) and {str(kind), str(target_type)} <= _TIMES:
         advice = (
             "An instant and a time without a zone are not mixed; convert it in the step, and "
             "say the zone there"
         )
     elif isinstance(kind, str) and _TEXT.fullmatch(kind):
         advice = "Text is not parsed; convert it in the step"
-    elif (limit := _inexact_from(kind, wanted)) is not None:
+    elif (limit := _inexact_from(kind, target_type)) is not None:
         advice = (
             f"From {limit:.0f} on, several whole numbers are the same {kind}. Keep whole numbers "
             "out of floats: pandas makes floats of integers with a null, except with the dtype "
@@ -161,30 +169,36 @@ def _why(path: str, kind: Any, wanted: Any) -> tuple[str, str]:
         )
     else:
         advice = "Mend the value, or declare another type"
-    before = f"the column {path} is to be {type_text(wanted)}, and holds the {type_text(kind)} "
+    before = (
+        f"the column {path} is to be {type_text(target_type)}, and holds the {type_text(kind)} "
+    )
     return before, f", which cannot be cast without loss. {advice}"
 
 
-def _why_no_text(path: str, wanted: Any) -> tuple[str, str]:
-    return f"the column {path} is to be {type_text(wanted)}, and holds the text ", (
-        f", which is no {type_text(wanted)}. Mend the file, or declare another type"
+def _why_no_text(path: str, target_type: Any) -> tuple[str, str]:
+    return f"the column {path} is to be {type_text(target_type)}, and holds the text ", (
+        f", which is no {type_text(target_type)}. Mend the file, or declare another type"
     )
 
 
-def _inexact_from(kind: Any, wanted: Any) -> float | None:
-    """The magnitude from which a float of the type ``kind`` does not fit ``wanted``; None for other
-    types.
+def _inexact_from(kind: Any, target_type: Any) -> float | None:
+    """Return the magnitude from which a float of the type ``kind`` does not fit ``target_type``.
+
+    Return None for other types.
     """
-    if not _castable(kind, wanted) or wanted in _INEXACT_FROM:
+    if not _castable(kind, target_type) or target_type in _INEXACT_FROM:
         return None
     return _INEXACT_FROM.get(kind)
 
 
-def _castable(kind: Any, wanted: Any) -> bool:
-    """Whether some value of ``kind`` may fit ``wanted``, another type."""
-    if not isinstance(kind, str) or not isinstance(wanted, str):
+def _castable(kind: Any, target_type: Any) -> bool:
+    """Whether some value of ``kind`` may fit ``target_type``, another type."""
+    if not isinstance(kind, str) or not isinstance(target_type, str):
         return False
-    return bool(_NUMBER.fullmatch(kind) and _NUMBER.fullmatch(wanted)) or {kind, wanted} == {
+    return bool(_NUMBER.fullmatch(kind) and _NUMBER.fullmatch(target_type)) or {
+        kind,
+        target_type,
+    } == {
         "date",
         "timestamp_ntz",
     }
@@ -196,51 +210,63 @@ def _castable(kind: Any, wanted: Any) -> bool:
 def _cast_spark(frame: Any, matched: _Matched, have: Fields) -> Any:
     from pyspark.sql.functions import expr
 
-    first = [one["name"] for one in have[:_SHOWN]]
+    first = [column["name"] for column in have[:_SHOWN]]
     values = f"left(cast(struct({', '.join(map(quoted, first))}) as string), {_LONG})"
     row = f"{literal(f'. The row: {_listed(first)} = ')}, {values}"
     columns = []
-    for its, one in matched:
-        value = "null" if its is None else quoted(its["name"])
+    for source, declared in matched:
+        value = "null" if source is None else quoted(source["name"])
         text = _sql(
-            value, VOID if its is None else its["type"], one["type"], named(one["name"]), row, 0
+            value,
+            VOID if source is None else source["type"],
+            declared["type"],
+            named(declared["name"]),
+            row,
+            0,
         )
-        columns.append(expr(text).alias(one["name"]))
+        columns.append(expr(text).alias(declared["name"]))
     return frame.select(*columns)
 
 
-def _sql(value: str, kind: Any, wanted: Any, path: str, row: str, depth: int) -> str:
-    """SQL for ``value`` as ``wanted``, which ends the query with an error where the value does not
-    fit.
+def _sql(value: str, kind: Any, target_type: Any, path: str, row: str, depth: int) -> str:
+    """Return SQL that casts ``value`` to ``target_type``.
+
+    The query ends with an error where the value does not fit.
 
     No conf of the session counts: ``try_cast`` follows ANSI in all of them, and no literal has
     quotes of its own.
     """
-    if kind == wanted:
+    if kind == target_type:
         return value
-    target = _sql_type(wanted)
-    if kind == VOID or (wanted == "string" and isinstance(kind, str) and _TEXT.fullmatch(kind)):
+    target = _sql_type(target_type)
+    if kind == VOID or (
+        target_type == "string" and isinstance(kind, str) and _TEXT.fullmatch(kind)
+    ):
         return f"cast({value} as {target})"
-    if isinstance(kind, dict) and isinstance(wanted, dict) and kind["type"] == wanted["type"]:
-        return _sql_inside(value, kind, wanted, path, row, depth)
-    before, after = map(literal, _why(path, kind, wanted))
+    if (
+        isinstance(kind, dict)
+        and isinstance(target_type, dict)
+        and kind["type"] == target_type["type"]
+    ):
+        return _sql_inside(value, kind, target_type, path, row, depth)
+    before, after = map(literal, _why(path, kind, target_type))
     error = refusal(before, f"left(cast({value} as string), {_LONG})", after, row)
     refused = f"cast({error} as {target})"
-    if not _castable(kind, wanted):
+    if not _castable(kind, target_type):
         return f"if({value} is null, cast(null as {target}), {refused})"
     cast = f"try_cast({value} as {target})"
     fits = f"try_cast({cast} as {_sql_type(kind)}) = {value}"
-    if (limit := _inexact_from(kind, wanted)) is not None:
+    if (limit := _inexact_from(kind, target_type)) is not None:
         fits += f" and abs({value}) < {limit:.0f}"
-    elif kind == "long" and wanted in _INEXACT_FROM:
+    elif kind == "long" and target_type in _INEXACT_FROM:
         # Spark takes 2^63 for the largest long, which is one less.
         fits += f" and {cast} < {_TOO_LONG}"
     return f"case when {value} is null or coalesce({fits}, false) then {cast} else {refused} end"
 
 
-def _sql_inside(value: str, kind: Any, wanted: Any, path: str, row: str, depth: int) -> str:
+def _sql_inside(value: str, kind: Any, target_type: Any, path: str, row: str, depth: int) -> str:
     def inner(value: str, part: str, named: str) -> str:
-        return _sql(value, kind[part], wanted[part], f"{path}.{named}", row, depth + 1)
+        return _sql(value, kind[part], target_type[part], f"{path}.{named}", row, depth + 1)
 
     each = f"unstuck_{depth}"
     if kind["type"] == "array":
@@ -255,17 +281,19 @@ def _sql_inside(value: str, kind: Any, wanted: Any, path: str, row: str, depth: 
             f"{item} as value)))"
         )
     parts = []
-    for its, one in _matched(kind["fields"], wanted["fields"], False, f"the column {path}"):
-        assert its is not None
+    for source, declared in _matched(
+        kind["fields"], target_type["fields"], False, f"the column {path}"
+    ):
+        assert source is not None
         text = _sql(
-            f"{value}.{quoted(its['name'])}",
-            its["type"],
-            one["type"],
-            f"{path}.{named(one['name'])}",
+            f"{value}.{quoted(source['name'])}",
+            source["type"],
+            declared["type"],
+            f"{path}.{named(declared['name'])}",
             row,
             depth + 1,
         )
-        parts.append(f"{text} as {quoted(one['name'])}")
+        parts.append(f"{text} as {quoted(declared['name'])}")
     return f"if({value} is null, null, struct({', '.join(parts)}))"
 
 
@@ -284,24 +312,28 @@ class _Unfit(Exception):
 def _cast_table(
     table: Any,
     matched: _Matched,
-    wanted: Fields,
+    target_fields: Fields,
     place: Callable[[int], str] | None = None,
     parse: Parse | None = None,
 ) -> Any:
     import pyarrow as pa
 
-    types = empty_table(schema_of(wanted)).schema
+    types = empty_table(schema_of(target_fields)).schema
     columns = []
-    for (its, one), target in zip(matched, types, strict=True):
-        if its is None:
+    for (source, declared), target in zip(matched, types, strict=True):
+        if source is None:
             columns.append(pa.nulls(len(table), target.type))
             continue
-        column, path = table[its["name"]], named(one["name"])
+        column, path = table[source["name"]], named(declared["name"])
 
         def cast(
-            array: Any, its: Any = its, one: Any = one, target: Any = target, path: str = path
+            array: Any,
+            source: Any = source,
+            declared: Any = declared,
+            target: Any = target,
+            path: str = path,
         ) -> Any:
-            return _array(array, its["type"], one["type"], target.type, path, parse)
+            return _array(array, source["type"], declared["type"], target.type, path, parse)
 
         chunks, start = [], 0
         for chunk in column.chunks:
@@ -315,7 +347,7 @@ def _cast_table(
         # one.
         kind = next((chunk.type for chunk in chunks if chunk.null_count < len(chunk)), target.type)
         columns.append(pa.chunked_array([chunk.cast(kind) for chunk in chunks], kind))
-    return pa.table(columns, names=[one["name"] for one in wanted])
+    return pa.table(columns, names=[declared["name"] for declared in target_fields])
 
 
 def _refused_in(
@@ -357,40 +389,45 @@ def _first_unfit(array: Any, cast: Callable[[Any], Any]) -> int:
 
 
 def _array(
-    array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None = None
+    array: Any, kind: Any, target_type: Any, target: Any, path: str, parse: Parse | None = None
 ) -> Any:
-    """``array``, of the type ``kind``, as ``target``, which is ``wanted`` in Arrow. Raises: _Unfit,
-    OutputInvalid.
+    """Cast ``array`` of the type ``kind`` to ``target``, which is ``target_type`` in Arrow.
+
+    Raises: _Unfit, OutputInvalid.
     """
     import pyarrow as pa
 
-    if kind == wanted:
+    if kind == target_type:
         return array
     if array.null_count == len(array):
         return pa.nulls(len(array), target)
-    if isinstance(kind, dict) and isinstance(wanted, dict) and kind["type"] == wanted["type"]:
-        return _array_inside(array, kind, wanted, target, path, parse)
-    if parse is not None and kind == "string" and isinstance(wanted, str):
+    if (
+        isinstance(kind, dict)
+        and isinstance(target_type, dict)
+        and kind["type"] == target_type["type"]
+    ):
+        return _array_inside(array, kind, target_type, target, path, parse)
+    if parse is not None and kind == "string" and isinstance(target_type, str):
         try:
-            return parse(array, wanted, target)
+            return parse(array, target_type, target)
         except pa.ArrowException:
-            raise _Unfit(*_why_no_text(path, wanted)) from None
-    if not _castable(kind, wanted):
-        raise _Unfit(*_why(path, kind, wanted))
+            raise _Unfit(*_why_no_text(path, target_type)) from None
+    if not _castable(kind, target_type):
+        raise _Unfit(*_why(path, kind, target_type))
     try:
         cast = _cast(array, target)
         fits = _same(_cast(cast, array.type), array) and _all_below(
-            array, _inexact_from(kind, wanted)
+            array, _inexact_from(kind, target_type)
         )
     except pa.ArrowException as error:
-        raise _Unfit(*_why(path, kind, wanted)) from error
+        raise _Unfit(*_why(path, kind, target_type)) from error
     if not fits:
-        raise _Unfit(*_why(path, kind, wanted))
+        raise _Unfit(*_why(path, kind, target_type))
     return cast
 
 
 def _array_inside(
-    array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None
+    array: Any, kind: Any, target_type: Any, target: Any, path: str, parse: Parse | None
 ) -> Any:
     import numpy as np
     import pyarrow as pa
@@ -402,25 +439,32 @@ def _array_inside(
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     if kind["type"] == "struct":
         parts = []
-        for its, one in _matched(kind["fields"], wanted["fields"], False, f"the column {path}"):
-            assert its is not None
-            inner = target.field(one["name"]).type
-            value, below = array.field(its["name"]), f"{path}.{one['name']}"
-            parts.append(_array(value, its["type"], one["type"], inner, below, parse))
+        for source, declared in _matched(
+            kind["fields"], target_type["fields"], False, f"the column {path}"
+        ):
+            assert source is not None
+            inner = target.field(declared["name"]).type
+            value, below = array.field(source["name"]), f"{path}.{declared['name']}"
+            parts.append(_array(value, source["type"], declared["type"], inner, below, parse))
         named = [
-            pa.field(one["name"], part.type)
-            for one, part in zip(wanted["fields"], parts, strict=True)
+            pa.field(declared["name"], part.type)
+            for declared, part in zip(target_type["fields"], parts, strict=True)
         ]
         return pa.StructArray.from_arrays(parts, fields=named, mask=pa.array(nulls))
     if kind["type"] == "map":
         offsets = pa.array(array.offsets.to_numpy(), pa.int32(), mask=np.append(nulls, False))
         keys = _array(
-            array.keys, kind["keyType"], wanted["keyType"], target.key_type, f"{path}.key", parse
+            array.keys,
+            kind["keyType"],
+            target_type["keyType"],
+            target.key_type,
+            f"{path}.key",
+            parse,
         )
         items = _array(
             array.items,
             kind["valueType"],
-            wanted["valueType"],
+            target_type["valueType"],
             target.item_type,
             f"{path}.value",
             parse,
@@ -432,7 +476,7 @@ def _array_inside(
     offsets = pa.array(np.append(0, ends), pa.int64(), mask=np.append(nulls, False))
     inner = (
         kind["elementType"],
-        wanted["elementType"],
+        target_type["elementType"],
         target.value_type,
         f"{path}.element",
         parse,
@@ -457,12 +501,12 @@ def _all_below(array: Any, limit: float | None) -> bool:
     return limit is None or bool(pc.all(pc.less(pc.abs(array), limit), min_count=0).as_py())
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(array: Any, other: Any) -> bool:
     """Whether two arrays of numbers or times hold the same values; NaN is one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    equal = pc.equal(one, other)
-    if pa.types.is_floating(one.type):
-        equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    equal = pc.equal(array, other)
+    if pa.types.is_floating(array.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(array), pc.is_nan(other)))
     return bool(pc.all(equal, min_count=0).as_py())

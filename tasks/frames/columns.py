@@ -152,9 +152,9 @@ def _check_index(frame: Any) -> None:
     """
     index = frame.index
     levels = [index.get_level_values(level) for level in range(index.nlevels)] if len(index) else []
-    data = [one for one in levels if one.name is not None or one.dtype.kind not in "iu"]
-    if lost := [one for one in data if one.name is None or one.name not in frame.columns]:
-        names = ", ".join(str(one[0] if one.name is None else one.name) for one in lost)
+    data = [level for level in levels if level.name is not None or level.dtype.kind not in "iu"]
+    if lost := [level for level in data if level.name is None or level.name not in frame.columns]:
+        names = ", ".join(str(level[0] if level.name is None else level.name) for level in lost)
         raise OutputInvalid(
             "the index of the pandas frame holds data "
             f"({'it begins with ' if lost[0].name is None else ''}{names}), and an index is not "
@@ -182,18 +182,18 @@ def _check_times(column: str, kind: Any, values: Values) -> None:
     elif types.is_nested(kind):  # a list: Arrow makes no map of what pandas holds
         _check_times(column, kind.value_type, partial(_of_lists, values))
     elif types.is_date32(kind) or types.is_timestamp(kind):
-        found = list(values())
-        nulls = pandas.Series([value for _, value in found], dtype=object).isna()
-        found = [one for one, null in zip(found, nulls, strict=True) if not null]
+        entries = list(values())
+        nulls = pandas.Series([value for _, value in entries], dtype=object).isna()
+        entries = [entry for entry, null in zip(entries, nulls, strict=True) if not null]
         if types.is_date32(kind):
-            odd = [isinstance(value, datetime) for _, value in found]
+            odd = [isinstance(value, datetime) for _, value in entries]
             kinds = "dates and times, of which the hours would be lost"
         else:
-            naive = [getattr(value, "tzinfo", None) is None for _, value in found]
-            odd = [one != naive[0] for one in naive]
+            naive = [getattr(value, "tzinfo", None) is None for _, value in entries]
+            odd = [is_naive != naive[0] for is_naive in naive]
             kinds = "times with a zone and times without one"
         if True in odd:
-            row, value = found[odd.index(True)]
+            row, value = entries[odd.index(True)]
             raise OutputInvalid(
                 f"the column {column} mixes {kinds}, as in row {row:,}: {value}. Make them one "
                 "kind, such as by pandas.to_datetime, with utc=True for instants"
@@ -201,11 +201,20 @@ def _check_times(column: str, kind: Any, values: Values) -> None:
 
 
 def _of_field(name: str, structs: Values) -> Iterator[tuple[int, Any]]:
-    return ((row, one[name]) for row, one in structs() if isinstance(one, dict) and name in one)
+    return (
+        (row, struct[name])
+        for row, struct in structs()
+        if isinstance(struct, dict) and name in struct
+    )
 
 
 def _of_lists(lists: Values) -> Iterator[tuple[int, Any]]:
-    return ((row, value) for row, one in lists() if isinstance(one, Collection) for value in one)
+    return (
+        (row, value)
+        for row, elements in lists()
+        if isinstance(elements, Collection)
+        for value in elements
+    )
 
 
 def plain_table(table: Any) -> Any:
@@ -357,19 +366,19 @@ def _check_names(names: Iterable[Any], struct: str = "") -> None:
     one.
     """
     place = f"the struct {struct}" if struct else "the frame"
-    known: dict[str, str] = {}
+    taken: dict[str, str] = {}
     for name in map(str, names):
         if not name:
             raise OutputInvalid(f"a column of {place} has no name. Give it one")
-        if (other := known.get(name.lower())) is not None:
+        if (other := taken.get(name.lower())) is not None:
             alike = (
                 f"two columns {name}"
                 if name == other
                 else f"columns {other} and {name}, which Spark takes for one"
             )
             raise OutputInvalid(f"{place} has {alike}. Give one of them another name")
-        known[name.lower()] = name
-    if not known:
+        taken[name.lower()] = name
+    if not taken:
         raise OutputInvalid(
             f"{place} has no columns, and no reader can tell its rows. Give it a column, or write "
             "no output"

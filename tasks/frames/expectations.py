@@ -67,8 +67,8 @@ def _repeated(
         raise OutputInvalid(
             f"expect.unique: {', '.join(columns)} cannot be compared: {error}"
         ) from error
-    found = counted.filter(pc.greater(counted["count_all"], 1)).select([*keys, "count_all"])
-    return len(found), [tuple(row.values()) for row in found.slice(0, _SHOWN).to_pylist()]
+    repeated = counted.filter(pc.greater(counted["count_all"], 1)).select([*keys, "count_all"])
+    return len(repeated), [tuple(row.values()) for row in repeated.slice(0, _SHOWN).to_pylist()]
 
 
 def newest_of(files: Files, staged: StagedOutput, column: str) -> float | None:

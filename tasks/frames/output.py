@@ -93,7 +93,7 @@ def typed_columns(schema: dict[str, Any]) -> list[str]:
     A file must give a column some type, which readers would find beside the one that later files
     give it. A column that a file lacks is null for readers that join files by the names of columns.
     """
-    return [one["name"] for one in schema["fields"] if one["type"] != VOID]
+    return [column["name"] for column in schema["fields"] if column["type"] != VOID]
 
 
 def with_untyped_evaluated(frame: Any, schema: dict[str, Any]) -> Any:
@@ -102,9 +102,9 @@ def with_untyped_evaluated(frame: Any, schema: dict[str, Any]) -> Any:
 
     Nothing of them is written, and `assert_true` and `raise_error` are such columns.
     """
-    for one in schema["fields"]:
-        if one["type"] == VOID:
-            frame = frame.filter(f"{quoted(one['name'])} IS NULL")
+    for column in schema["fields"]:
+        if column["type"] == VOID:
+            frame = frame.filter(f"{quoted(column['name'])} IS NULL")
     return frame
 
 
@@ -148,7 +148,7 @@ def stage_table(
     if partition_by:
         check_columns(partition_by, spark_schema(table.schema))
         parts = arrow_parts(table, partition_by) if len(table) else parts
-    typed = [one.name for one in table.schema if not pa.types.is_null(one.type)]
+    typed = [column.name for column in table.schema if not pa.types.is_null(column.type)]
     for number, rows in enumerate(parts):
         data = io.BytesIO()
         try:
@@ -171,8 +171,10 @@ def with_open(staged: StagedOutput, columns: Sequence[str], typed: Collection[st
     rest = {column["name"]: column for column in stored["fields"]}
     fields = []
     for name in columns:
-        its = rest.pop(name, None)
-        fields.append(its if its is not None and name in typed else field(name, VOID))
+        stored_field = rest.pop(name, None)
+        fields.append(
+            stored_field if stored_field is not None and name in typed else field(name, VOID)
+        )
     return replace(staged, schema=json.dumps({**stored, "fields": [*fields, *rest.values()]}))
 
 
@@ -270,8 +272,8 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
 
     tables = []
     for output in outputs:
-        types = {one["name"]: one["type"] for one in json.loads(output.schema)["fields"]}
-        names, known = (
+        types = {column["name"]: column["type"] for column in json.loads(output.schema)["fields"]}
+        names, schema = (
             [name for name in columns or types if name in types],
             empty_table(output.schema).schema,
         )
@@ -281,12 +283,12 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
                     table = pq.ParquetFile(file).read(columns=columns)
                 except pa.ArrowException as error:
                     raise OSError(f"{files.uri(data_file.path)} cannot be read: {error}") from error
-            there = {name for name in table.column_names if types.get(name, VOID) != VOID}
-            found = [
-                table[name] if name in there else pa.nulls(len(table), known.field(name).type)
+            typed = {name for name in table.column_names if types.get(name, VOID) != VOID}
+            arrays = [
+                table[name] if name in typed else pa.nulls(len(table), schema.field(name).type)
                 for name in names
             ]
-            tables.append(pa.table(found, names=names))
+            tables.append(pa.table(arrays, names=names))
     return (
         pa.concat_tables(tables, promote_options="default")
         if tables
@@ -295,7 +297,7 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
 
 
 def collect(
-    files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES
+    files: Files, output: StagedOutput, request: Collect, room: int = MAX_JOB_BYTES
 ) -> list[Any]:
     """The values of one column, for a dynamic fork: JSON scalars in the order of the files, of
     ``room`` bytes at most.
@@ -303,41 +305,41 @@ def collect(
     Raises: ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
     """
     names = [column["name"] for column in json.loads(output.schema)["fields"]]
-    if wanted.column not in names:
+    if request.column not in names:
         raise ForkValuesInvalid(
-            f"{wanted.key}: the output has no column {wanted.column}; it has {', '.join(names)}"
+            f"{request.key}: the output has no column {request.column}; it has {', '.join(names)}"
         )
-    seen: dict[Any, None] = {}
-    for value in _values(files, output, wanted.column):
+    values: dict[Any, None] = {}
+    for value in _values(files, output, request.column):
         if value is None:
-            if wanted.distinct:
+            if request.distinct:
                 continue
-            raise ForkValuesInvalid(f"{wanted.key} has a null; drop it, or say distinct: true")
+            raise ForkValuesInvalid(f"{request.key} has a null; drop it, or say distinct: true")
         if not isinstance(value, str | int | float | bool) or (
             isinstance(value, float) and not math.isfinite(value)
         ):
             raise ForkValuesInvalid(
-                f"{wanted.key} has the value {value!r}; a fork's values are text, numbers or "
+                f"{request.key} has the value {value!r}; a fork's values are text, numbers or "
                 "booleans (cast the column)"
             )
-        if value in seen and not wanted.distinct:
+        if value in values and not request.distinct:
             raise ForkValuesInvalid(
-                f"{wanted.key} has the value {value!r} twice; drop one, or say distinct: true"
+                f"{request.key} has the value {value!r} twice; drop one, or say distinct: true"
             )
-        if value not in seen:
+        if value not in values:
             room -= fork_bytes((value,))
-        seen[value] = None
+        values[value] = None
         if room < 0:
             raise ForkValuesInvalid(
-                f"the values of {wanted.key}, and of what else this group's forks go over, take "
+                f"the values of {request.key}, and of what else this group's forks go over, take "
                 f"more than {MAX_JOB_BYTES // 2**20} MB; fork over a short name of each value"
             )
-        if len(seen) > MAX_FORK:
+        if len(values) > MAX_FORK:
             raise ForkValuesInvalid(
-                f"{wanted.key} has more than {MAX_FORK} values; a fork has at most that many "
+                f"{request.key} has more than {MAX_FORK} values; a fork has at most that many "
                 "members"
             )
-    return list(seen)
+    return list(values)
 
 
 def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:

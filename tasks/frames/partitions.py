@@ -69,11 +69,11 @@ def collect_parts(files: Files, source: str, folder: str) -> bool:
 
     Raises: OSError.
     """
-    found = data_files_below(files, source)
-    for number, path in enumerate(found):
+    paths = data_files_below(files, source)
+    for number, path in enumerate(paths):
         files.move(path, f"{folder}/part-{number:05d}.parquet")
     files.remove_tree(source)
-    return bool(found)
+    return bool(paths)
 
 
 def data_files_below(files: Files, folder: str) -> list[str]:
@@ -81,13 +81,13 @@ def data_files_below(files: Files, folder: str) -> list[str]:
 
     Raises: OSError.
     """
-    found = []
+    paths = []
     for name in files.names(folder):
         if name.startswith(OURS):
-            found += data_files_below(files, f"{folder}/{name}")
+            paths += data_files_below(files, f"{folder}/{name}")
         elif name.endswith(".parquet") and not name.startswith(("_", ".")):
-            found.append(f"{folder}/{name}")
-    return found
+            paths.append(f"{folder}/{name}")
+    return paths
 
 
 def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
@@ -103,8 +103,8 @@ def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
     keys = pa.table(texts, names=names)
     numbered = keys.append_column("row", pa.array(range(len(keys)), pa.int64()))
     grouped = numbered.group_by(names, use_threads=False).aggregate([("row", "list")])
-    for found in sorted(grouped.to_pylist(), key=lambda one: [one[name] for name in names]):
-        yield table.take(pa.array(found["row_list"], pa.int64()))
+    for group in sorted(grouped.to_pylist(), key=lambda group: [group[name] for name in names]):
+        yield table.take(pa.array(group["row_list"], pa.int64()))
 
 
 def partition_of(file: Any, columns: Sequence[str]) -> Partition:
@@ -118,12 +118,13 @@ def partition_of(file: Any, columns: Sequence[str]) -> Partition:
 
     if not columns or not file.metadata.num_rows:
         return {}
-    there = set(file.schema_arrow.names)
+    present = set(file.schema_arrow.names)
     first = next(
-        file.iter_batches(batch_size=1, columns=[column for column in columns if column in there])
+        file.iter_batches(batch_size=1, columns=[column for column in columns if column in present])
     )
     return {
-        c: pc.cast(first.column(c), pa.string())[0].as_py() if c in there else None for c in columns
+        c: pc.cast(first.column(c), pa.string())[0].as_py() if c in present else None
+        for c in columns
     }
 
 
@@ -178,14 +179,14 @@ def check_named(files: Files, name: str, output: StagedOutput, named: NamedParti
     import pyarrow.parquet as pq
 
     is_named = are_named([named])
-    found = [
+    misplaced = [
         (partition_text(file.partition), file)
         for file in output.files
         if file.rows and not is_named(file.partition)
     ]
-    if not found:
+    if not misplaced:
         return
-    outside = sorted(found, key=itemgetter(0))
+    outside = sorted(misplaced, key=itemgetter(0))
     counts: dict[str, int] = {}
     for text, file in outside:
         counts[text] = counts.get(text, 0) + file.rows

@@ -96,8 +96,8 @@ def stage_checked(
         frame = cast_frame(frame, declared, fill=checks.fill)
     elif published:
         have = fields_of(schema_of_frame(frame))
-        if (wanted := closed(have, published, inside=True)) != have:
-            frame = cast_frame(frame, wanted)
+        if (target_fields := closed(have, published, inside=True)) != have:
+            frame = cast_frame(frame, target_fields)
     if not checks.rejects and arriving is not None:
         staged = {folder: arriving(files, folder, frame, partition_by)}
     elif not checks.rejects:
@@ -123,7 +123,7 @@ def stage_checked(
         named = named_in(checks.partitions, staged[folder].schema)
         if checks.outside != "append":
             check_named(files, folder.rpartition("/")[2], staged[folder], named)
-        staged = {one: output.of_load(named) for one, output in staged.items()}
+        staged = {path: output.of_load(named) for path, output in staged.items()}
     if checks.unique:
         check_unique(files, staged[folder], checks.unique, session)
     if checks.newest is not None:
@@ -224,27 +224,27 @@ def _split_spark(
                 raise _refused(name, rule, message) from error
         raise
     files.check()
-    found = {
+    parts = {
         part.partition("=")[2]: describe_files(files, data_files_below(files, f"{source}/{part}"))
         for part in files.names(source)
         if part.startswith(f"{_BROKEN}=")
     }
-    rows = sum(part.rows for part in found.values())
+    rows = sum(part.rows for part in parts.values())
     check_written(files, folder, wrote, rows)
-    known = [*rules, *([OUTSIDE] if checks.outside == "reject" else [])]
-    names = {code: _names(code, known) for code in found}
+    reasons = [*rules, *([OUTSIDE] if checks.outside == "reject" else [])]
+    names = {code: _names(code, reasons) for code in parts}
     by_rule = {
-        rule: sum(found[code].rows for code in found if rule in names[code]) for rule in known
+        rule: sum(parts[code].rows for code in parts if rule in names[code]) for rule in reasons
     }
-    bad = {code: part for code, part in found.items() if code != _GOOD}
+    bad = {code: part for code, part in parts.items() if code != _GOOD}
     _check_ratio(
         folder,
         rows,
-        sum(found[code].rows for code in bad if names[code] != [OUTSIDE]),
+        sum(parts[code].rows for code in bad if names[code] != [OUTSIDE]),
         checks,
         by_rule,
     )
-    stored = json.loads(next((part.schema for part in found.values()), json.dumps(schema)))
+    stored = json.loads(next((part.schema for part in parts.values()), json.dumps(schema)))
     if bad:
         rejected = _stage_rejected(files, folder + REJECTED, frame, bad, names, partition_by)
     else:
@@ -252,13 +252,13 @@ def _split_spark(
         rejected = _stage_empty(
             files, folder + REJECTED, {**stored, "fields": [*stored["fields"], column]}
         )
-    if _GOOD in found:
+    if _GOOD in parts:
         collect_parts(files, f"{source}/{_BROKEN}={_GOOD}", folder)
         files.remove_tree(source)
         good = describe(files, folder, partition_by)
     else:
         good = _stage_empty(files, folder, stored)
-    good, rejected = (with_open(one, frame.columns, typed) for one in (good, rejected))
+    good, rejected = (with_open(output, frame.columns, typed) for output in (good, rejected))
     return _both(folder, good, rejected, by_rule)
 
 
@@ -296,7 +296,7 @@ def _stage_rejected(
     files: Files,
     folder: str,
     frame: Any,
-    found: Mapping[str, StagedOutput],
+    parts: Mapping[str, StagedOutput],
     names: Mapping[str, Sequence[str]],
     partition_by: Sequence[str],
 ) -> StagedOutput:
@@ -306,14 +306,14 @@ def _stage_rejected(
     from pyspark.sql.functions import array, lit
 
     frames = []
-    for code, part in found.items():
+    for code, part in parts.items():
         schema = with_open(
             part, frame.columns, typed_columns(json.loads(frame.schema.json()))
         ).schema
         rows = read_parquet(frame.sparkSession, [(schema, bytes_by_uri(files, part.files))])
         frames.append(rows.withColumn(REJECTED_BY, array(*map(lit, names[code]))))
-    whole = reduce(lambda one, other: one.union(other), frames)
-    size = sum(file.bytes for part in found.values() for file in part.files)
+    whole = reduce(lambda united, other: united.union(other), frames)
+    size = sum(file.bytes for part in parts.values() for file in part.files)
     return stage_plain(files, folder, whole.coalesce(size // _FILE_BYTES + 1), partition_by)
 
 
@@ -369,7 +369,7 @@ def _met(table: Any, name: str, rule: str) -> Any:
             column = rows.select(condition)
             if str(column.types[0]) != "BOOLEAN":
                 raise _refused(name, rule, f"it is of the type {column.types[0]}, and no condition")
-            found = column.to_arrow_table().column(0)
+            met = column.to_arrow_table().column(0)
         except duckdb.Error as error:
             raise _refused(name, rule, str(error)) from error
-    return pc.fill_null(found, False)
+    return pc.fill_null(met, False)

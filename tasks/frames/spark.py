@@ -153,9 +153,9 @@ def _read(session: Any, schema: str, files: Mapping[str, int]) -> Any:
         return session.createDataFrame([], fields)
     # A column without a type stands as another one in the file. It goes with a column of any type
     # of other members.
-    known = StructType([field for field in fields if field.dataType != NullType()])
+    typed = StructType([field for field in fields if field.dataType != NullType()])
     # In a list, map or struct Arrow stores integers for it, and Spark 4.0 reads nothing else.
-    stored = StructType.fromJson(json.loads(_VOID.sub(r'"\1":"integer"', known.json())))
+    stored = StructType.fromJson(json.loads(_VOID.sub(r'"\1":"integer"', typed.json())))
     frame = _read_listed(session, stored, files)
     if frame is None:
         frame = _reader(session, stored).parquet(*map(hadoop_uri, files))
@@ -200,42 +200,43 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
                 .option("recursiveFileLookup", "true")
                 .parquet(f"file://{folder}")
             )
-            found: int | str = len(
+            outcome: int | str = len(
                 frame._jdf.inputFiles()
             )  # a conf may tell Spark to pass over the list
-    except Exception as error:  # noqa: BLE001 - such a conf may also be one that no list can be read with
-        found = describe(error)
-    if found == len(files):
+    except Exception as error:  # noqa: BLE001 - a conf may also prevent reading any list
+        outcome = describe(error)
+    if outcome == len(files):
         return frame
-    log.info("Spark read a list of %d files as %s, and looks at each of them", len(files), found)
+    log.info("Spark read a list of %d files as %s, and looks at each of them", len(files), outcome)
     return None
 
 
 def _as_list(files: Mapping[str, int]) -> bytes:
     """``files`` as a list for Spark. All have one time, so it takes none of them for too old."""
-    known = {
+    common = {
         "isDir": False,
         "modificationTime": 0,
         "blockReplication": 1,
         "blockSize": 2**27,
         "action": "add",
     }
-    lines = ({"path": _encoded(uri), "size": size, **known} for uri, size in files.items())
+    lines = ({"path": _encoded(uri), "size": size, **common} for uri, size in files.items())
     return "\n".join(["v1", *map(json.dumps, lines)]).encode()
 
 
 def stream_parquet(
-    session: Any, schema: str, found: Mapping[str, int], files: Files, folder: str
+    session: Any, schema: str, data_files: Mapping[str, int], files: Files, folder: str
 ) -> Any:
-    """A streaming frame of the Parquet files ``found`` below ``folder`` of the warehouse, all of
-    which are new to it.
+    """Return a streaming frame of ``data_files`` below ``folder`` of the warehouse.
+
+    ``data_files``: the URIs of Parquet files and their bytes; all are new to the frame.
 
     Spark gets them as a list: what a task wrote that Spark ran twice lies in the folder as well.
     Raises: OSError.
     """
     from pyspark.sql.types import StructType
 
-    files.write_durable(f"{folder}/_spark_metadata/0", _as_list(found))
+    files.write_durable(f"{folder}/_spark_metadata/0", _as_list(data_files))
     session.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "false")
     reader = _as_written(session.readStream.schema(StructType.fromJson(json.loads(schema))))
     return reader.option("recursiveFileLookup", "true").parquet(hadoop_uri(files.uri(folder)))
@@ -298,7 +299,7 @@ def _emptied(column: Any, kind: Any) -> Any:
             # Not by transform: in Spark 4.3 it reads the integers, and fails where all of a file
             # are null.
             return when(column.isNotNull(), array_repeat(lit(None), size(column)))
-        return transform(column, lambda one: _emptied(one, kind.elementType))
+        return transform(column, lambda element: _emptied(element, kind.elementType))
     if isinstance(kind, MapType):
         keys = _emptied(map_keys(column), ArrayType(kind.keyType))
         return map_from_arrays(keys, _emptied(map_values(column), ArrayType(kind.valueType)))
@@ -348,11 +349,11 @@ def repeated_keys(
     keys = [col(quoted(column)).alias(str(number)) for number, column in enumerate(columns)]
     try:
         counted = frame.groupBy(*keys).agg(count(lit(1)).alias("rows")).filter("rows > 1")
-        found = [tuple(row) for row in counted.limit(some).collect()]
+        examples = [tuple(row) for row in counted.limit(some).collect()]
     except Exception as error:
         if (what := sql_error(error)) is None:
             raise
         raise OutputInvalid(
             f"expect.unique: {', '.join(columns)} cannot be compared: {what}"
         ) from error
-    return (counted.count() if len(found) == some else len(found)), found
+    return (counted.count() if len(examples) == some else len(examples)), examples

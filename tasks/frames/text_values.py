@@ -60,26 +60,26 @@ def parser(zone: str = "", numbers: NumberForm = NumberForm()) -> Parse:
     """
     zone = zone or zone_here()
 
-    def parse(array: Any, wanted: str, target: Any) -> Any:
+    def parse(array: Any, kind: str, target: Any) -> Any:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if wanted in ("string", "binary"):
+        if kind in ("string", "binary"):
             return array.cast(target)
         text = pc.utf8_trim_whitespace(array)
-        if wanted in (*_INTEGERS, "float", "double") or wanted.startswith("decimal"):
+        if kind in (*_INTEGERS, "float", "double") or kind.startswith("decimal"):
             text = numbers.plain(text)
-        if wanted == "boolean":
+        if kind == "boolean":
             _check(text, _BOOLEAN)
-        elif wanted in _INTEGERS:
+        elif kind in _INTEGERS:
             _check(text, _INTEGER)
-        elif wanted in ("float", "double"):
+        elif kind in ("float", "double"):
             values = pc.cast(text, target)
             wrong = pc.and_(pc.is_inf(values), pc.invert(pc.match_substring_regex(text, _INFINITE)))
             if pc.any(wrong).as_py():
                 raise pa.ArrowInvalid("the number is too large")
             return values
-        elif wanted == "timestamp":
+        elif kind == "timestamp":
             zoned = pc.match_substring_regex(text, _ZONED)
             nothing = pa.scalar(None, text.type)
             plain = pc.cast(pc.if_else(zoned, nothing, text), pa.timestamp("us"))

@@ -140,7 +140,7 @@ class Work:
                 )
                 taken = self._stream.open(self.published)
                 self.results[name] = dict(taken.counts)
-                log.info("the stream %s: %s", name, taken.told)
+                log.info("the stream %s: %s", name, taken.summary)
             frame = self._stream.open(self.published).frame
         return in_zone_of(frame, zone_here()) if self.session is None else frame
 

@@ -56,9 +56,9 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         lag=dict(look.lag),
         next=dict(look.next),
         trouble=look.trouble[:500],
-        known=look.known,
+        known=look.reachable,
     )
-    if look.trouble or not look.known:  # what was unread still is, as far as anybody knows
+    if look.trouble or not look.reachable:  # what was unread still is, as far as anybody knows
         return (
             backlog
             if before is None

@@ -56,9 +56,9 @@ class Reach:
     def open(self) -> dict[int, tuple[int, int]]:
         """The partitions that have something to read."""
         return {
-            one: (begin, self.end[one])
-            for one, begin in self.begin.items()
-            if begin < self.end[one]
+            partition: (begin, self.end[partition])
+            for partition, begin in self.begin.items()
+            if begin < self.end[partition]
         }
 
     @property
@@ -116,45 +116,49 @@ class TopicClient:
         from confluent_kafka import TopicPartition
 
         name = self.stream.topic
-        with self.asked():
-            found = self.consumer.list_topics(name, timeout=self.silent_after)
-        told = found.topics[name]
-        if told.error is not None:
-            raise self.unavailable(told.error)
-        partitions = sorted(told.partitions)
+        with self._client_errors():
+            cluster = self.consumer.list_topics(name, timeout=self.silent_after)
+        metadata = cluster.topics[name]
+        if metadata.error is not None:
+            raise self.unavailable(metadata.error)
+        partitions = sorted(metadata.partitions)
 
         def offsets(which: int) -> dict[int, int]:
-            asked = [TopicPartition(name, one, which) for one in partitions]
-            with self.asked():
-                answers = self.consumer.offsets_for_times(asked, timeout=self.silent_after)
-            for one in answers:
-                if one.error is not None:
-                    raise self.unavailable(one.error, f"partition {one.partition}")
-            return {one.partition: one.offset for one in answers}
+            requests = [TopicPartition(name, partition, which) for partition in partitions]
+            with self._client_errors():
+                answers = self.consumer.offsets_for_times(requests, timeout=self.silent_after)
+            for answer in answers:
+                if answer.error is not None:
+                    raise self.unavailable(answer.error, f"partition {answer.partition}")
+            return {answer.partition: answer.offset for answer in answers}
 
-        return Topic(self.topic_id(found), offsets(_FIRST), offsets(_END))
+        return Topic(self.topic_id(cluster), offsets(_FIRST), offsets(_END))
 
-    def topic_id(self, found: Any = None) -> str:
+    def topic_id(self, cluster: Any = None) -> str:
         """The id of the topic; empty if its brokers give none. Raises: SourceUnavailable."""
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AdminClient
 
-        with self.asked():
-            found = found or self.consumer.list_topics(self.stream.topic, timeout=self.silent_after)
-            if found.controller_id not in found.brokers:
+        with self._client_errors():
+            cluster = cluster or self.consumer.list_topics(
+                self.stream.topic, timeout=self.silent_after
+            )
+            if cluster.controller_id not in cluster.brokers:
                 return ""  # only a controller could say it
             conf: dict[str, Any] = {**self._conf, "error_cb": lambda error: None}
             admin = AdminClient(conf)
-            asked = admin.describe_topics(
+            futures = admin.describe_topics(
                 TopicCollection([self.stream.topic]), request_timeout=self.silent_after
             )
-            found_id = asked[self.stream.topic].result().topic_id
+            found_id = futures[self.stream.topic].result().topic_id
             return (
                 str(found_id) if found_id.get_most_significant_bits() else ""
             )  # a broker before 2.8 says zero
 
-    def messages(self, wanted: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
-        """The messages of ``wanted``: of each partition those from one offset up to before another.
+    def messages(self, ranges: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
+        """Yield the messages of ``ranges``.
+
+        A range is, by partition, the first offset and the one after the last.
 
         Between them may be offsets without a message: compacted ones, marks of transactions, and
         aborted messages.
@@ -162,53 +166,81 @@ class TopicClient:
         Raises: OffsetsOutOfRange; SourceUnavailable: also if nothing comes for as long as the
         client waits.
         """
-        from confluent_kafka import KafkaError, TopicPartition
+        from confluent_kafka import TopicPartition
 
-        topic, ends = self.stream.topic, {one: end for one, (_, end) in wanted.items()}
-        left = sum(end - begin for begin, end in wanted.values())
+        topic, ends = self.stream.topic, {partition: end for partition, (_, end) in ranges.items()}
+        left = sum(end - begin for begin, end in ranges.values())
         self.consumer.assign(
-            [TopicPartition(topic, one, begin) for one, (begin, _) in wanted.items()]
+            [TopicPartition(topic, partition, begin) for partition, (begin, _) in ranges.items()]
         )
         heard = time.monotonic()
         while ends:
-            first = self.consumer.poll(0.5)
-            got: list[Any] = [] if first is None else [first]
-            if got and (most := min(at_once, left) - 1) > 0:
-                # Of both calls, this one alone waits until it has so many.
-                got += self.consumer.consume(most, timeout=_GATHER)
+            got = self._polled(min(at_once, left))
             heard = time.monotonic() if got else heard
             if time.monotonic() - heard > self.silent_after:
                 raise self.unavailable(None, f"no message came for {self.silent_after:g} s")
-            found, done = [], set[int]()
-            for message in got:
-                partition, error = message.partition(), message.error()
-                if (end := ends.get(partition)) is None:
-                    continue  # it is read to its end already
-                at, code = message.offset(), error and error.code()
-                if code is None and at < end:
-                    found.append(message)
-                    if at + 1 == end:
-                        done.add(partition)
-                elif code is None or code == KafkaError._PARTITION_EOF:
-                    if at >= end:  # a replica that is behind has an end before that
-                        done.add(partition)
-                elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION):
-                    raise out_of_range(
-                        self.stream, {partition: max(at, wanted[partition][0])}, self.topic()
-                    )
-                else:
-                    raise self.unavailable(error, f"partition {partition}")
-            left -= len(found)
-            if found:
-                yield found
+            batch, done = self._within(got, ranges, ends)
+            left -= len(batch)
+            if batch:
+                yield batch
                 heard = time.monotonic()  # the caller that took them may have taken its time
-            if done := done & ends.keys():
-                self.consumer.pause([TopicPartition(topic, one) for one in done])
-                ends = {one: end for one, end in ends.items() if one not in done}
+            if done:
+                self.consumer.pause([TopicPartition(topic, partition) for partition in done])
+                ends = {partition: end for partition, end in ends.items() if partition not in done}
+
+    def _polled(self, most: int) -> list[Any]:
+        """Return at most ``most`` messages; none if no message comes within half a second."""
+        first = self.consumer.poll(0.5)
+        if first is None:
+            return []
+        if most <= 1:
+            return [first]
+        # Unlike poll, consume waits until it has as many messages.
+        return [first, *self.consumer.consume(most - 1, timeout=_GATHER)]
+
+    def _within(
+        self,
+        messages: Iterable[Any],
+        ranges: Mapping[int, tuple[int, int]],
+        ends: Mapping[int, int],
+    ) -> tuple[list[Any], set[int]]:
+        """Return the messages before the end of their partition, and the partitions read to it.
+
+        Args:
+            ends: of the partitions that are not read to their end yet.
+
+        Raises: OffsetsOutOfRange, SourceUnavailable.
+        """
+        batch, done = list[Any](), set[int]()
+        for message in messages:
+            partition, next_offset = message.partition(), message.offset()
+            end = ends.get(partition)
+            if end is None:
+                continue
+            self._check_error(message, ranges)
+            if message.error() is None and next_offset < end:
+                batch.append(message)
+                next_offset += 1
+            # The end that a replica reports may be before `end`, if the replica is behind.
+            if next_offset >= end:
+                done.add(partition)
+        return batch, done
+
+    def _check_error(self, message: Any, ranges: Mapping[int, tuple[int, int]]) -> None:
+        """Raises: OffsetsOutOfRange, SourceUnavailable: the message is an error of the client."""
+        from confluent_kafka import KafkaError
+
+        error, partition = message.error(), message.partition()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            return
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION):
+            at = max(message.offset(), ranges[partition][0])
+            raise out_of_range(self.stream, {partition: at}, self.topic())
+        raise self.unavailable(error, f"partition {partition}")
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
-        """Tell an error of the client as ours. Raises: SourceUnavailable."""
+    def _client_errors(self) -> Iterator[None]:
+        """Translate errors of the client. Raises: SourceUnavailable."""
         from confluent_kafka import KafkaException
 
         try:
@@ -245,38 +277,60 @@ def reach_of(
     begin = (
         dict(topic.first)
         if position is None
-        else {one: position.next.get(one, 0) for one in topic.first}
+        else {partition: position.next.get(partition, 0) for partition in topic.first}
     )
-    begin = {one: at for one, at in begin.items() if share.has(one)}
-    gone = {one: at for one, at in begin.items() if not topic.first[one] <= at <= topic.end[one]}
-    if gone and (stream.on_lost == "fail" or any(at > topic.end[one] for one, at in gone.items())):
-        raise out_of_range(stream, gone, topic)
-    lost = {one: (at, topic.first[one]) for one, at in gone.items()}
-    begin |= {one: first for one, (_, first) in lost.items()}
-    lengths = {one: topic.end[one] - at for one, at in begin.items()}
+    begin = {partition: at for partition, at in begin.items() if share.has(partition)}
+    lost = _lost(stream, topic, begin)
+    begin |= {partition: first for partition, (_, first) in lost.items()}
+    lengths = {partition: topic.end[partition] - at for partition, at in begin.items()}
     shares = _shares(lengths, stream.max_offsets_per_run)
     left = sum(lengths.values()) - sum(shares.values())
-    return Reach(topic.id, begin, {one: at + shares[one] for one, at in begin.items()}, lost, left)
+    return Reach(
+        topic.id,
+        begin,
+        {partition: at + shares[partition] for partition, at in begin.items()},
+        lost,
+        left,
+    )
+
+
+def _lost(stream: KafkaInput, topic: Topic, begin: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """Return the offsets that the broker has removed: partition → from and up to where.
+
+    Raises: OffsetsOutOfRange: the stream does not skip them, or a partition ends before ``begin``.
+    """
+    gone = {
+        partition: at
+        for partition, at in begin.items()
+        if not topic.first[partition] <= at <= topic.end[partition]
+    }
+    is_shorter = any(at > topic.end[partition] for partition, at in gone.items())
+    if gone and (stream.on_lost == "fail" or is_shorter):
+        raise out_of_range(stream, gone, topic)
+    return {partition: (at, topic.first[partition]) for partition, at in gone.items()}
 
 
 def lag(topic: Topic, position: KafkaPosition | None) -> dict[int, int]:
     """By partition, how many offsets of ``topic`` no job has read; a topic that was made again is
     unread as a whole.
     """
-    known = position.next if position is not None and not _replaced(topic, position) else {}
-    return {one: end - max(known.get(one, 0), topic.first[one]) for one, end in topic.end.items()}
+    next_offsets = position.next if position is not None and not _replaced(topic, position) else {}
+    return {
+        partition: end - max(next_offsets.get(partition, 0), topic.first[partition])
+        for partition, end in topic.end.items()
+    }
 
 
 def out_of_range(stream: KafkaInput, at: Mapping[int, int], topic: Topic) -> OffsetsOutOfRange:
     """Partitions that go ``at`` an offset that the broker does not have."""
-    told = "; ".join(
+    details = "; ".join(
         (
-            f"partition {one} goes on at offset {offset:,}, and has the offsets "
-            f"{topic.first[one]:,} to {topic.end[one]:,}"
+            f"partition {partition} goes on at offset {offset:,}, and has the offsets "
+            f"{topic.first[partition]:,} to {topic.end[partition]:,}"
         )
-        for one, offset in sorted(at.items())[:5]
+        for partition, offset in sorted(at.items())[:5]
     )
-    if any(offset > topic.end[one] for one, offset in at.items()):
+    if any(offset > topic.end[partition] for partition, offset in at.items()):
         cause = (
             "The partition is shorter than what was read of it: its topic was made again, or "
             "its leader lost messages"
@@ -286,7 +340,7 @@ def out_of_range(stream: KafkaInput, at: Mapping[int, int], topic: Topic) -> Off
         cause = "The broker has removed messages that no job has read, as its retention says"
         advice = "or on_lost: skip to go on at the first message that is left"
     return OffsetsOutOfRange(
-        f"{stream.stream} cannot be read on: {told}{'; …' if len(at) > 5 else ''}. {cause}. "
+        f"{stream.stream} cannot be read on: {details}{'; …' if len(at) > 5 else ''}. {cause}. "
         f"Nothing was published. Say generation: {stream.generation + 1} to read again all that is "
         f"there, {advice}"
     )
@@ -306,13 +360,13 @@ def _shares(lengths: Mapping[int, int], room: int) -> dict[int, int]:
     goes to the others.
     """
     shares = {}
-    for left, (one, length) in zip(
+    for left, (partition, length) in zip(
         range(len(lengths), 0, -1), _shortest_first(lengths), strict=True
     ):
-        shares[one] = min(length, room // left)
-        room -= shares[one]
+        shares[partition] = min(length, room // left)
+        room -= shares[partition]
     return shares
 
 
 def _shortest_first(lengths: Mapping[int, int]) -> Iterable[tuple[int, int]]:
-    return sorted(lengths.items(), key=lambda one: one[1])
+    return sorted(lengths.items(), key=lambda entry: entry[1])

@@ -26,7 +26,7 @@ Seen = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FolderListing:
     """The files in the folder of a stream.
 
     Attributes:
@@ -44,14 +44,14 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class FileArrivals:
     """The files of a listing beside those that were read before.
 
     Attributes:
         new: the files to read, in the order in which they were written.
         changed: those that were read before, and have other content now.
         looked: how many files were looked at.
-        ignored: as in `Listing`.
+        ignored: as in `FolderListing`.
     """
 
     new: list[ArrivedFile]
@@ -60,8 +60,8 @@ class Arrivals:
     ignored: Sequence[str] = ()
 
 
-def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
-    """Look at the folder of ``stream``. ``seen``: the files that were read.
+def arrivals(stream: StreamInput, already_read: Seen) -> FileArrivals:
+    """Look at the folder of ``stream``. ``already_read``: the files that were read.
 
     Raises:
         SourceUnavailable: the folder is not there, or it or one below cannot be read.
@@ -70,25 +70,31 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
             fail``.
         ValueError, WarehouseUnsupported: this process cannot ask the store of the folder.
     """
-    found = listing(stream)
-    new, changed = compare(found, seen)
+    listed = listing(stream)
+    new, changed = compare(listed, already_read)
     if changed and stream.changed == "fail":
-        raise FileChanged(_changed_text(changed, seen))
+        raise FileChanged(_changed_text(changed, already_read))
     if stream.changed == "again":
         new = _as_written([*new, *changed])
-    return Arrivals(new, changed, len(found.files), found.ignored)
+    return FileArrivals(new, changed, len(listed.files), listed.ignored)
 
 
-def compare(found: Listing, seen: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
+def compare(
+    listed: FolderListing, already_read: Seen
+) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
     """The files that are new, and those that were read before and have other content now; the
     oldest first.
     """
-    news = [(path, content) for path, content in found.files.items() if seen.get(path) != content]
+    news = [
+        (path, content)
+        for path, content in listed.files.items()
+        if already_read.get(path) != content
+    ]
     files = _as_written(
-        ArrivedFile(path, content, found.stored.get(path)) for path, content in news
+        ArrivedFile(path, content, listed.stored.get(path)) for path, content in news
     )
-    return [file for file in files if file.path not in seen], [
-        file for file in files if file.path in seen
+    return [file for file in files if file.path not in already_read], [
+        file for file in files if file.path in already_read
     ]
 
 
@@ -96,7 +102,7 @@ def _as_written(files: Iterable[ArrivedFile]) -> list[ArrivedFile]:
     return sorted(files, key=lambda file: (file.written or 0.0, file.path))
 
 
-def listing(stream: StreamInput) -> Listing:
+def listing(stream: StreamInput) -> FolderListing:
     """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
     _check_address(stream.stream)
     names = _Names.of(stream)
@@ -106,7 +112,7 @@ def listing(stream: StreamInput) -> Listing:
         # As bytes: how Python decodes names depends on the locale of the process, and how the names
         # were made does not.
         _below(names, names.folder.encode(), 0, ())
-    return Listing(names.files, names.ignored, names.folders, names.stored)
+    return FolderListing(names.files, names.ignored, names.folders, names.stored)
 
 
 def _check_address(stream: str) -> None:
@@ -157,7 +163,7 @@ def _split(stream: str) -> tuple[str, list[str]]:
 
 @dataclass(slots=True)
 class _Names:
-    """The names that count below a folder, and what was found there, as in `Listing`.
+    """The names that count below a folder, and what was found there, as in `FolderListing`.
 
     Attributes:
         folder: the part of the address before its first pattern.
@@ -207,7 +213,9 @@ class _Names:
 
 def _compiled(*patterns: str) -> re.Pattern[str]:
     return re.compile(
-        "|".join(translate(one) for pattern in patterns for one in _alternatives(pattern))
+        "|".join(
+            translate(alternative) for pattern in patterns for alternative in _alternatives(pattern)
+        )
     )
 
 
@@ -235,8 +243,8 @@ def _alternatives(pattern: str) -> Iterator[str]:
     if (braces := _BRACES.search(pattern)) is None:
         yield pattern
         return
-    for one in braces[1].split(","):
-        yield from _alternatives(pattern[: braces.start()] + one + pattern[braces.end() :])
+    for alternative in braces[1].split(","):
+        yield from _alternatives(pattern[: braces.start()] + alternative + pattern[braces.end() :])
 
 
 # -- a folder of this machine ----------------------------------------------------------------------
@@ -267,13 +275,13 @@ def _of_folder(
     names: _Names, folder: bytes, opened: int, depth: int, above: Sequence[tuple[int, int]]
 ) -> None:
     """As `_below`, of an open folder: each file is looked up in it, and not from the root."""
-    there = names.folders[os.fsdecode(folder)] = set()
+    entry_names = names.folders[os.fsdecode(folder)] = set()
     begin = os.path.join(folder, b"").decode(errors="surrogateescape")
     files = names.files
     with os.scandir(opened) as entries:
         for entry in entries:
             name = entry.name
-            there.add(name)
+            entry_names.add(name)
             if not name.isascii():
                 name = os.fsencode(name).decode(errors="surrogateescape")
             try:
@@ -287,7 +295,7 @@ def _of_folder(
                     continue
                 about = entry.stat()
             except FileNotFoundError:
-                there.discard(
+                entry_names.discard(
                     entry.name
                 )  # removed since, or a link to nothing: a file may come there
                 continue
@@ -358,15 +366,15 @@ def _in_store(names: _Names) -> None:
 # -- what people are told --------------------------------------------------------------------------
 
 
-def _changed_text(changed: Sequence[ArrivedFile], seen: Seen) -> str:
-    def one(file: ArrivedFile) -> str:
-        size = size_of(seen[file.path])
+def _changed_text(changed: Sequence[ArrivedFile], already_read: Seen) -> str:
+    def described(file: ArrivedFile) -> str:
+        size = size_of(already_read[file.path])
         how = "as many" if size == file.size else f"{file.size:,}"
         return f"{file.path} (read with {size:,} bytes, has {how} now and was written since)"
 
     rest = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     return (
-        f"{', '.join(map(one, changed[:_SHOWN]))}{rest}: a file that was read has other content "
-        "now. Nothing was read. Give new content a new name; or say changed: again (all rows of "
-        "the file are appended once more) or changed: ignore"
+        f"{', '.join(map(described, changed[:_SHOWN]))}{rest}: a file that was read has other "
+        "content now. Nothing was read. Give new content a new name; or say changed: again "
+        "(all rows of the file are appended once more) or changed: ignore"
     )

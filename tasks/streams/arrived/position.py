@@ -58,34 +58,47 @@ class KafkaPosition:
 def joined(
     base: FilesPosition | KafkaPosition | None, shares: Sequence[FilesPosition | KafkaPosition]
 ) -> FilesPosition | KafkaPosition:
-    """The position ``base``, moved on by ``shares`` of the members of a fork.
+    """Return the position ``base``, moved on by ``shares`` of the members of a fork.
 
-    Raises: ValueError: two of them have read the same, or they are of different topics.
+    Raises: ValueError: two shares have read the same, or the shares are of different topics.
     """
-    files = [one for one in shares if isinstance(one, FilesPosition)]
-    topics = [one for one in shares if isinstance(one, KafkaPosition)]
-    each = [set(one.seen) for one in files] + [set(map(str, one.next)) for one in topics]
+    files = [share for share in shares if isinstance(share, FilesPosition)]
+    topics = [share for share in shares if isinstance(share, KafkaPosition)]
+    _check_disjoint(files, topics)
+    if topics:
+        return _joined_topics(base if isinstance(base, KafkaPosition) else None, topics)
+    return _joined_files(base if isinstance(base, FilesPosition) else FilesPosition(), files)
+
+
+def _check_disjoint(files: Sequence[FilesPosition], topics: Sequence[KafkaPosition]) -> None:
+    """Raises: ValueError: two shares have read the same file or partition."""
+    each = [set(share.seen) for share in files] + [set(map(str, share.next)) for share in topics]
     whole = set[str]().union(*each)
     if sum(map(len, each)) > len(whole):
-        twice = next(name for name in sorted(whole) if sum(name in one for one in each) > 1)
+        twice = next(name for name in sorted(whole) if sum(name in names for names in each) > 1)
         raise ValueError(f"two of them have read {twice if files else f'partition {twice}'}")
-    if topics:
-        if len({one.topic_id for one in topics}) > 1:
-            raise ValueError("the topic was deleted and made again while they read it")
-        before = base.next if isinstance(base, KafkaPosition) else {}
-        # Where none of them has read, the position stands where it stood.
-        began = {**before, **_all(one.began for one in topics)}
-        after, lost = (
-            {**before, **_all(one.next for one in topics)},
-            _all(one.lost for one in topics),
-        )
-        return KafkaPosition(after, began, topics[0].topic_id, lost)
-    earlier = base if isinstance(base, FilesPosition) else FilesPosition()
+
+
+def _joined_topics(base: KafkaPosition | None, shares: Sequence[KafkaPosition]) -> KafkaPosition:
+    """Raises: ValueError: the shares are of different topics."""
+    if len({share.topic_id for share in shares}) > 1:
+        raise ValueError("the topic was deleted and made again while they read it")
+    # The position of a partition that no share has read stays as it was.
+    before = {} if base is None else base.next
+    return KafkaPosition(
+        next={**before, **_all(share.next for share in shares)},
+        began={**before, **_all(share.began for share in shares)},
+        topic_id=shares[0].topic_id,
+        lost=_all(share.lost for share in shares),
+    )
+
+
+def _joined_files(base: FilesPosition, shares: Sequence[FilesPosition]) -> FilesPosition:
     return FilesPosition(
-        earlier.seen | _all(one.seen for one in files),
-        _all(one.read for one in files),
-        _all(one.put_aside for one in files),
-        earlier.digests | _all(one.digests for one in files),
+        seen=base.seen | _all(share.seen for share in shares),
+        read=_all(share.read for share in shares),
+        put_aside=_all(share.put_aside for share in shares),
+        digests=base.digests | _all(share.digests for share in shares),
     )
 
 
@@ -137,22 +150,42 @@ def holder_of(
         for name, state in datasets.items()
         if state is not None and state.checkpoint
     }
-    own = [name for name, one in held.items() if one.stream == stream]
+    own = _owners(held, stream)
+    if own:
+        _check_one_position(held, own, stream, generation)
+        return own[0]
+    taken = [
+        checkpoint
+        for checkpoint in held.values()
+        if checkpoint.generation >= generation and not checkpoint.held_by
+    ]
+    if taken and len(taken) == len(datasets):
+        goes_on(taken[0], stream, generation, taken[0].state is not None)
+    return None
+
+
+def _owners(held: Mapping[str, Checkpoint], stream: str) -> list[str]:
+    """Return the datasets with the newest position of ``stream``, without those that only note it.
+
+    Return the latter if no dataset holds the position itself.
+    """
+    own = [name for name, checkpoint in held.items() if checkpoint.stream == stream]
     newest = max((held[name].generation for name in own), default=0)
     own = [name for name in own if held[name].generation == newest]
-    own = [name for name in own if not held[name].held_by] or own
+    return [name for name in own if not held[name].held_by] or own
+
+
+def _check_one_position(
+    held: Mapping[str, Checkpoint], own: Sequence[str], stream: str, generation: int
+) -> None:
+    """Raises: OutputInvalid: the datasets ``own`` hold different positions of ``stream``."""
+    newest = held[own[0]].generation
     if len({held[name].path for name in own}) > 1 and generation <= newest:
         raise OutputInvalid(
             f"both {own[0]} and {own[1]} hold a position of {stream}, so what is new for one is "
             "not for the other. Read the stream in a group for each of them, which says output: at "
             f"its step, or say generation: {newest + 1}"
         )
-    if own:
-        return own[0]
-    taken = [one for one in held.values() if one.generation >= generation and not one.held_by]
-    if taken and len(taken) == len(datasets):
-        goes_on(taken[0], stream, generation, taken[0].state is not None)
-    return None
 
 
 def checkpoint_of(

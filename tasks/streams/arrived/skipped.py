@@ -25,16 +25,16 @@ class Skipped(NamedTuple):
     why: str
 
 
-def note_skipped(files: Files, dataset: str, one: Skipped) -> bool:
+def note_skipped(files: Files, dataset: str, file: Skipped) -> bool:
     """Note a file for the first load of ``dataset``, durably; a repeat changes nothing. False if it
     was noted before.
 
     Raises: OSError.
     """
-    if any(known[:2] == one[:2] for known in _noted(files, [dataset])):
+    if any(earlier[:2] == file[:2] for earlier in _noted(files, [dataset])):
         return False
-    name = sha256(one.path.encode()).hexdigest()[:16]
-    files.write_durable(f"{_FOLDER}/{dataset}/{name}.json", json.dumps(one).encode())
+    name = sha256(file.path.encode()).hexdigest()[:16]
+    files.write_durable(f"{_FOLDER}/{dataset}/{name}.json", json.dumps(file).encode())
     return True
 
 
@@ -44,12 +44,12 @@ def skipped(files: Files, datasets: Iterable[str]) -> list[Skipped]:
 
     Raises: SourceUnavailable, OSError.
     """
-    return [one for one in _noted(files, datasets) if _stands(one)]
+    return [file for file in _noted(files, datasets) if _is_unchanged(file)]
 
 
-def _stands(one: Skipped) -> bool:
+def _is_unchanged(file: Skipped) -> bool:
     try:
-        return found_as(one.path) == one.content
+        return found_as(file.path) == file.content
     except (FileNotFoundError, NotADirectoryError):
         return False
 

@@ -47,8 +47,8 @@ class Look:
         lag: of a topic: partition → how many of its offsets are new; ``next``: the offset at which
             a run goes on.
         trouble: why a run would fail; empty if it would not.
-        known: False for a place that only a worker can ask: options hold references, or a package
-            is not here.
+        reachable: False for a place that only a worker can read: options hold references, or a
+            package is not here.
     """
 
     new: int = 0
@@ -60,12 +60,12 @@ class Look:
     lag: Mapping[int, int] = field(default_factory=dict)
     next: Mapping[int, int] = field(default_factory=dict)
     trouble: str = ""
-    known: bool = True
+    reachable: bool = True
 
     @property
     def arrived(self) -> bool:
         """Whether a run would read something, or has something to tell."""
-        return bool(self.new or self.changed or self.trouble or not self.known)
+        return bool(self.new or self.changed or self.trouble or not self.reachable)
 
 
 class Looks:
@@ -107,41 +107,53 @@ class Looks:
         if isinstance(stream, KafkaInput):
             return _look_at_topic(stream, datasets, files, self._broker_timeout_ms)
         try:
-            published = checkpoint_of(datasets, stream.stream, stream.generation)
-            goes = goes_on(published, stream.stream, stream.generation, stream.state)
-            before = published.path if published is not None and goes else ""
+            before = _published_path(stream, datasets)
             key = (stream.model_dump_json(), before)
-            if (idle := self._idle.pop(key, None)) is not None and idle.stands(
-                self._files_per_look
-            ):
+            idle = self._idle.pop(key, None)
+            if idle is not None and idle.stands(self._files_per_look):
                 self._idle[key] = idle  # the last one now
                 return idle.look
-            found = listing(stream)
-            if not before:
-                seen = {one.path: one.content for one in skipped(files, datasets)}
-            else:
-                position = read_position(files, before)
-                seen = position.seen if isinstance(position, FilesPosition) else {}
+            listed = listing(stream)
+            already_read = _already_read(files, datasets, before)
         except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
         except (ValueError, WarehouseUnsupported):
-            return Look(
-                known=False
-            )  # this process lacks what it takes to ask the store; a worker may have it
-        new, changed = compare(found, seen)
-        told = Look(
+            # This process lacks what it takes to ask the store; a worker may have it.
+            return Look(reachable=False)
+        new, changed = compare(listed, already_read)
+        outcome = Look(
             len(new),
             0 if stream.changed == "ignore" else len(changed),
             sum(file.size for file in new),
             min((written for file in new if (written := file.written) is not None), default=None),
-            len(found.files),
-            some_names(found.ignored) if found.ignored else "",
+            len(listed.files),
+            some_names(listed.ignored) if listed.ignored else "",
         )
-        if found.folders and not told.arrived:
-            self._idle[key] = _Idle(told, found.folders, [*found.files.items()])
+        if listed.folders and not outcome.arrived:
+            self._idle[key] = _Idle(outcome, listed.folders, [*listed.files.items()])
             for longest_ago in [*self._idle][: -self._max_idle]:
                 del self._idle[longest_ago]
-        return told
+        return outcome
+
+
+def _published_path(stream: StreamInput, datasets: Mapping[str, DatasetState | None]) -> str:
+    """Return the path of the published position; empty if the stream begins.
+
+    Raises: as `checkpoint_of`, `goes_on`.
+    """
+    published = checkpoint_of(datasets, stream.stream, stream.generation)
+    goes = goes_on(published, stream.stream, stream.generation, stream.state)
+    return published.path if published is not None and goes else ""
+
+
+def _already_read(
+    files: Files, datasets: Mapping[str, DatasetState | None], position_path: str
+) -> Mapping[str, str]:
+    """Return path → content of the files that count as read."""
+    if not position_path:
+        return {file.path: file.content for file in skipped(files, datasets)}
+    position = read_position(files, position_path)
+    return position.seen if isinstance(position, FilesPosition) else {}
 
 
 def _look_at_topic(
@@ -153,7 +165,7 @@ def _look_at_topic(
         options = Secrets({}).resolve(stream.options)
         import confluent_kafka  # noqa: F401
     except (Unrecoverable, ImportError):
-        return Look(known=False)
+        return Look(reachable=False)
     position = None
     try:
         checkpoint = checkpoint_of(datasets, stream.identity, stream.generation)
@@ -167,9 +179,9 @@ def _look_at_topic(
         reach_of(stream, topic, position)
     except (Unrecoverable, SourceUnavailable) as error:
         return Look(trouble=str(error))
-    found = lag(topic, position)
-    begins = {one: topic.end[one] - count for one, count in found.items()}
-    return Look(sum(found.values()), looked=len(found), lag=found, next=begins)
+    unread = lag(topic, position)
+    begins = {partition: topic.end[partition] - count for partition, count in unread.items()}
+    return Look(sum(unread.values()), looked=len(unread), lag=unread, next=begins)
 
 
 @dataclass(slots=True)

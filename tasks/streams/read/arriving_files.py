@@ -10,10 +10,10 @@ from unstuck.tasks.formats.arrived import ArrivedFile, shown_path
 from unstuck.tasks.formats.digest import digest_of
 from unstuck.tasks.formats.file_content import Gone
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.arrived.listing import Arrivals, arrivals, some_names
+from unstuck.tasks.streams.arrived.listing import FileArrivals, arrivals, some_names
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition
 from unstuck.tasks.streams.read.files_read import ReadFiles, read_files
-from unstuck.tasks.streams.read.group_stream import Reader, Taken
+from unstuck.tasks.streams.read.group_stream import Reader, StreamBatch
 
 BYTES_WITHOUT_SPARK = 256 * 1024 * 1024
 
@@ -30,14 +30,12 @@ class ArrivingFiles:
     reader: Reader
     without_spark: int = BYTES_WITHOUT_SPARK
 
-    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+    def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
-        before, reader = (
-            position if isinstance(position, FilesPosition) else FilesPosition(),
-            self.reader,
-        )
-        found = arrivals(self.spec, before.seen)
-        own = [file for file in found.new if reader.share.has(file.path)]
+        before = position if isinstance(position, FilesPosition) else FilesPosition()
+        reader = self.reader
+        arrived = arrivals(self.spec, before.seen)
+        own = [file for file in arrived.new if reader.share.has(file.path)]
         batch = _batch(own, self.spec.max_files_per_run, self._max_bytes)
         left = len(own) - len(batch)
         copies = _Copies(before.digests)
@@ -45,26 +43,45 @@ class ArrivingFiles:
             batch = copies.left_out(batch)
         read = read_files(reader.session, batch, self.spec, reader.files, reader.folder)
         copies.add_read(read)
-        bad = {one.path: one.error for one in read.put_aside if not one.gone}
+        bad = {aside.path: aside.error for aside in read.put_aside if not aside.gone}
         done = [file for file in batch if file.path in read.rows or file.path in bad]
         done += copies.settled({file.path for file in done})
-        counts = {"looked": found.looked, "files": len(read.rows)}
-        counts["bytes"] = sum(file.size for file in done if file.path in read.rows)
-        counts |= {"left": left} if left else {}
-        counts |= {"ignored": len(found.ignored)} if found.ignored else {}
-        counts |= {"duplicates": len(copies.of)} if copies.of else {}
-        counts |= {"changed": len(found.changed)} if found.changed else {}
-        counts |= {"put_aside": len(bad)} if bad else {}
-        counts |= {"unsettled": gone} if (gone := sum(one.gone for one in read.put_aside)) else {}
-        after = None
-        if done:
-            seen = {file.path: file.content for file in done}
-            seen = seen if reader.share.of > 1 else before.seen | seen
-            digests = read.digests | copies.digests
-            digests = digests if reader.share.of > 1 else before.digests | digests
-            after = FilesPosition(seen, dict(read.rows), bad, digests)
-        told = _told(self.spec, found, own, read, left) + copies.told()
-        return Taken(read.frame, after, counts, told, read.put_aside)
+        counts = {
+            "looked": arrived.looked,
+            "files": len(read.rows),
+            "bytes": sum(file.size for file in done if file.path in read.rows),
+        }
+        counts |= _nonzero(
+            left=left,
+            ignored=len(arrived.ignored),
+            duplicates=len(copies.of),
+            changed=len(arrived.changed),
+            put_aside=len(bad),
+            unsettled=sum(aside.gone for aside in read.put_aside),
+        )
+        after = self._after(before, done, read, bad, read.digests | copies.digests)
+        summary = _summary(self.spec, arrived, own, read, left) + copies.summary()
+        return StreamBatch(read.frame, after, counts, summary, read.put_aside)
+
+    def _after(
+        self,
+        before: FilesPosition,
+        done: Sequence[ArrivedFile],
+        read: ReadFiles,
+        bad: dict[str, str],
+        digests: dict[str, str],
+    ) -> FilesPosition | None:
+        """Return the position after the files ``done``; None without such files.
+
+        The position of a member of a fork has only the files of this job.
+        """
+        if not done:
+            return None
+        contents = {file.path: file.content for file in done}
+        if self.reader.share.of == 1:
+            contents = before.seen | contents
+            digests = before.digests | digests
+        return FilesPosition(contents, dict(read.rows), bad, digests)
 
     @property
     def _max_bytes(self) -> int | None:
@@ -82,7 +99,7 @@ class _Copies:
     """
 
     def __init__(self, digests: dict[str, str]) -> None:
-        self._known = {
+        self._path_by_digest = {
             digest: path for path, digest in reversed(digests.items())
         }  # the first of several
         self._left_out: list[ArrivedFile] = []
@@ -91,14 +108,14 @@ class _Copies:
 
     def left_out(self, batch: Sequence[ArrivedFile]) -> list[ArrivedFile]:
         """Return ``batch`` without copies. Raises: SourceUnavailable."""
-        kept, known = [], dict(self._known)
+        kept, path_by_digest = [], dict(self._path_by_digest)
         for file in batch:
             try:
                 digest = digest_of(file, exact=True)
             except Gone:  # its reading says so
                 kept.append(file)
                 continue
-            other = known.setdefault(digest, file.path)
+            other = path_by_digest.setdefault(digest, file.path)
             if other == file.path:
                 kept.append(file)
             else:
@@ -110,7 +127,7 @@ class _Copies:
         """Return the copies that were left out; one of a file that was not read now is left for the
         next job.
         """
-        before = {*self._known.values()}
+        before = {*self._path_by_digest.values()}
         for file in [file for file in self._left_out if self.of[file.path] not in before | done]:
             self._left_out.remove(file)
             del self.of[file.path], self.digests[file.path]
@@ -120,14 +137,14 @@ class _Copies:
         """Add the copies among the files that were read; empty files are not copies of each
         other.
         """
-        known = dict(self._known)
+        path_by_digest = dict(self._path_by_digest)
         for path, digest in read.digests.items():
-            other = known.setdefault(digest, path)
+            other = path_by_digest.setdefault(digest, path)
             if other != path and read.rows[path]:
                 self.of[path] = other
 
-    def told(self) -> str:
-        """In words, beginning with a semicolon; empty if there are none."""
+    def summary(self) -> str:
+        """Return a clause for the summary, beginning with a semicolon; empty without copies."""
         if not self.of:
             return ""
         path, other = next(iter(self.of.items()))
@@ -149,37 +166,43 @@ def _batch(
     return new[: max(fit, 1)]
 
 
-def _told(
-    spec: StreamInput, found: Arrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int
+def _summary(
+    spec: StreamInput, arrived: FileArrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int
 ) -> str:
-    looked = f"looked at {_count(found.looked)} in {spec.stream}"
-    more = f"; ignored by their names: {some_names(found.ignored)}" if found.ignored else ""
-    if found.changed:
+    looked = f"looked at {_count(arrived.looked)} in {spec.stream}"
+    more = f"; ignored by their names: {some_names(arrived.ignored)}" if arrived.ignored else ""
+    if arrived.changed:
         done = (
             "read once more" if spec.changed == "again" else "passed over, as changed: ignore says"
         )
-        more += f"; with other content than when it was read: {_count(len(found.changed))}, {done}"
+        more += (
+            f"; with other content than when it was read: {_count(len(arrived.changed))}, {done}"
+        )
     more += (
         f"; left for the next job, by max_files_per_run or max_bytes_per_run: {_count(left)}"
         if left
         else ""
     )
-    gone = [one.path for one in read.put_aside if one.gone]
+    gone = [aside.path for aside in read.put_aside if aside.gone]
     more += (
         f"; gone or changed meanwhile, and left for the next job: {_count(len(gone))}"
         if gone
         else ""
     )
-    if bad := [one for one in read.put_aside if not one.gone]:
+    if bad := [aside for aside in read.put_aside if not aside.gone]:
         more += (
             f"; put aside: {_count(len(bad))}, the first of them {shown_path(bad[0].path)}: "
             f"{bad[0].error}"
         )
-    if len(own) < len(found.new):
-        more += f"; of other members of the fork: {_count(len(found.new) - len(own))}"
+    if len(own) < len(arrived.new):
+        more += f"; of other members of the fork: {_count(len(arrived.new) - len(own))}"
     if not own:
         return f"nothing new, {looked}{more}"
     return f"new: {_count(len(own))} with {sum(file.size for file in own):,} bytes, {looked}{more}"
+
+
+def _nonzero(**counts: int) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
 
 
 def _count(files: int) -> str:

@@ -15,7 +15,7 @@ from heapq import heapreplace
 from typing import Any
 
 from unstuck.tasks.errors import BadFile, FileUnsettled, OutOfMemory, SourceUnavailable
-from unstuck.tasks.formats.arrived import ArrivedFile, PutAside, shown_path
+from unstuck.tasks.formats.arrived import ArrivedFile, PutAsideEntry, shown_path
 from unstuck.tasks.formats.decode import decoded
 from unstuck.tasks.formats.digest import digest_of
 from unstuck.tasks.formats.file_content import Gone, Unreadable
@@ -66,7 +66,7 @@ class ReadFiles:
 
     frame: Any
     rows: dict[str, int]
-    put_aside: list[PutAside] = field(default_factory=list)
+    put_aside: list[PutAsideEntry] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
 
 
@@ -97,34 +97,39 @@ def read_files(
     zone, schema = zone_here(), schema_of(declared(stream.columns))
     if session is None:
         rows = Rows()
-        found = [_read_one(file, stream, zone, rows) for file in arrived]
-        return _in_order(arrived, rows.table(empty_table(schema)), found)
+        outcomes = [_read_one(file, stream, zone, rows) for file in arrived]
+        return _in_order(arrived, rows.table(empty_table(schema)), outcomes)
     done = None
     if len(arrived) > 1 and sum(map(_weight, arrived)) > sizes.driver:
         done = _in_tasks(session, _shares(arrived, sizes.task), stream, zone, files.uri(""), folder)
     if done is None:
         done = _read_some(arrived, stream, zone, files, folder)
-    found, written = done
+    outcomes, written = done
     if stream.state:
         frame = stream_parquet(session, schema, written, files, folder)
     else:
         frame = read_parquet(session, [(schema, written)])
-    return _in_order(arrived, frame, found)
+    return _in_order(arrived, frame, outcomes)
 
 
-_Found = PutAside | tuple[str, int, str]  # path, rows, digest
+_Outcome = PutAsideEntry | tuple[str, int, str]  # path, rows, digest
 
 
-def _in_order(arrived: Sequence[ArrivedFile], frame: Any, found: Iterable[_Found]) -> ReadFiles:
-    by_path = {one.path if isinstance(one, PutAside) else one[0]: one for one in found}
+def _in_order(
+    arrived: Sequence[ArrivedFile], frame: Any, outcomes: Iterable[_Outcome]
+) -> ReadFiles:
+    by_path = {
+        outcome.path if isinstance(outcome, PutAsideEntry) else outcome[0]: outcome
+        for outcome in outcomes
+    }
     ordered = [by_path[file.path] for file in arrived]
-    read = [one for one in ordered if not isinstance(one, PutAside)]
-    put_aside = [one for one in ordered if isinstance(one, PutAside)]
+    read = [outcome for outcome in ordered if not isinstance(outcome, PutAsideEntry)]
+    put_aside = [outcome for outcome in ordered if isinstance(outcome, PutAsideEntry)]
     rows = {path: count for path, count, _ in read}
     return ReadFiles(frame, rows, put_aside, {path: digest for path, _, digest in read})
 
 
-def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> _Found:
+def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> _Outcome:
     """Raises: BadFile, FileUnsettled, SourceUnavailable, OutOfMemory; OSError of the warehouse."""
     count = 0
     try:
@@ -133,9 +138,9 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
             rows.add(table)
             count += len(table)
     except Gone as gone:
-        aside = PutAside(file.path, str(gone), True, None, "")
+        aside = PutAsideEntry(file.path, str(gone), True, None, "")
     except Unreadable as wrong:
-        aside = PutAside(file.path, str(wrong), False, wrong.line or None, wrong.text)
+        aside = PutAsideEntry(file.path, str(wrong), False, wrong.line or None, wrong.text)
     else:
         rows.keep()
         return file.path, count, digest
@@ -145,7 +150,7 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
     raise _refused(aside)
 
 
-def _refused(aside: PutAside) -> BadFile | FileUnsettled:
+def _refused(aside: PutAsideEntry) -> BadFile | FileUnsettled:
     text = (
         f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
     )
@@ -154,13 +159,13 @@ def _refused(aside: PutAside) -> BadFile | FileUnsettled:
 
 def _read_some(
     arrived: Iterable[ArrivedFile], stream: StreamInput, zone: str, files: Files, folder: str
-) -> tuple[list[_Found], dict[str, int]]:
+) -> tuple[list[_Outcome], dict[str, int]]:
     """The outcome of each file, and the URIs and bytes of the files with the rows. Raises: as
     `read_files`.
     """
     parts = Parts(files, folder)
-    found = [_read_one(file, stream, zone, parts) for file in arrived]
-    return found, parts.written()
+    outcomes = [_read_one(file, stream, zone, parts) for file in arrived]
+    return outcomes, parts.written()
 
 
 # -- As a job of Spark -----------------------------------------------------------------------------
@@ -173,7 +178,7 @@ def _in_tasks(
     zone: str,
     warehouse: str,
     folder: str,
-) -> tuple[list[_Found], dict[str, int]] | None:
+) -> tuple[list[_Outcome], dict[str, int]] | None:
     """As `_read_some`, each task one share; None if the executors cannot. Raises: as
     `read_files`.
     """
@@ -186,7 +191,10 @@ def _in_tasks(
         answers, gone = [], [str(error)]
     else:
         gone = [
-            one["error"] for answer in answers or [] for one in answer["put_aside"] if one["gone"]
+            aside["error"]
+            for answer in answers or []
+            for aside in answer["put_aside"]
+            if aside["gone"]
         ]
     if answers is None:
         return None
@@ -196,12 +204,12 @@ def _in_tasks(
             gone[0],
         )
         return None
-    found, written = list[_Found](), dict[str, int]()
+    outcomes, written = list[_Outcome](), dict[str, int]()
     for answer in answers:
-        found += [tuple(one) for one in answer["rows"]]
-        found += [PutAside(**one) for one in answer["put_aside"]]
+        outcomes += [tuple(record) for record in answer["rows"]]
+        outcomes += [PutAsideEntry(**aside) for aside in answer["put_aside"]]
         written |= answer["written"]
-    return found, written
+    return outcomes, written
 
 
 def _shares(arrived: Sequence[ArrivedFile], task: int) -> list[list[ArrivedFile]]:
@@ -223,7 +231,7 @@ def _task(
     share: list[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str
 ) -> dict[str, Any]:
     """Read the files of one task."""
-    found, written = _read_some(share, stream, zone, Files(warehouse), folder)
-    rows = [one for one in found if not isinstance(one, PutAside)]
-    aside = [asdict(one) for one in found if isinstance(one, PutAside)]
+    outcomes, written = _read_some(share, stream, zone, Files(warehouse), folder)
+    rows = [outcome for outcome in outcomes if not isinstance(outcome, PutAsideEntry)]
+    aside = [asdict(outcome) for outcome in outcomes if isinstance(outcome, PutAsideEntry)]
     return {"rows": rows, "put_aside": aside, "written": written}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
-from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.frames.spark import plan_of
 from unstuck.tasks.spec.outputs import BAD_FILE, BAD_RECORD
 from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
@@ -30,22 +30,22 @@ from unstuck.tasks.warehouse.marker import Checkpoint, PackedState, StagedOutput
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StreamBatch:
     """The rows that have arrived, and the position after them.
 
     Attributes:
         frame: of Spark, or an Arrow table.
         position: after it; None if it has not moved.
         counts: for people: such as ``files`` and ``bytes``.
-        told: the same in words.
+        summary: the counts in words.
         put_aside: of which no row was read.
     """
 
     frame: Any
     position: FilesPosition | KafkaPosition | None
     counts: Mapping[str, int] = field(default_factory=dict)
-    told: str = ""
-    put_aside: Sequence[PutAside] = ()
+    summary: str = ""
+    put_aside: Sequence[PutAsideEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Source(Protocol):
     @property
     def spec(self) -> Spec: ...
 
-    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+    def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         """All that has arrived since ``position``; None: since ever."""
 
 
-class Published(Protocol):
+class PublishedCheckpoints(Protocol):
     """The published datasets, as of the submit of the job."""
 
     def standing(self, dataset: str) -> DatasetState | None:
@@ -143,10 +143,10 @@ class GroupStream:
         self._holder: str | None = None
         self._before: Checkpoint | None = None
         self._from = ""  # the path of the position that the reading goes on from
-        self._taken: Taken | None = None
+        self._taken: StreamBatch | None = None
         self._written = False
 
-    def open(self, published: Published) -> Taken:
+    def open(self, published: PublishedCheckpoints) -> StreamBatch:
         """The rows that have arrived; looked up once.
 
         Raises:
@@ -166,19 +166,23 @@ class GroupStream:
                 self._taken = self._source.take(position)
         return self._taken
 
-    def _first(self) -> Taken:
+    def _first(self) -> StreamBatch:
         """All that has arrived since ever, without what was skipped; the position says who skipped
         it.
         """
         passed = skipped(self._files, self._appended)
-        taken = self._source.take(FilesPosition({one.path: one.content for one in passed}))
+        taken = self._source.take(FilesPosition({file.path: file.content for file in passed}))
         # Noted by the member of a fork whose share it is, also if nothing else has arrived for this
         # one.
-        own = [one for one in passed if self._share.has(one.path)]
+        own = [file for file in passed if self._share.has(file.path)]
         after = taken.position if isinstance(taken.position, FilesPosition) else FilesPosition()
-        seen = {one.path: one.content for one in own} | after.seen
-        told = {one.path: one.why for one in own} | after.put_aside
-        return replace(taken, position=replace(after, seen=seen, put_aside=told)) if own else taken
+        contents = {file.path: file.content for file in own} | after.seen
+        reasons = {file.path: file.why for file in own} | after.put_aside
+        return (
+            replace(taken, position=replace(after, seen=contents, put_aside=reasons))
+            if own
+            else taken
+        )
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
         before, spec = self._before, self._spec
@@ -196,7 +200,7 @@ class GroupStream:
         """Whether a streaming ``frame`` is made of what has arrived."""
         return self._folder in plan_of(frame)
 
-    def resume(self, name: str, job: str, published: Published) -> Resume:
+    def resume(self, name: str, job: str, published: PublishedCheckpoints) -> Resume:
         """From where the query goes on that the output ``name`` is written from.
 
         Raises: OutputInvalid: another output has the state.
@@ -219,9 +223,9 @@ class GroupStream:
     def noted(
         self,
         folder: str,
-        made: Mapping[str, StagedOutput],
+        outputs: Mapping[str, StagedOutput],
         partition_by: Sequence[str],
-        published: Published,
+        published: PublishedCheckpoints,
     ) -> dict[str, StagedOutput]:
         """The output in ``folder`` and its rejected rows, with the position.
 
@@ -230,28 +234,31 @@ class GroupStream:
         """
         name = folder.rpartition("/")[2]
         if self._taken is None or name not in self._appended:
-            return dict(made)
+            return dict(outputs)
         if self._taken.position is None and not self._skips:
-            return self._noted_news(made, self._taken)
-        if self._spec.state:
-            holds = self._resume is not None and self._resume.output == name
-        else:
-            holds = self._holds(name, published)
-        bad = [one for one in self._taken.put_aside if not one.gone]
+            return self._noted_news(outputs, self._taken)
+        holds = self._is_written_with_position(name, published)
         if self._skips and holds:
+            bad = [entry for entry in self._taken.put_aside if not entry.gone]
             why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
-            made = with_put_aside(self._files, folder, made, bad, partition_by, why)
+            outputs = with_put_aside(self._files, folder, outputs, bad, partition_by, why)
         if self._taken.position is None:
-            return self._noted_news(made, self._taken)
+            return self._noted_news(outputs, self._taken)
         if self._holder is None or (self._spec.state and not holds):
-            return dict(made)
+            return dict(outputs)
         self._written |= holds
         at = replace(
             self._at(self._taken, self._taken.position), held_by="" if holds else self._holder
         )
-        return {**made, folder: replace(made[folder], checkpoint=at)}
+        return {**outputs, folder: replace(outputs[folder], checkpoint=at)}
 
-    def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
+    def _is_written_with_position(self, name: str, published: PublishedCheckpoints) -> bool:
+        """With state, the output of Spark's query holds the position, and no other."""
+        if self._spec.state:
+            return self._resume is not None and self._resume.output == name
+        return self._holds(name, published)
+
+    def _at(self, taken: StreamBatch, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
         size = write_position(self._files, self._path, position)
         spec, before, resume = self._spec, self._before, self._resume
@@ -263,7 +270,7 @@ class GroupStream:
             after=before.path if before is not None else "",
             kind=spec.kind,
             counts=dict(taken.counts),
-            told=taken.told,
+            told=taken.summary,
             adds_to=self._from if self._share.of > 1 else None,
             state=None
             if resume is None
@@ -274,14 +281,16 @@ class GroupStream:
         )
 
     @staticmethod
-    def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
-        told = taken.told if taken.position is None else ""
+    def _noted_news(
+        outputs: Mapping[str, StagedOutput], taken: StreamBatch
+    ) -> dict[str, StagedOutput]:
+        summary = taken.summary if taken.position is None else ""
         return {
-            one: replace(output, nothing_new="" if output.rows else told)
-            for one, output in made.items()
+            folder: replace(output, nothing_new="" if output.rows else summary)
+            for folder, output in outputs.items()
         }
 
-    def _holds(self, name: str, published: Published) -> bool:
+    def _holds(self, name: str, published: PublishedCheckpoints) -> bool:
         """Whether the output ``name`` holds the position; the first that can does."""
         if self._holder is None:
             before = published.checkpoint(name)

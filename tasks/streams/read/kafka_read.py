@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
-from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.formats.avro_records import avro_rows
 from unstuck.tasks.formats.json_records import arrow_schema, json_columns
 from unstuck.tasks.formats.rows import Parts, Rows
@@ -21,7 +21,7 @@ from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, reach_of
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition
-from unstuck.tasks.streams.read.group_stream import Reader, Taken
+from unstuck.tasks.streams.read.group_stream import Reader, StreamBatch
 from unstuck.tasks.streams.read.spark_tasks import in_tasks
 from unstuck.tasks.warehouse.files import Files
 
@@ -43,7 +43,7 @@ class ReadMessages:
     frame: Any
     rows: int
     position: KafkaPosition
-    put_aside: list[PutAside]
+    put_aside: list[PutAsideEntry]
     left: int = 0
 
 
@@ -59,50 +59,57 @@ class KafkaTopic:
     reader: Reader
     options: Mapping[str, str]
 
-    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+    def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         """Raises: as `read_messages`."""
         before = position if isinstance(position, KafkaPosition) else None
-        found = read_messages(self.reader, self.spec, self.options, before)
-        after, known = found.position, {} if before is None else before.next
-        moved = any(end != known.get(one, after.began[one]) for one, end in after.next.items())
+        outcome = read_messages(self.reader, self.spec, self.options, before)
+        after, next_offsets = outcome.position, {} if before is None else before.next
+        moved = any(
+            end != next_offsets.get(partition, after.began[partition])
+            for partition, end in after.next.items()
+        )
         if before is None and self.reader.share.of > 1:
             moved = any(after.next.values())  # a partition without messages is known from now on
-        counts = {"messages": found.rows + len(found.put_aside)}
-        counts |= {"left": found.left} if found.left else {}
-        counts |= {"put_aside": len(found.put_aside)} if found.put_aside else {}
+        counts = {"messages": outcome.rows + len(outcome.put_aside)}
+        counts |= {"left": outcome.left} if outcome.left else {}
+        counts |= {"put_aside": len(outcome.put_aside)} if outcome.put_aside else {}
         counts |= (
             {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
         )
-        return Taken(
-            found.frame,
+        return StreamBatch(
+            outcome.frame,
             after if moved else None,
             counts,
-            _told_of(self.spec, found),
-            found.put_aside,
+            _summary_of(self.spec, outcome),
+            outcome.put_aside,
         )
 
 
-def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
-    read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
+def _summary_of(spec: KafkaInput, outcome: ReadMessages) -> str:
+    read = sum(
+        1
+        for partition, end in outcome.position.next.items()
+        if end > outcome.position.began[partition]
+    )
     text = (
-        f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new "
+        f"{outcome.rows:,} messages of {read} of {len(outcome.position.next)} partitions are new "
         "in "
         f"{spec.stream}"
     )
     text += (
-        f"; left for the next job, by max_offsets_per_run: {found.left:,} offsets"
-        if found.left
+        f"; left for the next job, by max_offsets_per_run: {outcome.left:,} offsets"
+        if outcome.left
         else ""
     )
-    if found.put_aside:
-        first = found.put_aside[0]
+    if outcome.put_aside:
+        first = outcome.put_aside[0]
         text += (
-            f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} "
+            f"; {len(outcome.put_aside):,} are no rows and were put aside, first {first.path} "
             "at "
             f"{first.line}"
         )
         text += f": {first.error}"
-    for partition, (begin, end) in found.position.lost.items():
+    for partition, (begin, end) in outcome.position.lost.items():
         text += (
             f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, "
             "which brokers have removed"
@@ -139,18 +146,20 @@ def read_messages(
             count, put_aside = _read(client, reach.open, rows)
             frame = rows.table(arrow_schema(schema).empty_table())
         else:
-            found = None
+            answers = None
             if len(pieces := _pieces(reach.open, per_task)) > 1:
                 parts = [
                     partial(_task, stream, dict(options), piece, files.uri(""), folder)
                     for piece in pieces
                 ]
-                found = in_tasks(session, parts, _ERRORS, stream.stream)
-            if found is None:
-                found = [_spooled(client, reach.open, files, folder)]
-            count = sum(one["rows"] for one in found)
-            put_aside = [PutAside(**aside) for one in found for aside in one["put_aside"]]
-            written = dict(chain.from_iterable(one["written"].items() for one in found))
+                answers = in_tasks(session, parts, _ERRORS, stream.stream)
+            if answers is None:
+                answers = [_spooled(client, reach.open, files, folder)]
+            count = sum(answer["rows"] for answer in answers)
+            put_aside = [
+                PutAsideEntry(**aside) for answer in answers for aside in answer["put_aside"]
+            ]
+            written = dict(chain.from_iterable(answer["written"].items() for answer in answers))
             frame = read_parquet(session, [(schema, written)])
         if reach.topic_id and (now := client.topic_id()) != reach.topic_id:
             raise SourceReplaced(
@@ -165,14 +174,14 @@ _ERRORS = (BadRecord, OffsetsOutOfRange, SourceUnavailable, OSError)
 
 
 def _pieces(
-    wanted: Mapping[int, tuple[int, int]], per_task: int
+    ranges: Mapping[int, tuple[int, int]], per_task: int
 ) -> list[dict[int, tuple[int, int]]]:
-    """The parts of ``wanted`` that tasks of Spark read; one of them if it is little."""
-    if sum(end - begin for begin, end in wanted.values()) <= per_task:
-        return [dict(wanted)]
+    """Return the parts of ``ranges`` that tasks of Spark read; a single part for few offsets."""
+    if sum(end - begin for begin, end in ranges.values()) <= per_task:
+        return [dict(ranges)]
     return [
         {partition: (at, min(at + per_task, end))}
-        for partition, (begin, end) in wanted.items()
+        for partition, (begin, end) in ranges.items()
         for at in range(begin, end, per_task)
     ]
 
@@ -180,35 +189,36 @@ def _pieces(
 def _task(
     stream: KafkaInput,
     options: dict[str, str],
-    wanted: dict[int, tuple[int, int]],
+    ranges: dict[int, tuple[int, int]],
     warehouse: str,
     folder: str,
 ) -> dict[str, Any]:
     with TopicClient(stream, options) as client:
-        return _spooled(client, wanted, Files(warehouse), folder)
+        return _spooled(client, ranges, Files(warehouse), folder)
 
 
 def _spooled(
-    client: TopicClient, wanted: Mapping[int, tuple[int, int]], files: Files, folder: str
+    client: TopicClient, ranges: Mapping[int, tuple[int, int]], files: Files, folder: str
 ) -> dict[str, Any]:
-    """Write the rows of ``wanted`` into files for Spark. Raises: as `read_messages`."""
+    """Write the rows of ``ranges`` into files for Spark. Raises: as `read_messages`."""
     parts = Parts(files, folder)
-    rows, put_aside = _read(client, wanted, parts)
+    rows, put_aside = _read(client, ranges, parts)
     return {
         "rows": rows,
-        "put_aside": [asdict(one) for one in put_aside],
+        "put_aside": [asdict(aside) for aside in put_aside],
         "written": parts.written(),
     }
 
 
 def _read(
-    client: TopicClient, wanted: Mapping[int, tuple[int, int]], rows: Rows
-) -> tuple[int, list[PutAside]]:
-    """Add ``wanted`` to ``rows``. Returns how many there are, and what is no row. Raises: as
-    `read_messages`.
+    client: TopicClient, ranges: Mapping[int, tuple[int, int]], rows: Rows
+) -> tuple[int, list[PutAsideEntry]]:
+    """Add ``ranges`` to ``rows``. Return the number of rows, and the messages that are no row.
+
+    Raises: as `read_messages`.
     """
-    count, put_aside = 0, list[PutAside]()
-    for table in _tables(client.stream, client.messages(wanted, _MESSAGES), put_aside):
+    count, put_aside = 0, list[PutAsideEntry]()
+    for table in _tables(client.stream, client.messages(ranges, _MESSAGES), put_aside):
         rows.add(table)
         rows.keep()
         count += len(table)
@@ -216,7 +226,7 @@ def _read(
 
 
 def _tables(
-    stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAside]
+    stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAsideEntry]
 ) -> Iterator[Any]:
     """The rows of each batch of messages. Raises: BadRecord."""
     import pyarrow as pa
@@ -235,16 +245,18 @@ def _tables(
         else:
             table, bad = pa.table({"value": pa.array(values, pa.binary())}), {}
         if bad:
-            told = [_aside(stream, messages[number], why) for number, why in sorted(bad.items())]
+            rejected = [
+                _aside(stream, messages[number], why) for number, why in sorted(bad.items())
+            ]
             if stream.on_bad_record == "fail":
-                first, text = messages[min(bad)], json.dumps(told[0].text, ensure_ascii=False)
+                first, text = messages[min(bad)], json.dumps(rejected[0].text, ensure_ascii=False)
                 raise BadRecord(
                     f"{stream.stream}: the message at offset {first.offset()} of partition "
-                    f"{first.partition()} is no row: {told[0].error}. It begins {text}. Nothing "
-                    "was published. Say on_bad_record: skip to put such messages aside, or mend "
-                    "what writes them"
+                    f"{first.partition()} is no row: {rejected[0].error}. It begins {text}. "
+                    "Nothing was published. Say on_bad_record: skip to put such messages aside, "
+                    "or mend what writes them"
                 )
-            put_aside += told
+            put_aside += rejected
             messages = [message for number, message in enumerate(messages) if number not in bad]
         columns = [pa.array(_METADATA[name](messages), schema.field(name).type) for name in beside]
         yield pa.table([*table.columns, *columns], schema=schema)
@@ -262,21 +274,26 @@ def _text(values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
     return pa.table({"value": pa.array(good, pa.string())}), bad
 
 
-def _aside(stream: KafkaInput, message: Any, why: str) -> PutAside:
+def _aside(stream: KafkaInput, message: Any, why: str) -> PutAsideEntry:
     text = (message.value() or b"")[: 4 * _TEXT].decode(errors="replace")[:_TEXT]
-    return PutAside(f"{stream.stream}/{message.partition()}", why, False, message.offset(), text)
+    return PutAsideEntry(
+        f"{stream.stream}/{message.partition()}", why, False, message.offset(), text
+    )
 
 
 def _instants(messages: Sequence[Any]) -> list[int | None]:
-    found = (message.timestamp() for message in messages)
+    timestamps = (message.timestamp() for message in messages)
     return [
-        at * 1000 if kind else None for kind, at in found
+        at * 1000 if kind else None for kind, at in timestamps
     ]  # microseconds; a kind of 0: the message has none
 
 
 def _headers(messages: Sequence[Any]) -> list[list[dict[str, Any]] | None]:
-    found = (message.headers() for message in messages)
-    return [one and [{"key": key, "value": value} for key, value in one] for one in found]
+    header_lists = (message.headers() for message in messages)
+    return [
+        headers and [{"key": key, "value": value} for key, value in headers]
+        for headers in header_lists
+    ]
 
 
 _METADATA: dict[str, Callable[[Sequence[Any]], list[Any]]] = {

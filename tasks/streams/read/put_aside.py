@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from unstuck.tasks.formats.arrived import PutAside, shown_path
+from unstuck.tasks.formats.arrived import PutAsideEntry, shown_path
 from unstuck.tasks.frames.output import stage_table
 from unstuck.tasks.frames.spark import empty_table
 from unstuck.tasks.spec.outputs import REJECTED, REJECTED_BY
@@ -28,13 +28,13 @@ _OWN = [
 def with_put_aside(
     files: Files,
     folder: str,
-    made: Mapping[str, StagedOutput],
-    put_aside: Sequence[PutAside],
+    outputs: Mapping[str, StagedOutput],
+    put_aside: Sequence[PutAsideEntry],
     partition_by: Sequence[str],
     why: str,
 ) -> dict[str, StagedOutput]:
-    """``made``, the output in ``folder`` and its rejected rows, with what was put aside among
-    these.
+    """Return ``outputs``, the output in ``folder`` and its rejected rows, with what was put aside
+    among the rejected rows.
 
     Args:
         why: stands in the place of a rule there.
@@ -44,7 +44,7 @@ def with_put_aside(
 
     Raises: OSError; as `stage_table`.
     """
-    good, rejected = made[folder], made.get(folder + REJECTED)
+    good, rejected = outputs[folder], outputs.get(folder + REJECTED)
     fields = [field(REJECTED_BY, _TEXTS)] if rejected is None else fields_of(rejected.schema)
     fields = [*fields, *_OWN]
     schema = schema_of(fields)
@@ -53,20 +53,20 @@ def with_put_aside(
         rows = [
             {
                 REJECTED_BY: [why],
-                "_file": shown_path(one.path),
-                "_line": one.line,
-                "_text": one.text,
-                "_error": one.error,
+                "_file": shown_path(entry.path),
+                "_line": entry.line,
+                "_text": entry.text,
+                "_error": entry.error,
             }
-            for one in put_aside
+            for entry in put_aside
         ]
         table = type(table).from_pylist(rows, schema=table.schema)
     own = stage_table(
         files, f"{folder}{REJECTED}/{why}", table, partition_by if rejected is not None else ()
     )
     kept = rejected.files if rejected is not None and rejected.rows else []
-    found = [*kept, *own.files] if own.rows or not kept else kept
-    whole = StagedOutput(found, sum(file.rows for file in found), schema)
+    data_files = [*kept, *own.files] if own.rows or not kept else kept
+    whole = StagedOutput(data_files, sum(file.rows for file in data_files), schema)
     by = {**good.rejected_by, why: len(put_aside)}
     name = folder.rpartition("/")[2]
     return {

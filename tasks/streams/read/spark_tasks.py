@@ -41,8 +41,8 @@ def in_tasks(
         import pyarrow as pa
 
         for batch in batches:
-            found = [_answered(parts[number], errors) for number in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_pydict({"answer": found})
+            encoded = [_answered(parts[number], errors) for number in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_pydict({"answer": encoded})
 
     try:
         rows = (
@@ -60,12 +60,12 @@ def in_tasks(
             str(error)[-300:],
         )
         return None
-    found = [json.loads(row.answer) for row in rows]
-    for answer in found:
+    parsed = [json.loads(row.answer) for row in rows]
+    for answer in parsed:
         if "error" in answer:
             name, text = answer["error"]
             raise next(kind for kind in errors if kind.__name__ == name)(text)
-    return found
+    return parsed
 
 
 def _answered(part: Callable[[], Answer], errors: Sequence[type[Exception]]) -> str:

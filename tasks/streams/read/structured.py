@@ -80,12 +80,12 @@ def stage_stream(
         Exception: as `stage`, and what Spark raises.
     """
     files.remove_tree(folder)
-    found = [*_staged(files, folder, frame, partition_by, resume)] if resume.arrived else []
-    if not found:
+    batches = [*_staged(files, folder, frame, partition_by, resume)] if resume.arrived else []
+    if not batches:
         nothing = frame.sparkSession.createDataFrame([], frame.schema)
-        found = [stage(files, f"{folder}/no-rows", nothing, partition_by)]
-    rows = sum(batch.rows for batch in found)
-    return replace(found[0], files=[file for batch in found for file in batch.files], rows=rows)
+        batches = [stage(files, f"{folder}/no-rows", nothing, partition_by)]
+    rows = sum(batch.rows for batch in batches)
+    return replace(batches[0], files=[file for batch in batches for file in batch.files], rows=rows)
 
 
 def _staged(
@@ -109,7 +109,9 @@ def _staged(
     def stage_batch(rows: Any, number: int) -> None:
         try:
             running = (
-                one for one in frame.sparkSession.streams.active if one.name == resume.folder
+                active
+                for active in frame.sparkSession.streams.active
+                if active.name == resume.folder
             )
             read.update(read_in_batch(next(running), resume.arrived))
             batches[number] = stage(files, f"{folder}/batch-{number}", rows, partition_by)

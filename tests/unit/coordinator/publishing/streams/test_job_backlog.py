@@ -48,7 +48,7 @@ def test_an_object_without_a_time_has_waited_since_the_look_that_saw_it() -> Non
 def test_a_look_that_nobody_answered_does_not_say_that_all_is_read() -> None:
     waits = Look(new=2, bytes=4, oldest=900.0, looked=5)
     assert after(waits, Look(trouble="the folder is gone")).since == 900.0
-    assert after(waits, Look(known=False), Look(trouble="gone"), Look(looked=5)).since == 0.0
+    assert after(waits, Look(reachable=False), Look(trouble="gone"), Look(looked=5)).since == 0.0
 
 
 def test_a_backlog_is_told_by_partition() -> None:

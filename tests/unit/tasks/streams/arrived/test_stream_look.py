@@ -146,7 +146,7 @@ def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_h
     monkeypatch.setitem(sys.modules, "obstore", None)
     assert place.looks.look(
         stream_of("s3://bucket-of-nobody/in"), {"loads": None}, place.files
-    ) == Look(known=False)
+    ) == Look(reachable=False)
 
 
 def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(

@@ -15,7 +15,7 @@ from unstuck.tasks.streams.arrived.position import FilesPosition, joined
 from unstuck.tasks.streams.read import arriving_files
 from unstuck.tasks.streams.read.arriving_files import BYTES_WITHOUT_SPARK, ArrivingFiles
 from unstuck.tasks.streams.read.files_read import read_files
-from unstuck.tasks.streams.read.group_stream import Reader, Taken
+from unstuck.tasks.streams.read.group_stream import Reader, StreamBatch
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -27,7 +27,7 @@ def arrive(folder: Path, *lines: str) -> None:
         os.utime(file, ns=(n * 10**9, n * 10**9))
 
 
-def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -> list[Taken]:
+def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -> list[StreamBatch]:
     """All that one job after the other takes, until nothing is left."""
     spec = StreamInput.model_validate(
         {"stream": f"{folder}/in", "format": "text", "schema": "value STRING", **more}
@@ -35,7 +35,7 @@ def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -
     source = ArrivingFiles(
         spec, Reader(None, Files(str(folder / "warehouse")), "arrived"), without_spark
     )
-    found, position = list[Taken](), FilesPosition()
+    found, position = list[StreamBatch](), FilesPosition()
     while (taken := source.take(position)).position is not None:
         assert isinstance(taken.position, FilesPosition)
         found.append(taken)
@@ -43,7 +43,7 @@ def takes(folder: Path, without_spark: int = BYTES_WITHOUT_SPARK, **more: Any) -
     return found
 
 
-def rows(taken: Taken) -> list[str]:
+def rows(taken: StreamBatch) -> list[str]:
     return list(taken.frame.column("value").to_pylist())
 
 
@@ -68,9 +68,9 @@ def test_each_job_reads_the_oldest_files_within_the_bounds_until_all_are_read_on
     left = [taken.counts.get("left", 0) for taken in found]
     assert left == [sum(map(len, read[n + 1 :])) for n in range(len(read))]
     assert all(
-        (": 1 file" in one.told) == (one.counts.get("left") == 1)
+        (": 1 file" in one.summary) == (one.counts.get("left") == 1)
         for one in found
-        if "left for" in one.told
+        if "left for" in one.summary
     )
 
 
@@ -91,7 +91,7 @@ def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look
     )
     files, of = Files(str(tmp_path / "warehouse")), 3
 
-    def member(number: int, position: FilesPosition | None = None) -> Taken:
+    def member(number: int, position: FilesPosition | None = None) -> StreamBatch:
         return ArrivingFiles(spec, Reader(None, files, "arrived", Share(number, of))).take(position)
 
     first = [member(0), member(1)]
@@ -107,7 +107,7 @@ def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look
     second = [member(n, whole) for n in range(of)]
     found = [row for one in (*first, *second) if one.frame is not None for row in rows(one)]
     assert sorted(map(int, found)) == [*range(50)]
-    assert "of other members of the fork" in first[0].told
+    assert "of other members of the fork" in first[0].summary
     after = joined(whole, [one.position for one in second if one.position is not None])
     assert isinstance(after, FilesPosition)
     assert (len(after.seen), sum(len(one.seen) for one in shares) < 50) == (50, True)
@@ -214,7 +214,7 @@ def test_a_copy_is_reported_and_read_only_where_files_are_known_by_their_paths(
     second = source.take(first.position)
     assert rows(first) + rows(second) == read
     assert second.counts["duplicates"] == 1
-    assert f"{tmp_path}/in/renamed.txt is {tmp_path}/in/999.txt" in second.told
+    assert f"{tmp_path}/in/renamed.txt is {tmp_path}/in/999.txt" in second.summary
     assert source.take(second.position).position is None, (
         "a copy that is passed over counts as read"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid, Unrecoverable
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, read_position
-from unstuck.tasks.streams.read.group_stream import GroupStream, Taken
+from unstuck.tasks.streams.read.group_stream import GroupStream, StreamBatch
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, PackedState, StagedOutput
@@ -36,11 +36,11 @@ class Numbers:
     def spec(self) -> Numbers:
         return self
 
-    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+    def take(self, position: FilesPosition | KafkaPosition | None) -> StreamBatch:
         before = position if isinstance(position, FilesPosition) else FilesPosition()
         new = {f"/in/{n}": "1 v" for n in range(self.arrived) if f"/in/{n}" not in before.seen}
         after = FilesPosition({**before.seen, **new}, dict.fromkeys(new, None)) if new else None
-        return Taken([*new], after, {"files": len(new)}, f"{len(new)} files")
+        return StreamBatch([*new], after, {"files": len(new)}, f"{len(new)} files")
 
 
 @dataclass
@@ -207,7 +207,7 @@ def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_rea
 ) -> None:
     first = attempts.load(1)
 
-    def opened(published: Checkpoint, source: Numbers) -> Taken:
+    def opened(published: Checkpoint, source: Numbers) -> StreamBatch:
         return attempts.stream(source).open(Datasets({"loads": published}))
 
     with pytest.raises(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.streams.kafka import Broker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
-from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient
 from unstuck.tasks.streams.arrived.position import KafkaPosition, write_position
@@ -174,7 +174,7 @@ def test_a_message_that_is_no_row_fails_the_group_with_its_place_or_is_put_aside
     with pytest.raises(BadRecord, match="no text in UTF-8"):
         read(topic, format="text")
     assert [type(one) for one in read(topic, format="text", on_bad_record="skip").put_aside] == [
-        PutAside
+        PutAsideEntry
     ]
 
 
@@ -233,7 +233,7 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
     assert "cannot be read" in look(stream="kafka://127.0.0.1:1/t").trouble
     monkeypatch.setenv("WORD", "what the coordinator keeps")
     for reference in ("${secret:WORD}", "${env:WORD}"):
-        assert look(options={"sasl.username": reference}) == Look(known=False), (
+        assert look(options={"sasl.username": reference}) == Look(reachable=False), (
             "it goes to no broker from here"
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.arrived import PutAsideEntry
 from unstuck.tasks.frames.output import read_table, stage_table
 from unstuck.tasks.spec.outputs import BAD_FILE, REJECTED, REJECTED_BY
 from unstuck.tasks.streams.read.put_aside import with_put_aside
@@ -19,7 +19,7 @@ from unstuck.tasks.warehouse.marker import StagedOutput
 
 FOLDER = "_staging/job/load/1-n-c/loads"
 BAD = [
-    PutAside(f"/in/{name}.json", "it is no JSON", False, line, "{{")
+    PutAsideEntry(f"/in/{name}.json", "it is no JSON", False, line, "{{")
     for name, line in (("b", 7), ("a", None))
 ]
 
@@ -64,7 +64,7 @@ def test_rejected_rows_and_files_that_were_put_aside_stand_beside_each_other(fil
 
 @pytest.mark.parametrize(("rejected", "aside"), [((), BAD), ((-1,), []), ((), [])])
 def test_the_rejected_rows_have_the_same_columns_whatever_was_rejected(
-    files: Files, rejected: tuple[int, ...], aside: list[PutAside]
+    files: Files, rejected: tuple[int, ...], aside: list[PutAsideEntry]
 ) -> None:
     whole = with_put_aside(files, FOLDER, made_with_rules(files, -1), BAD, (), BAD_FILE)[
         FOLDER + REJECTED
