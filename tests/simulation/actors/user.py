@@ -26,13 +26,13 @@ from tests.simulation.stage.retries import Retries
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.user_requests import UserRequest
-from unstuck import Client
 from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.errors import NewerJob, NoSuchGroup, NoSuchJob, Refused
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.requests.job_requests import JobRequests
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.job_queries import Queries
@@ -153,8 +153,8 @@ class _AtOnce(CircuitBreaker):
         return function()
 
 
-class _ClientAtHand(Client):
-    """The client, on a store of ours."""
+class _RequestsAtHand(JobRequests):
+    """Requests on a store of ours."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class User:
         connection = Connection(stage, trouble, self._killed)
         connection.of_coordinator = False
         self._warehouse = _WarehouseAtHand(connection, depot)
-        self._client = _ClientAtHand(settings, connection, core, broker, stage, knows, retries)
+        self._fleet = _RequestsAtHand(settings, connection, core, broker, stage, knows, retries)
         self._requests = sorted(
             (request for request in requests if not request.moment), key=lambda request: request.at
         )
@@ -298,7 +298,7 @@ class User:
 
     def _said(self, request: UserRequest) -> tuple[str, str]:
         """What was answered, and the job that is spoken of from now on."""
-        client, job, given = self._client, request.job, request.given
+        client, job, given = self._fleet, request.job, request.given
         if not isinstance(given, Command) and given.word == "retry":
             return self._retried(job, given.values)
         if isinstance(given, Command):
@@ -314,7 +314,7 @@ class User:
     def _retried(self, job: str, params: Mapping[str, Any]) -> tuple[str, str]:
         may_be = self._may_be_retried(job)
         try:
-            made = self._client.retry(job, params=params, reason="once more", by="user")
+            made = self._fleet.retry(job, params=params, reason="once more", by="user")
         except Refused as error:
             stands = "was retried before" in str(error)
             if (

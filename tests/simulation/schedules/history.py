@@ -28,12 +28,12 @@ from tests.simulation.stage.store_faults import (
     random_store_faults,
 )
 from tests.simulation.stage.trouble import Trouble
-from unstuck.client import schedule_client
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.tick import TickOutcome, tick_text
 from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
+from unstuck.coordinator.requests import schedule_requests
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 
 # Before the nights on which the clocks of Berlin change, before a leap day, and on any day.
@@ -59,7 +59,7 @@ def simulate_schedules(
         with (
             patch.object(schedule_rules, "TOLD_AGAIN_AFTER", AGAIN),
             patch.object(
-                schedule_client, "unknown_targets", lambda *_: ()
+                schedule_requests, "unknown_targets", lambda *_: ()
             ),  # they are asked of a Redis
         ):
             return _play(seed, store, keep_all, part)

@@ -8,9 +8,9 @@ from typing import Any
 from tests.simulation.planted.planted_bug import Patch, PlantedBugs
 from tests.simulation.schedules import rules
 from tests.simulation.schedules.history import simulate_schedules
-from unstuck.client import schedule_client
 from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.reconcile import schedule_sweep
+from unstuck.coordinator.requests import schedule_requests
 from unstuck.coordinator.schedules import decide_schedule, schedule_commands, submission
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommanded
@@ -72,7 +72,7 @@ def command_hurries_one_retry() -> list[Patch]:
         result = original(*arguments)
         return replace(result, record=replace(result.record, retries=result.record.retries[:1]))
 
-    return [(schedule_client, "command", command)]
+    return [(schedule_requests, "command", command)]
 
 
 @LOST_RUN_BUGS.plant(rules.LOST_RUN, seed=3)
@@ -114,7 +114,7 @@ def changed_spec_drops_the_requested_run() -> list[Patch]:
         result = original(*arguments)
         return replace(result, record=replace(result.record, requests=()))
 
-    return [(schedule_client, "set_again", set_again)]
+    return [(schedule_requests, "set_again", set_again)]
 
 
 @LOST_RUN_BUGS.plant(rules.LOST_TICK, seed=9)
