@@ -79,7 +79,7 @@ def _holder(fleet: Fleet, job: str) -> str | None:
     return next(
         (
             names.get(one.worker_pid)
-            for one in fleet.client.fleet(wanted=False).runners
+            for one in fleet.client.fleet(include_unserved=False).runners
             if one.job == job
         ),
         None,
@@ -143,7 +143,7 @@ def _whole(fleet: Fleet) -> None:
     }
 
     def heard() -> bool:
-        seen = fleet.client.fleet(wanted=False)
+        seen = fleet.client.fleet(include_unserved=False)
         return pids <= {one.worker_pid for one in seen.runners} | {
             one.pid for one in seen.coordinators
         }

@@ -152,7 +152,7 @@ class ScheduleRequests:
         return replace(new, last_success=newest_run), text
 
     def command(
-        self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None
+        self, name: str, action: ScheduleCommand, *, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
         """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes
         nothing.
@@ -164,10 +164,10 @@ class ScheduleRequests:
             NoSuchSchedule: there is no such schedule.
             Unreachable: Redis could not be asked; asking again is safe.
         """
-        if given is ScheduleCommand.RESUME:
+        if action is ScheduleCommand.RESUME:
             return self._resume(name, reason, by or user_here())
         return self._write(
-            lambda now: command(self._record(name), given, now, by or user_here(), reason)
+            lambda now: command(self._record(name), action, now, by or user_here(), reason)
         )
 
     def _resume(self, name: str, reason: str, by: str) -> ScheduleResult:
@@ -352,14 +352,14 @@ class ScheduleRequests:
         return self._write(judge)
 
     def command_backfill(
-        self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None
+        self, name: str, action: BackfillCommand, *, reason: str = "", by: str | None = None
     ) -> ScheduleResult:
         """Pause, resume or cancel the backfill of a schedule; runs that go on may end.
 
         See `command`.
         """
         return self._write(
-            lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason)
+            lambda now: backfill_command(self._record(name), action, now, by or user_here(), reason)
         )
 
     def remove(self, name: str, *, reason: str = "", by: str | None = None) -> str:

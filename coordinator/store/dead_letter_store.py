@@ -76,11 +76,11 @@ class DeadLetters:
         """How many there are."""
         return int(self._redis.xlen(self._keys.dead))
 
-    def add_refused(self, task: str, reason: str, asked: Mapping[str, str]) -> None:
-        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``asked``:
+    def add_refused(self, task: str, reason: str, arguments: Mapping[str, str]) -> None:
+        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``arguments``:
         shown as it is.
         """
-        short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in asked.items()}
+        short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in arguments.items()}
         entry = {
             "reason": shorten(reason, MOST_OF_A_VALUE),
             "task": task,

@@ -210,7 +210,7 @@ class Client:
     def command(
         self,
         job: str,
-        given: Command,
+        action: Command,
         *,
         reason: str = "",
         by: str | None = None,
@@ -231,7 +231,7 @@ class Client:
             NoSuchJob: there is no such job.
             Unreachable: Redis could not be asked; asking again is safe.
         """
-        return CommandResult.of(self._requests.command(job, given, reason=reason, by=by, now=now))
+        return CommandResult.of(self._requests.command(job, action, reason=reason, by=by, now=now))
 
     def alter(
         self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None
@@ -344,7 +344,7 @@ class Client:
         return explain(state, self._environment(now), due, fleet=self._fleet_facts(state, now))
 
     def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
-        fleet = self.fleet(wanted=False)
+        fleet = self.fleet(include_unserved=False)
         return replace(
             fleet_facts(self._queries, state, now),
             durations=self._queries.durations(state),
@@ -363,15 +363,15 @@ class Client:
             self.settings, now, "", self._store.listening(now, self.settings.runner_silence)
         )
 
-    def fleet(self, *, wanted: bool = True) -> FleetView:
+    def fleet(self, *, include_unserved: bool = True) -> FleetView:
         """Runners, coordinators, and the queues between them.
 
         Args:
-            wanted: show also queues that open jobs name and nobody listens to; costs a look at each
-                of them.
+            include_unserved: show also queues that open jobs name and nobody listens to; costs a
+                look at each of them.
         """
         return fleet_of(
-            self._redis, self._keys, self.settings.runner_silence, include_unserved=wanted
+            self._redis, self._keys, self.settings.runner_silence, include_unserved=include_unserved
         )
 
     def late_jobs(self) -> list[LateJob]:

@@ -80,7 +80,7 @@ class Seen:
     @classmethod
     def of(cls, client: Client) -> Seen:
         """Raises: Unreachable."""
-        fleet = client.fleet(wanted=False)
+        fleet = client.fleet(include_unserved=False)
         schedules, unreadable = client.schedules.unwell(overdue=OVERDUE, behind=BEHIND, most=MOST)
         return cls(
             fleet.at,

@@ -23,7 +23,7 @@ from unstuck.testing.one_step import OneStep, Results, StepRun
 from unstuck.testing.published_data import Mode, publish_frame
 from unstuck.testing.runs import JobRun, TickRun
 from unstuck.testing.shared_spark import SharedSpark
-from unstuck.testing.specs import GroupSelection, When, job_of, read_spec, tick_at, ticks_between
+from unstuck.testing.specs import SpecSelection, When, job_of, read_spec, tick_at, ticks_between
 
 # A limit of pytest-timeout, or the end of its debugger, is for the test and no failure of the step
 # that it meets.
@@ -177,7 +177,7 @@ class Unstuck:
             UnstuckError: this machine lacks what the job needs.
         """
         job = read_spec(spec, params or {}, self._root)
-        selection = GroupSelection.of(only, from_, until)
+        selection = SpecSelection.of(only, from_, until)
         return self._run(job, selection, fail=fail, times=times)
 
     def at(self, when: When, spec: Spec, params: Mapping[str, Any] | None = None) -> TickRun:
@@ -217,7 +217,7 @@ class Unstuck:
     def _run(
         self,
         spec: JobSpec,
-        selection: GroupSelection,
+        selection: SpecSelection,
         *,
         fail: Failing | None,
         times: int,

@@ -19,7 +19,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
 from unstuck.tasks.warehouse.published import read_arrow
 from unstuck.testing.given_rows import Kind, as_kind, rows_of
-from unstuck.testing.specs import GroupSelection
+from unstuck.testing.specs import SpecSelection
 
 
 class JobRun:
@@ -153,4 +153,4 @@ class TickRun:
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.
         """
-        return self._run(GroupSelection.of(only, from_, until), fail=fail, times=times)
+        return self._run(SpecSelection.of(only, from_, until), fail=fail, times=times)

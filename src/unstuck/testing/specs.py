@@ -20,7 +20,7 @@ When = str | datetime.datetime
 _MOMENT = datetime.timedelta(microseconds=1)
 
 
-class GroupSelection(NamedTuple):
+class SpecSelection(NamedTuple):
     """The groups of a job that run; where all are empty, all of them."""
 
     only: Collection[str]
@@ -28,7 +28,7 @@ class GroupSelection(NamedTuple):
     until: Collection[str]
 
     @classmethod
-    def of(cls, *names: str | Collection[str]) -> GroupSelection:
+    def of(cls, *names: str | Collection[str]) -> SpecSelection:
         """As a test gives them: one name, or several."""
         return cls(*([name] if isinstance(name, str) else name for name in names))
 

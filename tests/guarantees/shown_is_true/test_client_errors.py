@@ -56,7 +56,7 @@ VALUES: dict[str, Any] = {
     "file": "a",
     "task": "unstuck.submit",
     "reason": "wrong",
-    "asked": {},
+    "arguments": {},
 }
 NEEDS_NO_REDIS = {"close", "skip_file"}
 
@@ -73,7 +73,7 @@ def asked(room: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
                 one.KEYWORD_ONLY,
             ):
                 given[one.name] = (
-                    VALUES[one.name] if one.name != "given" else GIVEN[name, type(room).__name__]
+                    VALUES[one.name] if one.name != "action" else GIVEN[name, type(room).__name__]
                 )
         yield name, lambda method=method, given=given: method(**given)
 

@@ -53,7 +53,7 @@ class LetterRow:
 def fleet(request: Request) -> Response:
     client = client_of(request)
     view = client.fleet(
-        wanted=False
+        include_unserved=False
     )  # a look at each open job: the doctor finds the queues that nobody listens to
     part = part_of(runners_of(view), request.query_params, MOST, lambda row: row.name)
     return page(
