@@ -7,16 +7,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.spec.types import quoted as in_backticks
 from unstuck.tasks.spec.types import type_in_sql
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState, State
-
-if TYPE_CHECKING:
-    from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +39,16 @@ _HINTS: dict[Kind, str] = {
     "duckdb": "duckdb -init FILE, or .read FILE",
     "spark": "spark-sql -i FILE, or beeline -i FILE: its views are those of a session",
 }
+
+
+class LogReader(Protocol):
+    """The reads of `Warehouse` that views are made from."""
+
+    storage: Files
+
+    def head(self) -> int: ...
+
+    def state(self, version: int | None = None, *, removed: bool = False) -> State: ...
 
 
 def view_path(kind: Kind) -> str:
@@ -158,7 +165,7 @@ def kept_version(storage: Files, kind: Kind) -> int:
     return int(match[1]) if match else -1
 
 
-def write_views(warehouse: Warehouse, kind: Kind) -> int:
+def write_views(warehouse: LogReader, kind: Kind) -> int:
     """Write the file of views into the warehouse, where each publish rewrites it from then on.
     Returns its version.
 
@@ -172,7 +179,7 @@ def write_views(warehouse: Warehouse, kind: Kind) -> int:
     return head
 
 
-def rewrite_kept_views(warehouse: Warehouse) -> None:
+def rewrite_kept_views(warehouse: LogReader) -> None:
     """Write the files of views anew that are kept in the warehouse.
 
     A failure is logged, and told by `doctor`.

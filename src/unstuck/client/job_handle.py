@@ -5,19 +5,34 @@ commands.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import published_files, read_arrow
-from unstuck.views.jobs.job_facts import CommandResult
+from unstuck.views.jobs.job_facts import CommandResult, JobFacts
 from unstuck.views.jobs.job_logs import find_logs, lines_of
 from unstuck.views.jobs.job_views import JobView
 
-if TYPE_CHECKING:
-    from unstuck.client.client import Client
+
+class JobClient(Protocol):
+    """The methods of `Client` that a handle calls, each with the id of its job."""
+
+    def facts(self, job: str) -> JobFacts: ...
+    def show(self, job: str, *, why: bool = False) -> JobView: ...
+    def wait(self, job: str, timeout: float | None = None) -> JobView: ...
+    def events(self, job: str) -> Iterator[tuple[str, dict[str, Any]]]: ...
+    def retry(
+        self,
+        job: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        rerun: Sequence[str] = (),
+        reason: str = "",
+    ) -> JobHandle: ...
+    def cancel(self, job: str, *, reason: str = "") -> CommandResult: ...
 
 
 class JobHandle:
@@ -37,7 +52,7 @@ class JobHandle:
     <Answer.DONE: 'DONE'>
     """
 
-    def __init__(self, client: Client, submitted: Submitted) -> None:
+    def __init__(self, client: JobClient, submitted: Submitted) -> None:
         self._client, self.submitted = client, submitted
         self.id, self.new, self.warnings = submitted.id, submitted.new, submitted.warnings
 

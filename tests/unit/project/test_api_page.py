@@ -21,7 +21,7 @@ from scripts import api_page
 from tests.support.servers import RedisServer
 from tests.support.streams.stream_fleet import stream_fleet
 from unstuck import Client, Job, JobSpec, Settings, SpecError, Status, published_files
-from unstuck.cli.demo.demo import published_rows
+from unstuck.cli.demo.checkout import published_rows
 from unstuck.tasks.settings import settings
 from unstuck.testing import Unstuck as Fixture
 

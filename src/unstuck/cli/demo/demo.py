@@ -11,11 +11,12 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unstuck.cli.connection import connected
+from unstuck.cli.demo.checkout import CHECKOUT, published_rows
 from unstuck.cli.jobs.watch import await_end
 from unstuck.cli.render.terminal import can_live, program, stdout, table
 from unstuck.coordinator.errors import BadRequest
@@ -28,7 +29,6 @@ from unstuck.tasks.settings import Settings
 if TYPE_CHECKING:
     from unstuck.local.local_fleet import LocalFleet
 
-CHECKOUT = Path(__file__).resolve().parents[4]
 SPEC = Path("examples/flights.yaml")
 
 
@@ -169,19 +169,3 @@ def _show_report(warehouse: str) -> None:
         shown.add_row(str(row["name"]), str(row["value"]))
     stdout.print()
     stdout.print(shown)
-
-
-def published_rows(warehouse: str, dataset: str) -> list[dict[str, Any]]:
-    """Rows of a dataset, read as anybody would read them: from plain Parquet files, named by the
-    warehouse log.
-    """
-    import pyarrow.parquet as pq
-
-    from unstuck.tasks.errors import DatasetNotFound
-    from unstuck.tasks.warehouse.published import published_files
-
-    try:
-        paths = published_files(warehouse, dataset)
-    except DatasetNotFound:
-        return []
-    return [row for path in paths for row in pq.read_table(path).to_pylist()]

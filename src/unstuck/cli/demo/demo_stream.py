@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from unstuck.cli.connection import connected
-from unstuck.cli.demo.demo import CHECKOUT, published_rows
+from unstuck.cli.demo.checkout import CHECKOUT, published_rows
 from unstuck.cli.render.terminal import stderr, stdout, table
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import FleetFailed
