@@ -12,7 +12,6 @@ from unstuck.tasks.errors import (
     DatasetNotFound,
     LogBroken,
     SourceUnavailable,
-    UnstuckError,
     WarehouseMismatch,
     WarehouseNewer,
 )
@@ -70,42 +69,30 @@ class ProblemDocument(Document):
     def of_error(cls, error: Exception) -> ProblemDocument:
         explanation = explained(error)
         code = getattr(error, "code", "") or ("FILE_TROUBLE" if explanation else "BUG")
-        title = (
-            _title(type(error))
-            if isinstance(error, UnstuckError)
-            else _TITLES.get(code, "A bug in Unstuck.")
-        )
         places = (
             [problem.to_json() for problem in error.problems]
             if isinstance(error, SpecError)
             else ()
         )
-        return cls.of_code(
-            code, title, status_of(error), explanation[1] if explanation else BUG, places
-        )
+        detail = explanation[1] if explanation else BUG
+        return cls.of_code(code, status_of(error), detail, places)
 
     @classmethod
     def of_code(
-        cls, code: str, title: str, status: int, detail: str, problems: Iterable[object] = ()
+        cls, code: str, status: int, detail: str, problems: Iterable[object] = ()
     ) -> ProblemDocument:
+        """Describe a problem; its title is ``code`` in words."""
         kind = f"urn:unstuck:{code.lower().replace('_', '-')}"
         return cls.model_validate(
             {
                 "type": kind,
-                "title": title,
+                "title": code.replace("_", " ").capitalize(),
                 "status": status,
                 "detail": detail,
                 "code": code,
                 "problems": problems,
             }
         )
-
-
-_TITLES = {"FILE_TROUBLE": "A file cannot be read or written."}
-
-
-def _title(kind: type[Exception]) -> str:
-    return " ".join((kind.__doc__ or kind.__name__).partition("\n\n")[0].split())
 
 
 def status_of(error: Exception) -> int:

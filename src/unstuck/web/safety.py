@@ -306,9 +306,7 @@ def _cookie(headers: Headers) -> str:
 def _as_problem(answer: PlainTextResponse) -> Response:
     """The answer as a program reads it."""
     detail = bytes(answer.body).decode().strip()
-    document = ProblemDocument.of_code(
-        "NOT_LET_IN", "The page does not take this request.", answer.status_code, detail
-    )
+    document = ProblemDocument.of_code("NOT_LET_IN", answer.status_code, detail)
     kept = {
         name: value
         for name, value in answer.headers.items()

@@ -82,10 +82,7 @@ async def _no_text(_: Request, error: Exception) -> Response:
     detail = (
         "the request holds half of a surrogate pair, or bytes that are no text; nothing was changed"
     )
-    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, detail))
-
-
-INVALID = "The request is not one that this route takes."
+    return problem(ProblemDocument.of_code("REQUEST_INVALID", 422, detail))
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
@@ -94,7 +91,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
         {"path": path_text(failure["loc"]), "message": failure["msg"]} for failure in error.errors()
     ]
     detail = "; ".join(f"{place['path']}: {place['message']}" for place in places)
-    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, detail, places))
+    return problem(ProblemDocument.of_code("REQUEST_INVALID", 422, detail, places))
 
 
 async def _not_served(_: Request, error: Exception) -> Response:
@@ -113,7 +110,7 @@ def not_served(error: AnyHTTPException) -> Response:
         else f"there is no such route; {PREFIX}/openapi.json has them all"
     )
     document = ProblemDocument.of_code(
-        codes.get(error.status_code, "REQUEST_INVALID"), INVALID, error.status_code, str(detail)
+        codes.get(error.status_code, "REQUEST_INVALID"), error.status_code, str(detail)
     )
     return problem(document, error.headers)
 

@@ -186,9 +186,7 @@ NO_WHY = Why()
 
 def refused(text: str) -> Response:
     """The answer to a command that the state of its subject does not allow."""
-    document = ProblemDocument.of_code(
-        "REFUSED", "The state does not allow this command.", 409, text
-    )
+    document = ProblemDocument.of_code("REFUSED", 409, text)
     return problem(document)
 
 
