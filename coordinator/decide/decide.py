@@ -68,18 +68,23 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     elif draft.job.timed_out is not None:
         cancel_all(draft, OUT_OF_TIME)
     else:
-        if draft.failing_fast:
-            fail_fast(draft)
-            judge_joins(draft)
-        if draft.job.halted is None:
-            queue_runnable(draft)
-            if changed is None:
-                # While the job was held back, what was taken off the ready sets was dropped.
-                offer_again(draft, at_once=resumed)
+        _run_further(draft, everything=changed is None, resumed=resumed)
     if not state.open_groups and not draft.job.requests:
         complete(draft)
     conclude(draft)
     return draft.decision
+
+
+def _run_further(draft: Draft, *, everything: bool, resumed: bool) -> None:
+    """Queue the groups that may run; after a failure that ends the job, cancel the others."""
+    if draft.failing_fast:
+        fail_fast(draft)
+        judge_joins(draft)
+    if draft.job.halted is None:
+        queue_runnable(draft)
+        if everything:
+            # While the job was held back, what was taken off the ready sets was dropped.
+            offer_again(draft, at_once=resumed)
 
 
 def conclude(draft: Draft) -> None:

@@ -278,7 +278,6 @@ def _queued(
     facts: ExplanationFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
 ) -> Explanation:
     job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
-    awaited = "a worker may come"
     if stands_still(job):
         ends = Event(what=A_PERSON)
         if job.halted is not None:
@@ -288,35 +287,7 @@ def _queued(
             what = f"{job.intent} was asked for"
             following = Event(what="it is taken back, if nobody has taken it", at=facts.look_at)
     else:
-        runners = env.runners.get(queue, 0)
-        if runners:
-            listen = "runners listen" if runners > 1 else "runner listens"
-            what = f"queue {queue}: {runners} {listen}, and none has taken it yet"
-            if unlike := facts.fleet.unlike.get((queue, planned.spec.spark)):
-                what = f"{what}; {unlike.text}"
-            if unlike and unlike.nobody:
-                what = f"queue {queue}: {unlike.text}, and nobody else listens there"
-                cure = (
-                    _worker(queue)
-                    if unlike.no_spark
-                    else f"unstuck alter {job.id} --set mixed=true"
-                )
-                helps = (cure, "unstuck fleet", *helps)
-            elif planned.spec.pool and planned.spec.pool in facts.fleet.pools:
-                what, helps = (
-                    f"waits for {facts.fleet.pools[planned.spec.pool]}",
-                    ("unstuck pool list", *helps),
-                )
-                awaited = "a slot may become free, or be added,"
-            elif queue in facts.fleet.unread:
-                what, helps = (
-                    f"{what}; messages wait unread on {facts.fleet.unread[queue]}",
-                    ("unstuck doctor", *helps),
-                )
-            elif queue in facts.fleet.busy:
-                what, helps = f"{what}; {facts.fleet.busy[queue]}", ("unstuck fleet", *helps)
-        else:
-            what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
+        what, helps, awaited = _why_nobody_takes(facts, planned)
         following = Event(
             what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at
         )
@@ -340,6 +311,37 @@ def _queued(
         ends=ends,
         help=helps,
     )
+
+
+def _why_nobody_takes(
+    facts: ExplanationFacts, planned: PlannedGroup
+) -> tuple[str, tuple[str, ...], str]:
+    """Why no runner has taken a queued group, the commands that help, and what is awaited."""
+    queue, pool, helps = planned.spec.queue_name, planned.spec.pool, facts.help
+    awaited = "a worker may come"
+    runners = facts.env.runners.get(queue, 0)
+    if not runners:
+        return f"queue {queue}: no worker listens on it", (_worker(queue),), awaited
+    listen = "runners listen" if runners > 1 else "runner listens"
+    what = f"queue {queue}: {runners} {listen}, and none has taken it yet"
+    unlike = facts.fleet.unlike.get((queue, planned.spec.spark))
+    if unlike and unlike.nobody:
+        what = f"queue {queue}: {unlike.text}, and nobody else listens there"
+        mixed = f"unstuck alter {facts.state.job.id} --set mixed=true"
+        cure = _worker(queue) if unlike.no_spark else mixed
+        return what, (cure, "unstuck fleet", *helps), awaited
+    if unlike:
+        what = f"{what}; {unlike.text}"
+    if pool and pool in facts.fleet.pools:
+        what = f"waits for {facts.fleet.pools[pool]}"
+        awaited = "a slot may become free, or be added,"
+        return what, ("unstuck pool list", *helps), awaited
+    if queue in facts.fleet.unread:
+        what = f"{what}; messages wait unread on {facts.fleet.unread[queue]}"
+        return what, ("unstuck doctor", *helps), awaited
+    if queue in facts.fleet.busy:
+        return f"{what}; {facts.fleet.busy[queue]}", ("unstuck fleet", *helps), awaited
+    return what, helps, awaited
 
 
 def _running(

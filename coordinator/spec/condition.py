@@ -263,26 +263,36 @@ def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
             return _CONSTANTS[word]
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_walk(item, values) for item in items]
-        case ast.Attribute(value=inner, attr=key):
-            return _pick(_walk(inner, values), key)
-        case ast.Subscript(value=inner, slice=place):
-            return _pick(_walk(inner, values), _walk(place, values))
+        case ast.Attribute() | ast.Subscript():
+            return _pick(_walk(node.value, values), _key(node, values))
         case ast.UnaryOp(op=op, operand=operand):
             return OPERATORS[type(op)](_walk(operand, values))
         case ast.BinOp(left=left, op=op, right=right):
             return OPERATORS[type(op)](_walk(left, values), _walk(right, values))
-        case ast.BoolOp(op=op, values=parts):
-            combined = all if isinstance(op, ast.And) else any
-            return combined(_truth(_walk(part, values)) for part in parts)
-        case ast.Compare(left=first, ops=ops, comparators=others):
-            left = _walk(first, values)
-            for compare, other in zip(ops, others, strict=True):
-                right = _walk(other, values)
-                if not OPERATORS[type(compare)](left, right):
-                    return False
-                left = right
-            return True
+        case ast.BoolOp():
+            return _combine(node, values)
+        case ast.Compare():
+            return _compare(node, values)
     raise ConditionError(f"{type(node).__name__} is not allowed")
+
+
+def _key(node: ast.Attribute | ast.Subscript, values: Mapping[str, Any]) -> Any:
+    return node.attr if isinstance(node, ast.Attribute) else _walk(node.slice, values)
+
+
+def _combine(node: ast.BoolOp, values: Mapping[str, Any]) -> bool:
+    combined = all if isinstance(node.op, ast.And) else any
+    return combined(_truth(_walk(part, values)) for part in node.values)
+
+
+def _compare(node: ast.Compare, values: Mapping[str, Any]) -> bool:
+    left = _walk(node.left, values)
+    for compare, other in zip(node.ops, node.comparators, strict=True):
+        right = _walk(other, values)
+        if not OPERATORS[type(compare)](left, right):
+            return False
+        left = right
+    return True
 
 
 # ---- operators

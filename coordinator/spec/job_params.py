@@ -369,17 +369,9 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
         yield Problem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
     elif isinstance(value, dict):
         for key, child in value.items():
-            if not isinstance(key, str):
-                yield Problem(f"a key must be text, not {describe(key)}", loc)
-                continue
-            if wrong := scalar_problem(key):
-                yield Problem(wrong, (*loc, key), True)
-            if (reference := reference_in(key)) is not None:
-                message = (
-                    f"{shorten(reference)}: a reference is resolved in a value, and not in a key"
-                )
-                yield Problem(message, (*loc, key), True)
-            yield from value_problems(child, (*loc, key), depth + 1)
+            yield from _key_problems(key, loc)
+            if isinstance(key, str):
+                yield from value_problems(child, (*loc, key), depth + 1)
     elif isinstance(value, list | tuple):
         for i, child in enumerate(value):
             yield from value_problems(child, (*loc, i), depth + 1)
@@ -391,6 +383,17 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
             f"{shorten(reference)}"
         )
         yield Problem(f"{message}; where the text itself is meant, write $${{ for ${{", loc)
+
+
+def _key_problems(key: Any, loc: Loc) -> Iterator[Problem]:
+    if not isinstance(key, str):
+        yield Problem(f"a key must be text, not {describe(key)}", loc)
+        return
+    if wrong := scalar_problem(key):
+        yield Problem(wrong, (*loc, key), True)
+    if (reference := reference_in(key)) is not None:
+        message = f"{shorten(reference)}: a reference is resolved in a value, and not in a key"
+        yield Problem(message, (*loc, key), True)
 
 
 def reference_problems(

@@ -133,20 +133,8 @@ class Store:
         if bare:
             job_fields = cast(dict[str, str], self._redis.hgetall(keys.job))
             return bare_state(job, job_fields) if job_fields else None
-        if cached is not None:
-            if begun is not None and begun.attempts is not None and changed is not None:
-                commit, read = begun.commit, dict(begun.attempts)
-            else:
-                commit, read = self._glance(
-                    job, cached, list(cached.active if changed is None else changed)
-                )
-            if commit == cached.job.commit:
-                for name, text in read.items():
-                    if text is None:
-                        cached.attempts.pop(name, None)
-                    elif name not in cached.attempts or cached.attempts[name].stored != text:
-                        cached.attempts[name] = AttemptRecord.from_json(text)
-                return cached
+        if cached is not None and self._refresh(job, cached, changed, begun):
+            return cached
         pipe = self._redis.pipeline(transaction=True)
         for key in (keys.job, keys.groups, keys.forks, keys.attempts):
             pipe.hgetall(key)
@@ -160,6 +148,24 @@ class Store:
             raise Damaged(state.damage)
         state.plans = plans
         return state
+
+    def _refresh(
+        self, job: str, cached: JobState, changed: Sequence[str] | None, begun: Begun | None
+    ) -> bool:
+        """Read the attempts of a cached state afresh. Returns False if a commit came after it."""
+        if begun is not None and begun.attempts is not None and changed is not None:
+            commit, read = begun.commit, dict(begun.attempts)
+        else:
+            groups = list(cached.active if changed is None else changed)
+            commit, read = self._glance(job, cached, groups)
+        if commit != cached.job.commit:
+            return False
+        for name, text in read.items():
+            if text is None:
+                cached.attempts.pop(name, None)
+            elif name not in cached.attempts or cached.attempts[name].stored != text:
+                cached.attempts[name] = AttemptRecord.from_json(text)
+        return True
 
     def _glance(
         self, job: str, cached: JobState, groups: Sequence[str]

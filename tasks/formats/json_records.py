@@ -11,7 +11,7 @@ import base64
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from itertools import accumulate, chain, product
@@ -123,20 +123,9 @@ def table_of_rows(
     """
     schema = arrow_schema(schema_of(fields))
     texts = {field["name"]: type_text(field["type"]) for field in fields}
-    names, bad, rows = texts.keys(), dict[int, str](), dict[int, dict[str, Any]]()
-    required = names - set(optional)
-
-    def refusal(row: Any) -> str:
-        if row is None:
-            return ""
-        if not isinstance(row, dict):
-            return f"an object is expected, and this is {_JSON[type(row).__name__]}"
-        if other == "allow":
-            return _near(row, names) if row else ""
-        return "" if required <= row.keys() <= names else _other_names(row, names, optional)
-
+    bad, rows = dict[int, str](), dict[int, dict[str, Any]]()
     for number, row in decoded.items():
-        if why := refusal(row):
+        if why := _wrong_object(row, texts.keys(), other, optional):
             bad[number] = why
         else:
             rows[number] = row or {}
@@ -149,16 +138,36 @@ def table_of_rows(
     try:
         return table(), bad
     except _REFUSALS:
-        columns = [*zip(schema.names, schema.types, strict=True)]
-        for (number, row), (name, kind) in product(list(rows.items()), columns):
-            try:
-                _array([value := row.get(name)], kind, other)
-            except _REFUSALS as error:
-                at = f"the column {shown(name)} ({texts[name]})"
-                text = _DECIMAL.sub(r"\1", repr(value))
-                bad[number] = f"{at} cannot hold {_short(text)}: {_short(error)}"
-                rows.pop(number, None)
-    return table(), bad
+        refused = dict(_refused_rows(rows, schema, texts, other))
+        rows = {number: row for number, row in rows.items() if number not in refused}
+    return table(), bad | refused
+
+
+def _wrong_object(row: Any, names: Set[str], other: str, optional: Collection[str]) -> str:
+    """Why a decoded value is no row of these columns; empty if it is one."""
+    if row is None:
+        return ""
+    if not isinstance(row, dict):
+        return f"an object is expected, and this is {_JSON[type(row).__name__]}"
+    if other == "allow":
+        return _near(row, names) if row else ""
+    has_its_names = names - set(optional) <= row.keys() <= names
+    return "" if has_its_names else _other_names(row, names, optional)
+
+
+def _refused_rows(
+    rows: Mapping[int, Mapping[str, Any]], schema: Any, texts: Mapping[str, str], other: str
+) -> Iterator[tuple[int, str]]:
+    """The rows with a value that its column cannot hold; of several such values the last."""
+    columns = [*zip(schema.names, schema.types, strict=True)]
+    for (number, row), (name, kind) in product(rows.items(), columns):
+        value = row.get(name)
+        try:
+            _array([value], kind, other)
+        except _REFUSALS as error:
+            text = _DECIMAL.sub(r"\1", repr(value))
+            at = f"the column {shown(name)} ({texts[name]})"
+            yield number, f"{at} cannot hold {_short(text)}: {_short(error)}"
 
 
 def _table(schema: Any, columns: Iterable[Sequence[Any]], other: str) -> Any:

@@ -273,6 +273,29 @@ def _plain_field(field: Any, column: str) -> Any:
     return pa.field(field.name, _plain_type(field.type, column), field.nullable)
 
 
+def _plain_nested(kind: Any, column: str) -> Any:
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        if not kind.num_fields:
+            _refuse(column, kind)
+        _check_names([field.name for field in kind], column)
+        return pa.struct([_plain_field(field, f"{column}.{field.name}") for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type, column), _plain_field(kind.item_field, column))
+    lists = {
+        pa.ListType: pa.list_,
+        pa.FixedSizeListType: pa.list_,
+        pa.LargeListType: pa.large_list,
+        pa.ListViewType: pa.list_view,
+        pa.LargeListViewType: pa.large_list_view,
+    }
+    if type(kind) not in lists:  # a union, or runs of equal values
+        _refuse(column, kind)
+    return lists[type(kind)](_plain_field(kind.value_field, column))
+
+
 def _plain_type(kind: Any, column: str) -> Any:
     """The plain Arrow type that holds all values of ``kind``, or those that the cast lets
     through.
@@ -284,17 +307,8 @@ def _plain_type(kind: Any, column: str) -> Any:
         _refuse(column, kind)
     if types.is_dictionary(kind):
         return _plain_type(kind.value_type, column)
-    if types.is_struct(kind):
-        if not kind.num_fields:
-            _refuse(column, kind)
-        _check_names([field.name for field in kind], column)
-        return pa.struct([_plain_field(field, f"{column}.{field.name}") for field in kind])
-    if types.is_map(kind):
-        return pa.map_(_plain_type(kind.key_type, column), _plain_field(kind.item_field, column))
-    lists = {pa.ListType: pa.list_, pa.FixedSizeListType: pa.list_, pa.LargeListType: pa.large_list}
-    lists |= {pa.ListViewType: pa.list_view, pa.LargeListViewType: pa.large_list_view}
-    if type(kind) in lists:
-        return lists[type(kind)](_plain_field(kind.value_field, column))
+    if types.is_nested(kind):
+        return _plain_nested(kind, column)
     if types.is_timestamp(kind):
         # Parquet keeps whether a timestamp is an instant, and not the zone in which to show it.
         return pa.timestamp("us", None if kind.tz is None else "UTC")

@@ -62,6 +62,10 @@ _GOOD = "r"
 _FILE_BYTES = 128 * 1024 * 1024  # of rejected rows that go into one file
 
 
+# Writes a streaming frame as `stage` does.
+_Arriving = Callable[[Files, str, Any, Sequence[str]], StagedOutput]
+
+
 def stage_checked(
     files: Files,
     folder: str,
@@ -69,7 +73,7 @@ def stage_checked(
     checks: Checks,
     partition_by: Sequence[str],
     session: Any,
-    arriving: Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None = None,
+    arriving: _Arriving | None = None,
     published: Fields | None = None,
 ) -> dict[str, StagedOutput]:
     """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows
@@ -88,37 +92,13 @@ def stage_checked(
             for.
         OutputInvalid, StagingLost, WarehouseMismatch, OSError: as `stage`.
     """
-    declared = declared_fields(checks.columns)
-    if declared and not is_frame(frame) and is_any_frame(frame) and frame.shape == (0, 0):
-        frame = empty_table(schema_of(declared))
-    frame = frame if is_frame(frame) else table_of(frame)
-    if declared:
-        frame = cast_frame(frame, declared, fill=checks.fill)
-    elif published:
-        have = fields_of(schema_of_frame(frame))
-        if (target_fields := closed(have, published, inside=True)) != have:
-            frame = cast_frame(frame, target_fields)
+    frame = _typed(frame, checks, published)
     if not checks.rejects and arriving is not None:
         staged = {folder: arriving(files, folder, frame, partition_by)}
     elif not checks.rejects:
         staged = {folder: stage_plain(files, folder, frame, partition_by)}
     else:
-        files.check()
-        files.remove_tree(folder)
-        whole, stored = f"{folder}/_whole", None
-        if arriving is not None:  # the rules hold for all that has arrived, not for each batch
-            stored = arriving(files, whole, frame, ())
-        elif session is not None and not is_frame(
-            frame
-        ):  # one dialect of SQL for all frames of a group
-            # Not by createDataFrame: it makes instants of timestamps without a zone, and knows
-            # fewer types.
-            stored = stage_plain(files, whole, frame)
-        if stored is not None:
-            frame = read_parquet(session, [(stored.schema, bytes_by_uri(files, stored.files))])
-        split = _split_spark if is_frame(frame) else _split_table
-        staged = split(files, folder, frame, checks, partition_by)
-        files.remove_tree(whole)
+        staged = _split(files, folder, frame, checks, partition_by, session, arriving)
     if checks.partitions is not None:
         named = named_in(checks.partitions, staged[folder].schema)
         if checks.outside != "append":
@@ -130,6 +110,46 @@ def stage_checked(
         staged[folder] = replace(
             staged[folder], newest=newest_of(files, staged[folder], checks.newest)
         )
+    return staged
+
+
+def _typed(frame: Any, checks: Checks, published: Fields | None) -> Any:
+    """The frame with the types of the declared columns, else of those that are published."""
+    declared = declared_fields(checks.columns)
+    if declared and not is_frame(frame) and is_any_frame(frame) and frame.shape == (0, 0):
+        frame = empty_table(schema_of(declared))
+    frame = frame if is_frame(frame) else table_of(frame)
+    if declared:
+        return cast_frame(frame, declared, fill=checks.fill)
+    have = fields_of(schema_of_frame(frame)) if published else []
+    target_fields = closed(have, published, inside=True) if published else have
+    return frame if target_fields == have else cast_frame(frame, target_fields)
+
+
+def _split(
+    files: Files,
+    folder: str,
+    frame: Any,
+    checks: Checks,
+    partition_by: Sequence[str],
+    session: Any,
+    arriving: _Arriving | None,
+) -> dict[str, StagedOutput]:
+    """Write the good and the rejected rows apart."""
+    files.check()
+    files.remove_tree(folder)
+    whole, stored = f"{folder}/_whole", None
+    if arriving is not None:  # the rules hold for all that has arrived, not for each batch
+        stored = arriving(files, whole, frame, ())
+    elif session is not None and not is_frame(frame):
+        # One dialect of SQL for all frames of a group. Not by createDataFrame: it makes instants
+        # of timestamps without a zone, and knows fewer types.
+        stored = stage_plain(files, whole, frame)
+    if stored is not None:
+        frame = read_parquet(session, [(stored.schema, bytes_by_uri(files, stored.files))])
+    split = _split_spark if is_frame(frame) else _split_table
+    staged = split(files, folder, frame, checks, partition_by)
+    files.remove_tree(whole)
     return staged
 
 

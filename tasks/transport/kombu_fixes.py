@@ -157,37 +157,6 @@ def _fit_to_fork(base: Any) -> Any:
     process that forks.
     """
 
-    class ForkSafeChannel(base.Channel):  # type: ignore[misc]
-        def _connparams(self, asynchronous: bool = False) -> Any:
-            if getattr(self.connection, "client", None) is None:
-                raise redis.ConnectionError("the connection of this channel is closed")
-            params = {**super()._connparams(asynchronous), **FEW_QUESTIONS}
-            if asynchronous:
-                params["connection_class"] = _unregistered_first(params["connection_class"], self)
-            return params
-
-        @cached_property
-        def client(self) -> Any:
-            return _messages_alone(super().client)
-
-        @cached_property
-        def subclient(self) -> Any:
-            return _read_within(self.socket_timeout, super().subclient)
-
-        class QoS(base.Channel.QoS):  # type: ignore[misc]
-            def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-                try:
-                    super().restore_by_tag(tag, client, leftmost)
-                except Exception as error:
-                    if _is_of_broker(error):
-                        raise
-                    _told_dropped(error, "among the unacknowledged ones", self._raw(tag))
-                    self._remove_from_indices(tag).execute()
-
-            def _raw(self, tag: Any) -> Any:
-                with self.channel.conn_or_acquire() as client:
-                    return client.hget(self.unacked_key, tag)
-
     class Transport(base):  # type: ignore[misc]
         def _deliver(self, message: Any, queue: str) -> None:
             try:
@@ -206,8 +175,49 @@ def _fit_to_fork(base: Any) -> Any:
                     channel.qos.get(tag)
                     channel.qos.ack(tag)
 
-    Transport.Channel = ForkSafeChannel
+    Transport.Channel = _fork_safe_channel(base.Channel)
     return Transport
+
+
+def _fork_safe_channel(base: Any) -> Any:
+    class ForkSafeChannel(base):  # type: ignore[misc]
+        QoS = _restoring_qos(base.QoS)
+
+        def _connparams(self, asynchronous: bool = False) -> Any:
+            if getattr(self.connection, "client", None) is None:
+                raise redis.ConnectionError("the connection of this channel is closed")
+            params = {**super()._connparams(asynchronous), **FEW_QUESTIONS}
+            if asynchronous:
+                params["connection_class"] = _unregistered_first(params["connection_class"], self)
+            return params
+
+        @cached_property
+        def client(self) -> Any:
+            return _messages_alone(super().client)
+
+        @cached_property
+        def subclient(self) -> Any:
+            return _read_within(self.socket_timeout, super().subclient)
+
+    return ForkSafeChannel
+
+
+def _restoring_qos(base: Any) -> Any:
+    class RestoringQoS(base):  # type: ignore[misc]
+        def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
+            try:
+                super().restore_by_tag(tag, client, leftmost)
+            except Exception as error:
+                if _is_of_broker(error):
+                    raise
+                _told_dropped(error, "among the unacknowledged ones", self._raw(tag))
+                self._remove_from_indices(tag).execute()
+
+        def _raw(self, tag: Any) -> Any:
+            with self.channel.conn_or_acquire() as client:
+                return client.hget(self.unacked_key, tag)
+
+    return RestoringQoS
 
 
 def _unregistered_first(connection: Any, channel: Any) -> Any:

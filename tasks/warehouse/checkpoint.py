@@ -11,7 +11,7 @@ import io
 import json
 import tarfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from unstuck.tasks.warehouse.files import Files
 
@@ -105,14 +105,19 @@ def what_is_lost(
             # each.
             continue
         position = json.loads(line) if line.startswith("{") else {}
-        for entry in range(
-            position.get("logOffset", -1), -1, -1
-        ):  # of the files that a source has seen
-            at = f"{folder}/sources/{source}/{entry}"
-            if f"{at}.compact" in existing:
-                break
-            if at not in existing:
-                return f"sources/{source}/{entry} is gone"
+        if lost_entry := _lost_entry(existing, folder, source, position.get("logOffset", -1)):
+            return lost_entry
+    return ""
+
+
+def _lost_entry(existing: Collection[str], folder: str, source: int, newest: int) -> str:
+    """The entry that is missing of the files that a source has seen, up to the ``newest``."""
+    for entry in range(newest, -1, -1):
+        at = f"{folder}/sources/{source}/{entry}"
+        if f"{at}.compact" in existing:
+            return ""
+        if at not in existing:
+            return f"sources/{source}/{entry} is gone"
     return ""
 
 

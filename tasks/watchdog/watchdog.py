@@ -213,12 +213,7 @@ class Watchdog:
         ):  # read before the parent reaps the zombie; afterwards nobody can tell
             death = describe_status(exit_status(self._runner.pid)) + self._holding.remark
         if time.monotonic() >= self._next_tick:
-            self._next_tick = time.monotonic() + self._settings.lease_renew
-            if runner is not ProcessState.GONE:
-                self._tree.remember()
-            if self._renew(runner) and self._counts_as_living(runner):
-                self._registry.note(self._status)
-                self._show_stack()
+            self._tick(runner)
         orphaned = self._orphaned(runner)
         # Again: a worker that was told to stop may have ended the runner, or itself, meanwhile.
         self._read_flag()
@@ -238,18 +233,7 @@ class Watchdog:
         )
         self._state = action.state
         if action.instruction is not None:
-            log.info("%s: %s", self._token, action.instruction)
-            # With its token: by the time it is read the runner may hold another attempt, which it
-            # must not hit.
-            line: dict[str, Any] = {
-                "op": "instruction",
-                "token": str(self._token),
-                "instruction": str(action.instruction),
-            }
-            if action.instruction is Instruction.TIMEOUT and action.state.timed_out is not None:
-                failure = timeout_failure(action.state.timed_out, action.state.stood)
-                line["failure"] = asdict(failure)  # which of the clocks it was
-            self._send(line)
+            self._instruct(self._token, action.instruction)
         if action.kill_reason:
             self._log_for_attempt(action.kill_reason)
             if left := self._tree.kill():
@@ -258,6 +242,29 @@ class Watchdog:
             reach(Point.BEFORE_LOSS_REPORT, self._token.job)
             record_outcome(self._lease.finish, self._token, action.outcome)
         return not action.kill_reason
+
+    def _tick(self, runner: ProcessState) -> None:
+        """Renew the lease, and note what others ask for."""
+        self._next_tick = time.monotonic() + self._settings.lease_renew
+        if runner is not ProcessState.GONE:
+            self._tree.remember()
+        if self._renew(runner) and self._counts_as_living(runner):
+            self._registry.note(self._status)
+            self._show_stack()
+
+    def _instruct(self, token: Token, instruction: Instruction) -> None:
+        log.info("%s: %s", token, instruction)
+        # With its token: by the time it is read the runner may hold another attempt, which it
+        # must not hit.
+        line: dict[str, Any] = {
+            "op": "instruction",
+            "token": str(token),
+            "instruction": str(instruction),
+        }
+        if instruction is Instruction.TIMEOUT and self._state.timed_out is not None:
+            failure = timeout_failure(self._state.timed_out, self._state.stood)
+            line["failure"] = asdict(failure)  # which of the clocks it was
+        self._send(line)
 
     def _read_flag(self) -> None:
         """Read whether the worker was told to stop; the grace counts from the first reading that

@@ -4,8 +4,8 @@ name (pure).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
@@ -35,25 +35,34 @@ def sql_problems(
             if step.sql is None:
                 continue
             loc = ("groups", i, "steps", j, "sql")
-            if wrong := unresolved(step.sql):
-                yield Problem(
-                    f"{wrong}; put it under params:, and write :name for the parameter", loc
-                )
-            elif wrong := wrong_text(step.sql):
+            missing = partial(_missing_need, group=group, step=j, groups=groups, made_by=made_by)
+            if wrong := _wrong_step(step.sql, step.output, wrong_text, missing):
                 yield Problem(wrong, loc)
-            elif step.output is not None and first_word(step.sql) == "create":
-                text = f"CREATE answers with no rows, so output: {step.output} would get none"
-                yield Problem(
-                    f"{text}; write its query alone (SELECT …), or leave out output:", loc
-                )
-            elif missing := _missing_need(tables_in(step.sql), group, j, groups, made_by):
-                yield Problem(missing, loc)
             # A parameter of the name ``results`` may hold a struct, whose fields are written in the
             # same way.
             if "results" not in {*params, *group.params, *step.params, *(group.for_each or ())}:
                 for marker in dict.fromkeys(markers(step.sql)):
                     if wrong := _wrong_result(marker, group, groups):
                         yield Problem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
+
+
+def _wrong_step(
+    sql: str,
+    output: str | None,
+    wrong_text: Callable[[str], str],
+    missing_need: Callable[[Collection[str]], str],
+) -> str:
+    """Return the first mistake in a statement; empty if it has none."""
+    if wrong := unresolved(sql):
+        return f"{wrong}; put it under params:, and write :name for the parameter"
+    if wrong := wrong_text(sql):
+        return wrong
+    if output is not None and first_word(sql) == "create":
+        return (
+            f"CREATE answers with no rows, so output: {output} would get none; write its query "
+            "alone (SELECT …), or leave out output:"
+        )
+    return missing_need(tables_in(sql))
 
 
 def _made_by(every: Sequence[GroupSpec]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,7 @@ from unstuck.documents.dataset_documents import (
 )
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.published import head_rows
 from unstuck.tasks.warehouse.view_file import view_path, views_sql, write_views
 from unstuck.views.dataset_views import bytes_of, check_there, columns_of, versions_of, warehouse_at
@@ -122,25 +124,48 @@ def datasets(
         _export_views(place, name, version, export_views, to, keep)
         return
     states = place.state(version) if name is None else {name: place.dataset(name, version)}
+    _show_states(place, settings.warehouse, states, files, as_json, columns=name is not None)
+
+
+def _show_states(
+    place: Warehouse,
+    uri: str,
+    states: Mapping[str, DatasetState],
+    files: bool,
+    as_json: bool,
+    *,
+    columns: bool,
+) -> None:
     if as_json:
         emit(
             [
-                DatasetDocument.of_state(place, settings.warehouse, dataset, state, files)
+                DatasetDocument.of_state(place, uri, dataset, state, files)
                 for dataset, state in sorted(states.items())
             ]
         )
         return
     if files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
         for _, state in sorted(states.items()):
-            for file in state.files:
-                stdout.print(place.storage.uri(file.path), soft_wrap=True)
+            _print_files(place, state)
         return
     if not states:
-        stderr.print(
-            f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another "
-            "warehouse)."
-        )
+        stderr.print(f"Nothing is published in {uri} (UNSTUCK_WAREHOUSE names another warehouse).")
         return
+    _print_listing(states)
+    for state in states.values():
+        if columns:
+            _print_columns(state)
+        if files:
+            stdout.print()
+            _print_files(place, state)
+
+
+def _print_files(place: Warehouse, state: DatasetState) -> None:
+    for file in state.files:
+        stdout.print(place.storage.uri(file.path), soft_wrap=True)
+
+
+def _print_listing(states: Mapping[str, DatasetState]) -> None:
     headings = ("DATASET", "OWNER", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB")
     listing = table(*headings, right=("VERSION", "ROWS", "FILES"))
     for dataset, state in sorted(states.items()):
@@ -157,21 +182,17 @@ def datasets(
             )
         if state.many_small:
             stdout.print(small_files_hint(dataset, state.many_small), soft_wrap=True)
-    for state in states.values():
-        if name is not None:
-            if state.owner is not None and state.owner.shared_with:
-                stdout.print(
-                    f"Job {state.owner.job_name} shares it with {listed(state.owner.shared_with)}."
-                )
-            stdout.print()
-            columns = table("COLUMN", "TYPE")
-            for column in columns_of(state):
-                columns.add_row(column["name"], column["type"])
-            stdout.print(columns)
-        if files:
-            stdout.print()
-            for file in state.files:
-                stdout.print(place.storage.uri(file.path), soft_wrap=True)
+
+
+def _print_columns(state: DatasetState) -> None:
+    if state.owner is not None and state.owner.shared_with:
+        shares = listed(state.owner.shared_with)
+        stdout.print(f"Job {state.owner.job_name} shares it with {shares}.")
+    stdout.print()
+    columns = table("COLUMN", "TYPE")
+    for column in columns_of(state):
+        columns.add_row(column["name"], column["type"])
+    stdout.print(columns)
 
 
 def _show_rows(
