@@ -15,6 +15,7 @@ import sys
 from contextlib import suppress
 from typing import Any, TypeGuard
 
+import redis
 from billiard.common import reset_signals
 
 from unstuck.tasks.errors import NotBegun
@@ -73,7 +74,7 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
         try:
             with suppress(OSError):  # it may have ended already
                 ours.sendall(json.dumps(request).encode() + b"\n")
-                begun = ours.recv(1)
+                begun = _await_begin(runner, ours, claim.token)
             if not begun:
                 raise NotBegun(
                     f"the fresh runner that {runner.name} started ended with {process.wait()} and "
@@ -92,6 +93,22 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
         finally:
             hang_alarm.start()
     return "run by a fresh runner"
+
+
+def _await_begin(runner: Runner, child: socket.socket, token: Token) -> bytes:
+    """Renew the lease until the fresh runner says that it has begun; empty if it ended.
+
+    On a busy host, a Python process may take longer to start than a lease lasts.
+    """
+    child.settimeout(runner.settings.lease_renew)
+    while True:
+        try:
+            return child.recv(1)
+        except TimeoutError:
+            # The fresh runner hears of an instruction, or that the attempt is stale, by its own
+            # watchdog. If Redis does not answer, the lease may lapse, as everywhere.
+            with suppress(redis.RedisError):
+                runner.lease.renew(token, runner.name)
 
 
 def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:

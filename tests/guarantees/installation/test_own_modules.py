@@ -102,7 +102,7 @@ def test_no_program_imports_the_folders_at_the_top_of_the_repository_by_their_ow
     assert {f"unstuck.tasks.{name}" for name in of_each_process} <= imported
     assert {
         "unstuck.coordinator.reconcile.reconciler",
-        "unstuck.client.client",
+        "unstuck.client.job_handle",
         "unstuck",
     } <= imported
     assert not [name for name in imported if name.partition(".")[0] in ("tasks", "coordinator")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import redis
 
 from tests.support import fleet
+from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -49,6 +51,29 @@ def test_each_attempt_of_a_fresh_group_has_a_process_of_its_own_and_others_share
         )
         assert pids["fresh-b"] != pids["fresh-d"]
         wait_until(lambda: fleet.gone(pids["fresh-d"]), 20, "the last fresh runner to be gone")
+
+
+SLOW_START = """
+import pathlib, sys, time
+
+if "unstuck.tasks.runner.fresh_process" in sys.orig_argv:
+    while pathlib.Path({gate!r}).exists():
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.variant
+def test_the_lease_is_renewed_while_a_fresh_runner_takes_long_to_start(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    (gate := tmp_path / "gate").touch()
+    (tmp_path / "sitecustomize.py").write_text(SLOW_START.format(gate=str(gate)))
+    own = {"PYTHONPATH": f"{tmp_path}:{PYTHONPATH}"}
+    with fleet.worker(redis_server.url, tmp_path, environ=own, python=sys.executable):
+        offer = make_offer(client, tmp_path, "job", "my_pid", fresh=True)
+        fleet.renewed(client, offer)
+        gate.unlink()
+        pid(client, offer)
 
 
 @pytest.mark.variant
