@@ -62,11 +62,12 @@ jars: setup  ## fetch Kafka, and the connectors of Spark to S3 and Delta tables,
 test-matrix: setup  ## the Spark tests with PySpark 3.5, 4.0 and the newest (SPARKS="4.0 newest")
 	SPARKS="$(SPARKS)" $(BIN)/python -m tests.matrix $(ARGS)
 
-lint: setup  ## ruff, mypy, the import contracts, and whether each test module can be imported
+lint: setup  ## ruff, mypy, the import contracts, plain names, and whether each test module can be imported
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m scripts.plain_names
 	@tests=$$($(BIN)/python -m pytest --collect-only --quiet --quiet 2>&1) || { echo "$$tests" | tail -40; exit 1; }
 
 # Beside it one process compiles the test modules, which the six test processes would otherwise all do at the same time.
