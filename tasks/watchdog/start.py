@@ -82,6 +82,8 @@ def _forked(hello: dict[str, Any], inherited: Sequence[int]) -> ForkedWatchdog:
             _become_watchdog(hello, its_end, inherited)
     finally:
         os.close(its_end)
+    # Wait until it has left this process group, or has ended: this runner may kill its group.
+    os.read(instructions, 1)
     return ForkedWatchdog(pid, open(instructions, "rb", buffering=0))
 
 
@@ -95,6 +97,7 @@ def _become_watchdog(
     code = os.EX_SOFTWARE
     try:
         os.setsid()
+        os.write(instructions, b"\n")
         gc.freeze()  # a collection would write to every page that is shared
         _forget_signals()
         _forget_logging()
