@@ -175,8 +175,10 @@ def test_a_schedule_is_refused_when_it_is_set_and_halts_if_it_loses_its_dataset(
     run = next_run(coordinator, 0)
     assert publish(coordinator, run, 2) is Status.FINISHED
     assert dataset(coordinator)["owner"] == "ticking"
+    schedules.pause("ticking")  # else a tick may come before the other job, and its run goes on
     coordinator.sweep.run()
 
     other = coordinator.client.submit(job_spec("daily"), take_over=True).id
     assert publish(coordinator, other, 33) is Status.FINISHED
+    schedules.resume("ticking")
     wait_until(halted, 20, "the schedule to halt: it took over once, not for good")
