@@ -6,7 +6,13 @@ from __future__ import annotations
 
 import re
 
+from unstuck.tasks.errors import OutputInvalid
+
 _REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
+
+
+class ValueRefused(OutputInvalid):
+    """A value of a Spark frame that cannot be stored, found by a look at its files."""
 
 
 def refusal(*message: str) -> str:
@@ -18,7 +24,9 @@ def refusal(*message: str) -> str:
 
 
 def refused_value(error: BaseException) -> str:
-    """The message of the `refusal` that ``error`` is about; empty for any other error."""
+    """Return why a value was refused: by a `refusal` or a `ValueRefused`; "" for other errors."""
+    if isinstance(error, ValueRefused):
+        return str(error)
     match = _REFUSED.search(java_message(error)) or _REFUSED.search(str(error))
     return match[1] if match else ""
 

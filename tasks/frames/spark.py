@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from unstuck.tasks.errors import OutputInvalid
-from unstuck.tasks.frames.text_bytes import with_checked_text
+from unstuck.tasks.frames.refusals import ValueRefused
+from unstuck.tasks.frames.text_bytes import invalid_bytes, refused_column, with_checked_text
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
@@ -45,8 +46,15 @@ def is_frame(value: Any) -> bool:
 
 
 def plan_of(frame: Any) -> str:
-    """The plan of a frame of Spark Classic in words; it names the folder of a streaming source."""
+    """Return the plan of a frame in words; it names the folder of a streaming source."""
+    if on_connect(frame.sparkSession):
+        return str(frame._explain_string(extended=True))  # noqa: SLF001 - `explain` prints it
     return str(frame._jdf.queryExecution().analyzed().toString())
+
+
+def on_connect(session: Any) -> bool:
+    """Return whether a session is one of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def hadoop_uri(uri: str) -> str:
@@ -81,18 +89,39 @@ def write_parquet(
     Returns:
         The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver
         commits whatever it then finds in the folder, and reports no error where that is less.
+
+    Raises:
+        ValueRefused: a text, CSV or JSON file that the frame reads is not UTF-8.
     """
     for key, value in _WRITE_CONF.items():
         # Not put back, since another thread of the step may be writing an output too.
         frame.sparkSession.conf.set(key, value)
     frame = _typed(frame)
-    if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
+    plan = plan_of(frame)
+    checked = with_checked_text(frame, plan)
+    try:
+        return _write(checked, uri, writer)
+    except Exception as error:
+        column = refused_column(error)
+        if not column:
+            raise
+        if place := invalid_bytes(frame):
+            raise ValueRefused(
+                f"the column {column} has text of a file that is not UTF-8: {place}. In "
+                "a step: spark.read.option('encoding', 'ISO-8859-1') for CSV and JSON files, "
+                "decode(cast(value AS BINARY), 'ISO-8859-1') for spark.read.text"
+            ) from error
+    # A file has U+FFFD itself.
+    return _write(with_checked_text(frame, plan, replaced=False), uri, writer)
+
+
+def _write(frame: Any, uri: str, writer: Callable[[Any], Any]) -> int | None:
+    if on_connect(frame.sparkSession):
         writer(frame).mode("overwrite").parquet(hadoop_uri(uri))
         return None
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
-    frame = with_checked_text(frame, plan_of(frame))
     counted = Observation()
     writer(frame.observe(counted, count(lit(1)).alias("rows"))).mode("overwrite").parquet(
         hadoop_uri(uri)
@@ -185,7 +214,7 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
 
     It would look at each file before the first row is asked for, which takes seconds for thousands.
     """
-    if len(files) <= _LOOKED_AT or session.__class__.__module__.startswith("pyspark.sql.connect"):
+    if len(files) <= _LOOKED_AT or on_connect(session):
         return None
     try:
         temporary = session._jvm.java.lang.System.getProperty(
