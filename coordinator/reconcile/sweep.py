@@ -56,9 +56,9 @@ class Sweep:
         self._indexes = indexes
         self._schedules = schedules
         self._expected = expected
-        self._terms: dict[
-            str, float
-        ] = {}  # job → its due, which lay ahead when `run_due` looked last
+        # Job → the time at which it becomes due, for those that `run_due` saw before their time.
+        # None before its first call.
+        self._terms: dict[str, float] | None = None
         # The last sweep of this process, by ``clock``; for people only.
         self.ended_at: float | None = None
 
@@ -154,24 +154,26 @@ class Sweep:
                 return None
 
     def run_due(self, within: float, after_each: Callable[[], None] = lambda: None) -> float:
-        """Decide what becomes due by time, at its time: schedules, and jobs of which a term is
-        over.
+        """Decide schedules and jobs at the time at which they become due.
 
-        A term is a lock or a lease of a process that died, a backoff, a timeout. A job that a
-        report has made due is left to the coordinator that reads the report, and to the next sweep.
+        That time is the end of a lock or a lease of a process that died, of a backoff, or of a
+        timeout. A job that a report has made due is left to the coordinator that reads the report,
+        and to the next sweep. The first call of a process decides all that is overdue, since the
+        process may have started after the end of a lock.
 
         Args:
-            within: seconds for which the caller looks ahead.
+            within: seconds until the next call at the latest.
             after_each: called after each schedule and job.
 
         Returns: seconds after which it is to be called again, at most ``within``.
         """
         wait = within if self._schedules is None else min(within, self._schedules.run(after_each))
         now, due = self._store.first_due(BATCH)
-        for job in [job for job, at in self._terms.items() if at <= now and due.get(job) == at]:
+        terms = due if self._terms is None else self._terms
+        for job in [job for job, at in due.items() if at <= now and terms.get(job) == at]:
             self._reconcile(job)
             after_each()
-        self._terms = {job: at for job, at in due.items() if now < at <= now + within}
+        self._terms = {job: at for job, at in due.items() if at > now}
         return max(BUSY_WAIT[1], min([wait, *(at - now for at in self._terms.values())]))
 
     def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:
