@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded, ways_on
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
@@ -76,11 +76,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     job = state.job
     where = f"job {job.id} is {job.status}"
     if job.terminal:
-        text = (
-            f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes "
-            "a "
-            "new job of it"
-        )
+        text = f"{where}, and a job that has ended never changes; {ways_on(job)}"
         return Commanded(Answer.REFUSED, job, text)
     old, new = job.written(), job.written()
     problems = [

@@ -149,6 +149,7 @@ class FleetFacts:
         unlike: runners that have other versions than the job; see `unlike_runners`.
         stacks: where the steps of running groups stand, as far as that was looked at; see
             `Queries.stacks`.
+        again: commands that run the ended job again; None: a retry does.
     """
 
     durations: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -159,6 +160,7 @@ class FleetFacts:
     code: str = ""
     unlike: Mapping[tuple[str, bool], Unlike] = field(default_factory=dict)
     stacks: Mapping[str, StepStack] = field(default_factory=dict)
+    again: tuple[str, ...] | None = None
 
 
 NOTHING_KNOWN = FleetFacts()

@@ -54,9 +54,9 @@ def explain(
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
-    job = explain_job(state, env, due)
     if state.job.terminal:
-        return [job]
+        return [_ended(state.job, fleet.again)]
+    job = explain_job(state, env, due)
     if fleet.code:
         job = replace(job, what=f"{job.what}; {fleet.code}", help=("unstuck fleet", *job.help))
     facts = ExplanationFacts(state, env, due, fleet)
@@ -98,7 +98,7 @@ def explain_job(state: JobState, env: Environment, due: float | None) -> Explana
     """The job alone; its groups need not be such as can be judged."""
     job = state.job
     if job.terminal:
-        return _ended(job)
+        return _ended(job, None)
     if job.halted is not None and (stands_still(job) or job.status is Status.HALTED):
         return _halted(state, job.halted, env, due)
     if job.phase:
@@ -110,7 +110,7 @@ def explain_job(state: JobState, env: Environment, due: float | None) -> Explana
     return _running(state, env, due)
 
 
-def _ended(job: JobRecord) -> Explanation:
+def _ended(job: JobRecord, again: tuple[str, ...] | None) -> Explanation:
     text = job.reason.text if job.reason else f"it is {job.status}"
     intent = (
         f"; {job.intent_by} asked for {job.intent}{_because(job)}"
@@ -119,14 +119,9 @@ def _ended(job: JobRecord) -> Explanation:
     )
     helps: tuple[str, ...] = ()
     if job.status is not Status.FINISHED:
-        # Where the stored text is wrong, the same again fails again.
-        mended = f"unstuck retry {job.id} --spec FILE"
-        helps = (
-            f"unstuck retry {job.id}",
-            mended,
-            f"unstuck events {job.id}",
-            f"unstuck logs {job.id}",
-        )
+        if again is None:
+            again = (f"unstuck retry {job.id}", f"unstuck retry {job.id} --spec FILE")
+        helps = (*again, f"unstuck events {job.id}", f"unstuck logs {job.id}")
     return Explanation(
         subject=job.id,
         state=job.status,

@@ -13,7 +13,7 @@ from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import BadRequest, Damaged, DatasetOwned, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.model.tick import Tick, tick_text
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
 from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
@@ -26,6 +26,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
     backfill_command,
     begin_backfill,
     command,
+    command_that_runs,
     goes_on,
     run_by_hand,
     set_again,
@@ -396,6 +397,19 @@ class ScheduleRequests:
                 is not CommitAnswer.CONFLICT
             ):
                 return f"schedule {name} is removed; the jobs of its runs stay"
+
+    def commands_that_run(self, name: str, tick: float) -> tuple[str, ...]:
+        """Return the command that runs a tick again; none if it is done or skipped. Raises:
+        NoSuchSchedule.
+        """
+        record = self._record(name)
+        ticks = self._store.ticks(name, *((0.0,) if record.builds_on else (tick, tick)))
+        current = ticks.get(tick, Tick(tick))
+        if current.outcome in (TickOutcome.DONE, TickOutcome.SKIPPED):
+            return ()
+        if current.outcome is TickOutcome.RUNNING:
+            return (f"unstuck schedule why {name}",)
+        return (command_that_runs(record, current, ticks, self._store.now()),)
 
     def goes_on(self, name: str) -> bool:
         """Whether there is such a schedule, and it has not ended."""

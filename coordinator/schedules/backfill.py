@@ -266,8 +266,8 @@ def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill
     if backfill.halted is not None:
         return backfill
     error = backfill.last_error
-    last = "" if error is None else f"; the last: {error.text}"
-    return _halted(backfill, Reason("TICKS_FAILED", f"{backfill.progress}{last}"), now, events)
+    text = backfill.progress if error is None else f"the last failed run: {error.text}"
+    return _halted(backfill, Reason("TICKS_FAILED", text), now, events)
 
 
 def _more_runs(

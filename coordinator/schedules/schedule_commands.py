@@ -21,7 +21,7 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleRecord,
     ScheduleStatus,
 )
-from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text, utc
 from unstuck.coordinator.schedules.backfill import (
     Ticks,
     Wanted,
@@ -291,6 +291,35 @@ def _is_tick(record: ScheduleRecord, at: float, now: float) -> bool:
     """Whether the clock of the schedule has a tick at this time, which has come."""
     span = passed(policy_of(record.policy), at - 0.001, at)
     return span is not None and at <= now
+
+
+def command_that_runs(record: ScheduleRecord, tick: Tick, ticks: Ticks, now: float) -> str:
+    """Return the command that runs a failed ``tick`` again and that is accepted as ``record`` is.
+
+    Args:
+        ticks: as in `begin_backfill`.
+    """
+    name, at, fill = record.name, tick_text(tick.at), record.backfill
+    held = () if fill is None or fill.over or fill.canceled else fill.runs
+    backfill = f"unstuck schedule backfill {name}"
+    options: list[tuple[str, ScheduleCommanded]]
+    if any(run.tick == tick.at for run in record.retries):
+        options = [(f"unstuck schedule run {name}", command(record, ScheduleCommand.RUN, now))]
+    elif any(run.tick == tick.at for run in held):
+        resume = backfill_command(record, BackfillCommand.RESUME, now)
+        options = [(f"{backfill} --resume", resume)]
+    else:
+        alone = Wanted(utc(tick.at), utc(tick.at), redo="failed")
+        onward = Wanted.between(policy_of(record.policy), at, None, redo="all", from_here=True)
+        options = [
+            (f"{backfill} --from {at} {option}", begin_backfill(record, requested, ticks, now))
+            for option, requested in (
+                (f"--to {at} --redo failed", alone),
+                ("--from-here", onward),
+            )
+        ]
+    accepted = (text for text, commanded in options if commanded.answer is Answer.DONE)
+    return next(accepted, f"unstuck schedule why {name}")
 
 
 def backfill_command(

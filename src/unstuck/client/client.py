@@ -310,12 +310,7 @@ class Client:
         state, now, due = self._requests.state(job)
         if not why:
             return view_of(state, now, due)
-        if by_fleet:
-            fleet = self._fleet_facts(state, now)
-        else:
-            fleet = replace(
-                fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all())
-            )
+        fleet = self._fleet_facts(state, now) if by_fleet else self._facts_of_job(state, now)
         return view_of(state, now, due, explain(state, self._environment(now), due, members, fleet))
 
     def _why(self, job: str) -> str:
@@ -346,16 +341,20 @@ class Client:
     def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
         fleet = self.fleet(include_unserved=False)
         return replace(
-            fleet_facts(self._queries, state, now),
+            self._facts_of_job(state, now),
             durations=self._queries.durations(state),
             unread=unread_messages(fleet, self.settings.stalled_after),
             busy=nobody_takes(fleet),
-            pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
             unlike=unlike_runners(
                 {} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners
             ),
         )
+
+    def _facts_of_job(self, state: JobState, now: float) -> FleetFacts:
+        again = self._requests.again(state.job)
+        pools = full_pools(self.pools.all())
+        return replace(fleet_facts(self._queries, state, now), pools=pools, again=again)
 
     def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""

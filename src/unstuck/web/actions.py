@@ -9,7 +9,7 @@ import secrets
 import shlex
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ from unstuck.coordinator.commands.job_commands import (
     GROUPS_LEGAL,
     LEGAL,
     MEANS,
-    RETRY_LEGAL,
     Answer,
     Command,
 )
@@ -67,8 +66,12 @@ class PageAction:
         return "-".join(("action", self.href, *(value for _, value in self.fields)))
 
 
-def job_actions(job: str, status: Status) -> list[PageAction]:
-    """The actions that are legal for a job in this status, by the table of the command line."""
+def job_actions(job: str, status: Status, advice: Collection[str]) -> list[PageAction]:
+    """Return the actions that are legal for a job in this status, by the table of the command line.
+
+    Args:
+        advice: the commands of its explanation, which name a retry where one is legal.
+    """
     actions = [
         PageAction(
             _label(command),
@@ -80,11 +83,10 @@ def job_actions(job: str, status: Status) -> list[PageAction]:
         for command in Command
         if status in LEGAL[command]
     ]
-    if status in RETRY_LEGAL:
+    retry = shlex.join(["unstuck", "retry", job])
+    if retry in advice:
         means = "Make a new job of this one. Finished work is taken over."
-        actions.append(
-            PageAction("Retry", means, _job(job, "retry"), shlex.join(["unstuck", "retry", job]))
-        )
+        actions.append(PageAction("Retry", means, _job(job, "retry"), retry))
     return actions
 
 

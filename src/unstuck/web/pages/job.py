@@ -138,7 +138,7 @@ def job(request: Request) -> Response:
         errors=errors,
         more_errors=more_errors,
         outputs=outputs,
-        actions=job_actions(view.job.id, view.job.status),
+        actions=job_actions(view.job.id, view.job.status, explained.help if explained else ()),
         anchor=model.anchor,
         job_href=model.job_href,
         drawn=DRAWN,
