@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from unstuck.tasks.errors import BadStepCall
@@ -88,7 +88,12 @@ def check_returned(name: str, value: Any) -> None:
     """
     # First what most steps return: a step may have replaced isinstance, which is put back only
     # after this.
-    if value is None or not isinstance(value, _UNFINISHED):
+    if value is None:
+        return
+    if isinstance(value, list | tuple):  # such as the coroutines of many calls
+        by_type = {type(member): member for member in value}
+        value = next((last for last in by_type.values() if isinstance(last, _UNFINISHED)), None)
+    if not isinstance(value, _UNFINISHED):
         return
     if inspect.iscoroutine(value):
         value.close()  # Python would warn of it later
@@ -103,6 +108,8 @@ def _check_kind(name: str, function: Any) -> None:
     """Raises: BadStepCall: a call of ``function`` would only make an object, and run none of its
     lines.
     """
+    while isinstance(function, partial):
+        function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):
         function = type(function).__call__
     if inspect.iscoroutinefunction(function):

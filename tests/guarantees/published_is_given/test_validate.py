@@ -167,7 +167,11 @@ def test_without_spark_another_parser_only_warns(shop: Path) -> None:
 
 
 NO_STEPS = """
+import functools
+
 async def later(spark, ctx): ...
+
+later_too = functools.partial(later)
 
 def parts(spark, ctx):
     yield 1
@@ -186,7 +190,7 @@ class Daily:
 @pytest.mark.variant
 def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(NO_STEPS)
-    names = ["later", "parts", "swapped", "day_first", "Daily.load"]
+    names = ["later", "later_too", "parts", "swapped", "day_first", "Daily.load"]
     groups = [
         {"name": chr(97 + i), "steps": [{"python": f"steps:{name}"}]}
         for i, name in enumerate(names)
@@ -203,6 +207,7 @@ def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path
     ]
     causes = [
         "BAD_STEP_CALL: steps:later is an async def",
+        "BAD_STEP_CALL: steps:later_too is an async def",
         "BAD_STEP_CALL: steps:parts has a yield",
         "BAD_STEP_CALL: steps:swapped must take spark and ctx first, and would get spark as ctx",
         "BAD_STEP_CALL: steps:day_first must take spark and ctx first, and would get spark as day",
