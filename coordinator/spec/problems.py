@@ -77,6 +77,11 @@ def listed(names: Iterable[str], limit: int = 12) -> str:
     return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
 
 
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """Return ``1 file`` or ``2 files``; ``nouns`` is a plural that does not just add an ``s``."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong with a spec.
