@@ -27,7 +27,8 @@ from unstuck.coordinator.publishing.last_run import runs_since
 from unstuck.coordinator.publishing.publish_outputs import publish
 from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.published_names import published_names
-from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, LogSeen, earliest_package
+from unstuck.coordinator.schedules.decide_schedule import earliest_package
+from unstuck.coordinator.schedules.steps import CLOCKS_DIFFER, LogSeen
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import (
     ScheduleChanged,

@@ -16,8 +16,8 @@ from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.job_rules import subscriptions
 from unstuck.coordinator.notices.rules.schedule_rules import tell_of_schedule
-from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published
 from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.steps import NOTHING, Published
 from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.tasks.spec.fields import STORED
 

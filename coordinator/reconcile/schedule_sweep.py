@@ -30,15 +30,13 @@ from unstuck.coordinator.reconcile.stream_looks import (
 )
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Ticks, window
 from unstuck.coordinator.schedules.decide_schedule import (
-    NOT_READ,
-    LogSeen,
     ScheduleDecision,
     decide,
     earliest_package,
-    policy_of,
     settled,
 )
 from unstuck.coordinator.schedules.run_outcome import RunSeen, seen_as, seen_in_log
+from unstuck.coordinator.schedules.steps import NOT_READ, LogSeen, policy_of
 from unstuck.coordinator.schedules.submission import (
     Noted,
     not_submitted,

@@ -18,7 +18,7 @@ from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Bound, Ticks, Wanted
-from unstuck.coordinator.schedules.decide_schedule import EMPTY_LOG, policy_of, settled
+from unstuck.coordinator.schedules.decide_schedule import settled
 from unstuck.coordinator.schedules.schedule_commands import (
     BackfillCommand,
     ScheduleCommand,
@@ -33,6 +33,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
     skip,
 )
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.schedules.steps import EMPTY_LOG, policy_of
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.checks.sql_tables import check_tables
 from unstuck.coordinator.spec.checks.unused import doubts

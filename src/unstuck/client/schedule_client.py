@@ -15,9 +15,9 @@ from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.tick import Tick
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests, wanted_ticks
 from unstuck.coordinator.schedules.backfill import Bound, Ticks
-from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView, view_of
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.tick_params import tick_params
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.schedule_store import ScheduleStore

@@ -30,7 +30,7 @@ from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_of_key
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.stream_looks import StreamLooks
-from unstuck.coordinator.schedules.decide_schedule import LogSeen
+from unstuck.coordinator.schedules.steps import LogSeen
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted

@@ -22,12 +22,7 @@ from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.rules.late_deadlines import deadlines
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import (
-    ScheduleDecision,
-    decide,
-    policy_of,
-    settled,
-)
+from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import (
     BackfillCommand,
@@ -37,6 +32,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
     command,
     set_again,
 )
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.submission import not_submitted
 from unstuck.coordinator.spec.notify_spec import FleetRule, late_of
 
