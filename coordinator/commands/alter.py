@@ -18,7 +18,7 @@ from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Comm
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.spec.checks.spec_checks import values_reader
+from unstuck.coordinator.spec.checks.fork_checks import values_reader
 from unstuck.coordinator.spec.job_params import UnparsedText, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion

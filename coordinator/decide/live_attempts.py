@@ -18,7 +18,8 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.checks.spec_checks import MAX_GROUPS, MAX_MEMBERS
+from unstuck.coordinator.spec.checks.fork_checks import MAX_MEMBERS
+from unstuck.coordinator.spec.checks.graph_checks import MAX_GROUPS
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, fork_bytes

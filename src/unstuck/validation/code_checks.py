@@ -20,8 +20,8 @@ from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.checks.sql import groups_read, wrong_statement
 from unstuck.coordinator.spec.checks.sql_tables import Writes
 from unstuck.coordinator.spec.checks.unused import Takes
-from unstuck.coordinator.spec.model import read_sql_file
 from unstuck.coordinator.spec.problems import Loc, Problem, Written, listed, suggestion
+from unstuck.coordinator.spec.sql_files import read_sql_file
 from unstuck.tasks.spec.group import GroupSpec, Step
 from unstuck.tasks.spec.sql_tokens import with_marked_results
 

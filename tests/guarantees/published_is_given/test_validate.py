@@ -72,7 +72,7 @@ TOLD = [
     ),
     "bad.yaml:16:15: groups[4].steps[2].sql: several statements in one step",
     (
-        "bad.yaml:17:15: groups[4].steps[3].sql: what begins in line 1, column 8 of the statement "
+        "bad.yaml:17:15: groups[4].steps[3].sql: the text that begins at line 1, column 8 of the statement "
         "is not closed: 'a"
     ),
     "bad.yaml:18:91: groups[5].retry.max: expected 0 or more, not the number -1",

@@ -503,7 +503,7 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
                     },
                 ],
             },
-            "'flights' is not published, because other groups need load; name it in publish:",
+            "'flights' is not published, since other groups need load; name it in publish:",
         ),
         (
             {"outputs": {"flights": {"mode": "append"}}, "publish": []},

@@ -140,6 +140,4 @@ def test_a_wrong_binding_is_refused_with_its_place(param: dict[str, Any], words:
 @pytest.mark.parametrize("schedule", [None, {}, {"after": ["raw"]}])
 def test_the_tick_before_is_refused_where_no_clock_makes_ticks(schedule: Any) -> None:
     told_of = told(schedule, {"p": {"type": "date", "default": "previous_tick"}})
-    assert (
-        "params.p.default: previous_tick is the one before in time; it needs a schedule:" in told_of
-    )
+    assert "params.p.default: previous_tick needs a schedule:" in told_of

@@ -113,7 +113,7 @@ groups:
     ("written", "message"),
     [
         ("TimeoutError", "retry_on: expected a list, not 'TimeoutError'"),
-        ("[]", "retry_on: expected at least one, not none"),
+        ("[]", "retry_on: expected at least one value"),
         ("[1]", "retry_on[0]: expected text, not the number 1; put it in quotes"),
         (
             "[requests.*]",
@@ -139,9 +139,8 @@ def test_hooks_are_refused_with_what_to_write_instead(at: str) -> None:
         text = f"{HEAD}  - {{name: a, {hooks}, steps: [{{python: 'm:f'}}]}}\n"
     (line,) = told(text)
     assert line.partition(": ")[2] == (
-        f"{at}.hooks: there are no hooks: to be told of a failure, write notify: [{{on: [failed], "
-        "to: NAME}]; to run code after a failure, add a group with join: any_failed; what hooks "
-        "called on success is a last step of the group"
+        f"{at}.hooks: there are no hooks; to be notified of a failure, write notify: [{{on: [failed], "
+        "to: NAME}]; to run code after a failure, add a group with join: any_failed; to run code after a success, add a last step to the group"
     )
 
 
@@ -204,7 +203,7 @@ def test_a_text_that_is_no_mapping_says_what_is_wanted(text: str) -> None:
 
 
 def test_an_empty_job_is_refused() -> None:
-    assert told("name: x\ngroups: []\n") == ["s.yaml:2:9: groups: expected at least one, not none"]
+    assert told("name: x\ngroups: []\n") == ["s.yaml:2:9: groups: expected at least one value"]
     assert told("name: x\n") == ["s.yaml:1:1: 'groups' is missing"]
     assert told("name:\ngroups:\n") == [
         "s.yaml:1:6: name: expected text, not nothing (null)",

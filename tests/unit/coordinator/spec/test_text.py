@@ -175,7 +175,7 @@ def test_text_can_be_tagged_as_text() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n\t\n", "# only a comment\n", "---\n", "~", "\ufeff"])
 def test_an_empty_text_says_what_is_wanted(text: str) -> None:
-    assert refusal(text) == "s.yaml: the spec is empty; it wants at least name: and groups:"
+    assert refusal(text) == "s.yaml: the spec is empty; it needs at least name: and groups:"
 
 
 def test_a_second_document_is_refused_where_it_begins() -> None:
@@ -197,7 +197,7 @@ def test_a_second_document_is_refused_where_it_begins() -> None:
 def test_broken_yaml_says_where(text: str, place: str) -> None:
     told = refusal(text + ("\n" if text == "a: [1" else ""))
     assert told.startswith(f"{place}not readable as YAML: ")
-    assert ("never with tabs" in told) == ("\t" in text)
+    assert ("not with tabs" in told) == ("\t" in text)
 
 
 def test_broken_json_says_where_and_is_not_read_as_yaml() -> None:
