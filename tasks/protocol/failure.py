@@ -208,19 +208,10 @@ def outside_of_the_steps(failure: Failure, runner: str, changed: str) -> Failure
     did to the process.
     """
     did = f" The steps had changed {changed}." if changed else ""
-    return _of_the_runner(failure, f"{runner} failed outside of the steps: {failure.text}.{did}")
-
-
-def with_replaced_code(failure: Failure, runner: str, changed: str) -> Failure:
-    """A failure of a step that ran where a step of an earlier attempt may have replaced code."""
-    return _of_the_runner(
-        failure,
-        f"on {runner} a step, maybe of another attempt, had changed {changed}: {failure.text}.",
+    text = (
+        f"{runner} failed outside of the steps: {failure.text}.{did} This runner is replaced, and "
+        "the group is tried again; no retry: is used up"
     )
-
-
-def _of_the_runner(failure: Failure, text: str) -> Failure:
-    text = f"{text} This runner is replaced, and the group is tried again; no retry: is used up"
     return replace(failure, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT), recoverable=True)
 
 

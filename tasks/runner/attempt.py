@@ -38,7 +38,6 @@ from unstuck.tasks.protocol.failure import (
     describe_in_time,
     outside_of_the_steps,
     shorten,
-    with_replaced_code,
 )
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
@@ -109,8 +108,6 @@ class Attempt:
         self._zone = runner.settings.time_zone
         self._ran_again = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
-        # A step failed, maybe by code that an attempt before this one had replaced.
-        self._doubtful = False
 
     def run(self) -> str:
         """Run the attempt and record its outcome. Returns both, for people."""
@@ -330,7 +327,6 @@ class Attempt:
             yield before
         finally:
             before.put_back()
-            self._doubtful = before.doubtful
             if before.changed:
                 self._changed = self._secrets.clean(", ".join(before.changed))
                 then = (
@@ -434,7 +430,7 @@ class Attempt:
     def _failed(self, error: BaseException) -> Outcome:
         ours = not isinstance(error, StepRaised | UnstuckError)
         # A failure of this runner is no fault of the group: it counts as a lost worker.
-        lost = ours or isinstance(error, NotBegun) or self._doubtful
+        lost = ours or isinstance(error, NotBegun)
         error = error.error if isinstance(error, StepRaised) else error
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock(
@@ -449,8 +445,6 @@ class Attempt:
             forget_code(self._work_order.group.packages)
         if ours:
             failure = outside_of_the_steps(failure, self._runner.name, self._changed)
-        elif self._doubtful:
-            failure = with_replaced_code(failure, self._runner.name, self._changed)
         failure = self._recoverable_if_away(failure)
         kind, failure = self._runner.judge(
             error, failure, OutcomeKind.LOST if lost else OutcomeKind.FAILED

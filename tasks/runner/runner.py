@@ -130,13 +130,6 @@ class Runner(AttemptHost):
         """Whether this process may take an attempt now. If it is unfit, it is replaced."""
         if not self.may_still_take():
             return False
-        if self._code is not None and self._code.due and (replaced := self._code.put_rest_back()):
-            self.replace()
-            log.warning(
-                "nothing is taken: steps have changed %s, so this runner is replaced",
-                ", ".join(replaced),
-            )
-            return False
         if self._session_is_idle:
             # It had other work since. Its session would hold memory and executors for as long as
             # that goes on.
