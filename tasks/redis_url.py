@@ -54,20 +54,14 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     required = _one_spelling({name: value for name, value in (tls or {}).items() if value})
-    if parts.scheme == "unix":
-        _refuse_others(options, _SOCKET_OPTIONS)
-    else:
-        _refuse_others(options, TLS_OPTIONS)
-        options = _one_spelling(options)
+    _refuse_others(options, _SOCKET_OPTIONS if parts.scheme == "unix" else tuple(TLS_OPTIONS))
     if parts.scheme != "rediss":
-        if named := [
-            *map(TLS_OPTIONS.__getitem__, required),
-            *(name for name in options if name in TLS_OPTIONS),
-        ]:
+        for named in [*map(TLS_OPTIONS.get, required), *(options.keys() & TLS_OPTIONS.keys())]:
             raise ValueError(
-                f"{named[0]} is for TLS, and {without_password(url)} is without: write rediss://"
+                f"{named} is for TLS, and {without_password(url)} is without: write rediss://"
             )
         return url
+    options = _one_spelling(options)
     for name, value in required.items():
         if options.get(name, value) != value:
             raise ValueError(
@@ -95,9 +89,7 @@ def _one_spelling(options: Mapping[str, str]) -> dict[str, str]:
     return normalized
 
 
-def _refuse_others(
-    options: Mapping[str, str], allowed: Mapping[str, str] | tuple[str, ...]
-) -> None:
+def _refuse_others(options: Mapping[str, str], allowed: tuple[str, ...]) -> None:
     if unknown := [name for name in options if name not in allowed]:
         raise ValueError(
             f"the address has the option {unknown[0]}, which Celery's broker and redis-py do not "

@@ -189,13 +189,16 @@ class Driver:
             try:
                 self._base = self._make()
             except Exception as error:
-                started = self.remote or self.pids or (self._own and not lacking_java())
-                if started and not isinstance(error, ImportError):
-                    # The cluster or the conf may be at fault, also where Java refuses the group's
-                    # own.
+                if self._is_fault_of_conf(error):
                     raise
                 why = lacking_java() or f"{type(error).__name__}: {error}"
                 raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
+
+    def _is_fault_of_conf(self, error: Exception) -> bool:
+        """Whether the cluster or the conf may be at fault, also where Java refuses it."""
+        if isinstance(error, ImportError):
+            return False
+        return bool(self.remote or self.pids or (self._own and not lacking_java()))
 
     def new_session(self) -> Any:
         """A session on the context of this driver, with views and conf of its own. Starts it;
@@ -265,11 +268,9 @@ class Driver:
             Unrecoverable: ``conf`` has a key that cannot be set at run time, or another time zone.
             Exception: the session could not be cleaned; this process must run no other attempt.
         """
-        if why := other_zone(
-            conf, zone or self._settings.time_zone, "its job" if zone else "this fleet"
-        ):
+        owner, zone = "its job" if zone else "this fleet", zone or self._settings.time_zone
+        if why := other_zone(conf, zone, owner):
             raise Unrecoverable(f"conf: {why}")
-        zone = zone or self._settings.time_zone
         session = self.new_session()
         self._activate(session)
         if self.remote:
@@ -280,12 +281,10 @@ class Driver:
         try:
             self._use_zone(session, zone)
             if self._catalog is not None:
-                self._catalog.enter(
-                    session, "" if self._master.startswith("local") else hadoop_uri(tables)
-                )
-            for key, value in conf.items():
-                if key not in self._own:
-                    _set_conf(session, key, value)
+                is_local = self._master.startswith("local")
+                self._catalog.enter(session, "" if is_local else hadoop_uri(tables))
+            for key in sorted(conf.keys() - self._own.keys()):
+                _set_conf(session, key, conf[key])
             yield session
         finally:
             try:
@@ -436,16 +435,7 @@ class Driver:
                 left,
                 zone,
             )
-        for query in session.streams.active:
-            query.stop()
-        session.catalog.clearCache()
-        context = session.sparkContext
-        stored = context._jsc.getPersistentRDDs()
-        if len(stored):  # py4j takes 15 ms to find that there is nothing to iterate over (measured)
-            for rdd in stored.values():
-                rdd.unpersist()
-        # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
-        session._jsparkSession.sharedState().globalTempViewManager().clear()
+        _clear(session)
         if left := ", ".join(self._context.put_back()):
             log.warning(
                 (
@@ -470,6 +460,19 @@ def _silence_repeats() -> None:
 
         for kind in ("SQL", "DataFrame"):
             PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL + 1)
+
+
+def _clear(session: Any) -> None:
+    """Stop the queries of a session, and empty its cache and its global views."""
+    for query in session.streams.active:
+        query.stop()
+    session.catalog.clearCache()
+    stored = session.sparkContext._jsc.getPersistentRDDs()
+    if len(stored):  # py4j takes 15 ms to find that there is nothing to iterate over (measured)
+        for rdd in stored.values():
+            rdd.unpersist()
+    # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
+    session._jsparkSession.sharedState().globalTempViewManager().clear()
 
 
 def _set_conf(session: Any, key: str, value: str) -> None:

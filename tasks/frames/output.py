@@ -268,32 +268,34 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
     Raises: OSError: a file is gone or damaged, or the store failed.
     """
     import pyarrow as pa
+
+    tables = [
+        _read(files, output, file.path, columns) for output in outputs for file in output.files
+    ]
+    if not tables:
+        return empty_table(outputs[0].schema)
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _read(files: Files, output: StagedOutput, path: str, columns: list[str] | None) -> Any:
+    """Read the ``columns`` that ``output`` has from one of its files."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = []
-    for output in outputs:
-        types = {column["name"]: column["type"] for column in json.loads(output.schema)["fields"]}
-        names, schema = (
-            [name for name in columns or types if name in types],
-            empty_table(output.schema).schema,
-        )
-        for data_file in output.files:
-            with files.open(data_file.path) as file:
-                try:
-                    table = pq.ParquetFile(file).read(columns=columns)
-                except pa.ArrowException as error:
-                    raise OSError(f"{files.uri(data_file.path)} cannot be read: {error}") from error
-            typed = {name for name in table.column_names if types.get(name, VOID) != VOID}
-            arrays = [
-                table[name] if name in typed else pa.nulls(len(table), schema.field(name).type)
-                for name in names
-            ]
-            tables.append(pa.table(arrays, names=names))
-    return (
-        pa.concat_tables(tables, promote_options="default")
-        if tables
-        else empty_table(outputs[0].schema)
-    )
+    schema = empty_table(output.schema).schema
+    types = {column["name"]: column["type"] for column in json.loads(output.schema)["fields"]}
+    with files.open(path) as file:
+        try:
+            table = pq.ParquetFile(file).read(columns=columns)
+        except pa.ArrowException as error:
+            raise OSError(f"{files.uri(path)} cannot be read: {error}") from error
+    typed = {name for name in table.column_names if types.get(name, VOID) != VOID}
+    names = [name for name in columns or types if name in types]
+    arrays = [
+        table[name] if name in typed else pa.nulls(len(table), schema.field(name).type)
+        for name in names
+    ]
+    return pa.table(arrays, names=names)
 
 
 def collect(
@@ -311,24 +313,18 @@ def collect(
         )
     values: dict[Any, None] = {}
     for value in _values(files, output, request.column):
-        if value is None:
+        if value is None and request.distinct:
+            continue
+        if why := _unfit_for_fork(value):
+            raise ForkValuesInvalid(f"{request.key} has {why}")
+        if value in values:
             if request.distinct:
                 continue
-            raise ForkValuesInvalid(f"{request.key} has a null; drop it, or say distinct: true")
-        if not isinstance(value, str | int | float | bool) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):
-            raise ForkValuesInvalid(
-                f"{request.key} has the value {value!r}; a fork's values are text, numbers or "
-                "booleans (cast the column)"
-            )
-        if value in values and not request.distinct:
             raise ForkValuesInvalid(
                 f"{request.key} has the value {value!r} twice; drop one, or say distinct: true"
             )
-        if value not in values:
-            room -= fork_bytes((value,))
         values[value] = None
+        room -= fork_bytes((value,))
         if room < 0:
             raise ForkValuesInvalid(
                 f"the values of {request.key}, and of what else this group's forks go over, take "
@@ -340,6 +336,16 @@ def collect(
                 "members"
             )
     return list(values)
+
+
+def _unfit_for_fork(value: Any) -> str:
+    """Return what ``value`` is, if no member of a fork can have it; else empty."""
+    if value is None:
+        return "a null; drop it, or say distinct: true"
+    is_scalar = isinstance(value, str | int | float | bool)
+    if is_scalar and (not isinstance(value, float) or math.isfinite(value)):
+        return ""
+    return f"the value {value!r}; a fork's values are text, numbers or booleans (cast the column)"
 
 
 def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:

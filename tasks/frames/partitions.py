@@ -59,6 +59,8 @@ def spark_writer(frame: Any, columns: Sequence[str], above: Sequence[str] = ()) 
     """
     from pyspark.sql.functions import coalesce, col, concat, lit, sha2
 
+    if not columns:
+        return frame.write.partitionBy(*above)
     texts = [coalesce(concat(lit("v"), col(quoted(c)).cast("string")), lit("n")) for c in columns]
     values = concat(*(sha2(text, 256) for text in texts))
     return frame.withColumn(_HASH, sha2(values, 256)).write.partitionBy(*above, _HASH)

@@ -44,11 +44,9 @@ class Code:
         Args:
             watched: False for a process that ends with its job, where nothing is compared.
         """
-        names = _COMPARED_MODULES if watched else ()
-        modules = {name: sys.modules[name] for name in names if name in sys.modules}
-        owners: dict[str, Any] = dict(modules)
-        for name, module in modules.items():
-            owners |= _classes_in(name, module)
+        owners: dict[str, Any] = {}
+        for name in sys.modules.keys() & _COMPARED_MODULES if watched else ():
+            owners |= {name: sys.modules[name], **_classes_in(name, sys.modules[name])}
         self._builtins = vars(builtins).copy() if watched else vars(builtins)
         self._before = [(name, owner, dict(vars(owner))) for name, owner in owners.items()]
         # The log of each attempt replaces a method of Logger, so that class is compared alone.
@@ -105,9 +103,10 @@ def _restore(owner: Any, before: dict[str, Any]) -> list[str]:
     ]
     for name in changed:
         setattr(owner, name, before[name])
+    if not isinstance(owner, type):
+        return changed
     # A new attribute of a class hides an inherited one.
-    is_class = isinstance(owner, type)
-    hiding = [name for name in now if name not in before and is_class and _is_code(now[name])]
+    hiding = [name for name in now.keys() - before.keys() if _is_code(now[name])]
     for name in hiding:
         delattr(owner, name)
     return changed + hiding

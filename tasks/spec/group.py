@@ -245,22 +245,25 @@ class GroupSpec(Strict):
     @field_validator("for_each")
     @classmethod
     def _fork_fits(cls, value: Any) -> Any:
-        if value is not None:
-            if not value:
-                raise ValueError("for_each wants at least one parameter")
-            if len(value) > 1 and any(
-                isinstance(values, ForkFrom) and values.source for values in value.values()
-            ):
-                raise ValueError(
-                    "for_each takes values from a column for one parameter alone, not for several"
-                )
-            listed = [values for values in value.values() if isinstance(values, tuple)]
-            if any(len(set(map(fork_key, values))) != len(values) for values in listed):
-                raise ValueError("for_each holds the same value twice")
-            count = math.prod(map(len, listed))
-            if count > MAX_FORK or max(map(len, listed), default=0) > MAX_FORK:
-                what = "values" if len(value) == 1 else "combinations"
-                raise ValueError(f"for_each holds {count} {what}; at most {MAX_FORK} are allowed")
+        if value is None:
+            return value
+        listed = [values for values in value.values() if isinstance(values, tuple)]
+        sources = [values for values in value.values() if isinstance(values, ForkFrom)]
+        count = math.prod(map(len, listed))
+        what = "values" if len(value) == 1 else "combinations"
+        distinct = [set(map(fork_key, values)) for values in listed]
+        wrong = {
+            "for_each wants at least one parameter": not value,
+            "for_each takes values from a column for one parameter alone, not for several": (
+                len(value) > 1 and any(values.source for values in sources)
+            ),
+            "for_each holds the same value twice": [*map(len, distinct)] != [*map(len, listed)],
+            f"for_each holds {count} {what}; at most {MAX_FORK} are allowed": (
+                max(count, *map(len, listed), 0) > MAX_FORK
+            ),
+        }
+        if first := next(filter(wrong.get, wrong), None):
+            raise ValueError(first)
         return value
 
     @model_validator(mode="after")

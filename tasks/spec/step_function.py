@@ -52,14 +52,7 @@ class StepSignature:
                 ``ctx`` to it.
         """
         _check_kind(name, function)
-        try:
-            is_function = inspect.isfunction(function)
-            signature = (
-                _signature_of_function(function) if is_function else inspect.signature(function)
-            )
-        except (TypeError, ValueError) as error:
-            raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
-        declared = list(signature.parameters.values())
+        declared = _parameters(name, function)
         kinds = {parameter.kind for parameter in declared}
         positional = [parameter for parameter in declared if parameter.kind in _POSITIONAL]
         first = [parameter.name for parameter in positional[: len(_FIRST)]]
@@ -67,19 +60,24 @@ class StepSignature:
             raise BadStepCall(f"{name} must take spark and ctx first: {_form(name)}")
         _check_places(name, first, params)
         _check_passed_by_name(name, positional[len(_FIRST) :])
-        named = [
-            parameter
+        defaults = {
+            parameter.name: parameter.default
             for parameter in declared
-            if parameter.kind in _BY_NAME and parameter.name not in first
-        ]
-        return cls(
-            tuple(first),
-            frozenset(parameter.name for parameter in named),
-            frozenset(
-                parameter.name for parameter in named if parameter.default is parameter.empty
-            ),
-            inspect.Parameter.VAR_KEYWORD in kinds,
-        )
+            if parameter.kind in _BY_NAME
+        }
+        taken = defaults.keys() - {*first}
+        required = frozenset(key for key in taken if defaults[key] is inspect.Parameter.empty)
+        takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+        return cls(tuple(first), frozenset(taken), required, takes_any)
+
+
+def _parameters(name: str, function: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a callable. Raises: BadStepCall: nobody knows them."""
+    read = _signature_of_function if inspect.isfunction(function) else inspect.signature
+    try:
+        return list(read(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
 
 
 def check_returned(name: str, value: Any) -> None:

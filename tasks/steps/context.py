@@ -201,9 +201,14 @@ class StepContext:
         without end is not known. What is no number is not shown, and the log says so once: it never
         fails the step.
         """
-        number, whole = _number(done), None if total is None else _number(total)
-        countable = number is not None and math.isfinite(number)
-        wrong = [] if countable else [f"done={_named(done)}"]
+        number = _number(done)
+        whole = None if total is None else _number(total)
+        wrong = []
+        if number is None or not math.isfinite(number):
+            wrong.append(f"done={_named(done)}")
+        else:
+            has_end = whole is not None and 0 < whole < math.inf
+            self._report(number, whole if has_end else None)
         if total is not None and whole is None:
             wrong.append(f"total={_named(total)}")
         if wrong and not self._warned:
@@ -213,8 +218,6 @@ class StepContext:
                 "on; this is said once"
             )
             self.log.warning(message, ", ".join(wrong))
-        if number is not None and countable:
-            self._report(number, whole if whole is not None and 0 < whole < math.inf else None)
 
 
 def _number(value: Any) -> int | float | None:

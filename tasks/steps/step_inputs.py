@@ -40,7 +40,6 @@ from unstuck.tasks.warehouse.marker import (
 from unstuck.tasks.warehouse.published import Where, files_where, warehouse_at
 
 log = logging.getLogger(__name__)
-_NO_ROWS = "the group %s was skipped, so its output %s is read without rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +90,41 @@ def read_inputs(
         OutputInvalid: two needed groups have an output of the same name.
         OSError: the warehouse could not be asked.
     """
+    makers: dict[str, str] = {}
     by_output: dict[str, Dataset] = {}
-    maker: dict[str, str] = {}
     by_group: dict[str, Dataset] = {}
     results: dict[str, dict[str, Any] | list[dict[str, Any]]] = {}
     sources: dict[str, list[int]] = {}
     for need, folders in inputs.items():
         markers = _markers_of(files, need, folders)
         recorded = [marker.results for marker in markers]
-        results[need] = recorded if need in forks or len(recorded) > 1 else next(iter(recorded), {})
+        is_fork = need in forks or len(recorded) > 1
+        results[need] = recorded if is_fork else next(iter(recorded), {})
         sources = joined_versions([sources, *(marker.sources for marker in markers)])
-        outputs = _parts_by_output(markers)
-        for name, parts in outputs.items():
-            if name in maker:
-                raise OutputInvalid(
-                    f"both {maker[name]} and {need} have an output named {name}; give one of them "
-                    "another name"
-                )
-            maker[name] = need
-            # The columns of a part without rows may be a guess from no values.
-            by_output[name] = Dataset(
-                name, tuple(part for part in parts if part.rows) or tuple(parts)
+        datasets = _datasets_of(markers)
+        for name in makers.keys() & datasets.keys():
+            raise OutputInvalid(
+                f"both {makers[name]} and {need} have an output named {name}; give one of them "
+                "another name"
             )
-        own = [name for name, parts in outputs.items() if not parts[0].rejected_of]
+        makers |= dict.fromkeys(datasets, need)
+        by_output |= datasets
+        own = [dataset for dataset in datasets.values() if not dataset.parts[0].rejected_of]
         if len(own) == 1:
-            by_group[need] = by_output[own[0]]
+            by_group[need] = own[0]
     # An output's own name wins over a group that happens to be called the same.
     return Inputs({**by_group, **by_output}, results, sources)
+
+
+def _datasets_of(markers: Iterable[Marker]) -> dict[str, Dataset]:
+    """Return the outputs of the members of a fork, or of one group, by their names.
+
+    The columns of a part without rows may be a guess from no values, so it counts only if no part
+    has rows.
+    """
+    outputs = _parts_by_output(markers)
+    filled = {name: [part for part in parts if part.rows] for name, parts in outputs.items()}
+    return {name: Dataset(name, tuple(filled[name] or parts)) for name, parts in outputs.items()}
 
 
 def _parts_by_output(markers: Iterable[Marker]) -> dict[str, list[StagedOutput]]:
@@ -192,30 +199,35 @@ class PublishedDatasets:
         at = self._base if version is None else version
         state = self._state(at, kept=version is None or in_spec)
         dataset_state = state.get(dataset)
-        self._note(Read(dataset, version or 0, dataset_state.changed if dataset_state else 0))
-        if dataset_state is None and if_absent is not None:
+        self._note(dataset, version or 0, dataset_state)
+        if dataset_state is None:
+            if if_absent is None:
+                raise self._not_published(dataset, at, version, state)
             log.info(
                 "%s was not published when this job was submitted, and is read without rows",
                 dataset,
             )
             return Dataset(dataset, (StagedOutput([], 0, schema_of(declared(if_absent))),))
-        if dataset_state is None:
-            when = "" if version else ", the newest one when this job was submitted"
-            raise InputNotPublished(
-                f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. "
-                f"There were: {', '.join(sorted(state)) or 'none'}. Submit the job again once it "
-                "is published"
-            )
         if dataset_state.table is not None:
             raise InputNotPublished(
                 f"{dataset} is published as the Delta table {dataset_state.table}, with versions "
                 "of its own; read it there, in a step"
             )
-        if at in self._removed and any(
-            self._warehouse.storage.size(file.path) is None for file in dataset_state.files
-        ):
+        size = self._warehouse.storage.size
+        if at in self._removed and None in {size(file.path) for file in dataset_state.files}:
             raise InputNotPublished(self._removed[at])
         return _whole(dataset, dataset_state)
+
+    @staticmethod
+    def _not_published(
+        dataset: str, at: int, version: int | None, state: State
+    ) -> InputNotPublished:
+        when = "" if version else ", the newest one when this job was submitted"
+        return InputNotPublished(
+            f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. "
+            f"There were: {', '.join(sorted(state)) or 'none'}. Submit the job again once it "
+            "is published"
+        )
 
     def checkpoint(self, dataset: str) -> Checkpoint | None:
         """Up to where the stream of ``dataset`` was read when the job was submitted; None: there
@@ -224,8 +236,8 @@ class PublishedDatasets:
         Raises: as `read`.
         """
         dataset_state = self._state(self._base, kept=True).get(dataset)
-        self._note(Read(dataset, 0, dataset_state.changed if dataset_state else 0))
-        return dataset_state.checkpoint if dataset_state else None
+        self._note(dataset, 0, dataset_state)
+        return None if dataset_state is None else dataset_state.checkpoint
 
     def standing(self, dataset: str, *, newest: bool = False) -> DatasetState | None:
         """``dataset`` as it was published when the job was submitted, or is by now; None if it was
@@ -235,9 +247,8 @@ class PublishedDatasets:
 
         Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        return (self._warehouse.state() if newest else self._state(self._base, kept=True)).get(
-            dataset
-        )
+        state = self._warehouse.state() if newest else self._state(self._base, kept=True)
+        return state.get(dataset)
 
     def versions(self, dataset: str) -> Iterator[Entry]:
         """The entries that changed ``dataset`` before the job was submitted, the newest first: of
@@ -245,16 +256,14 @@ class PublishedDatasets:
 
         Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        dataset_state = self.standing(dataset)
-        for n in range(
-            dataset_state.changed if dataset_state is not None else 0,
-            max(self._base - MAX_RUNS, 0),
-            -1,
-        ):
-            if dataset in (entry := self._warehouse.existing_entry(n)).datasets:
+        newest = _changed(self.standing(dataset))
+        for n in range(newest, max(self._base - MAX_RUNS, 0), -1):
+            entry = self._warehouse.existing_entry(n)
+            if dataset in entry.datasets:
                 yield entry
 
-    def _note(self, read: Read) -> None:
+    def _note(self, dataset: str, asked: int, state: DatasetState | None) -> None:
+        read = Read(dataset, asked, _changed(state))
         if read not in self.reads:
             self.reads.append(read)
 
@@ -266,8 +275,8 @@ class PublishedDatasets:
         """
         for read in reads:
             if not read.asked:
-                dataset_state = self._state(self._base, kept=True).get(read.dataset)
-                if read.version != (dataset_state.changed if dataset_state else 0):
+                state = self._state(self._base, kept=True).get(read.dataset)
+                if read.version != _changed(state):
                     return read.dataset
         return ""
 
@@ -284,6 +293,11 @@ class PublishedDatasets:
                 self._states[version] = self._warehouse.state(version, removed=True)
                 self._removed[version] = str(error)
         return self._states[version]
+
+
+def _changed(state: DatasetState | None) -> int:
+    """Return the version at which a dataset was last changed; 0 if it is not published."""
+    return 0 if state is None else state.changed
 
 
 def with_published(
@@ -329,38 +343,46 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
     """
     plan, datasets = work_order.plan, dict[str, Dataset]()
     for group in work_order.frozen.empty:
-        branch = group in plan.branches
-        outputs = plan.branches[group] if branch else plan.forks.get(group, ())
-        for name in outputs if branch else outputs or (group,):
-            state = published.standing(name)
-            if declared := plan.checks.get(name, Checks()).columns:
-                schema = schema_of(declared_fields(declared))
-                log.info(_NO_ROWS, group, name)
-            elif state is not None:
-                schema = state.schema
-                log.info(_NO_ROWS, group, name)
-            elif branch:
-                log.warning(
-                    "the group %s was skipped, and the columns of its output %s are not known, so "
-                    "it is no input here. Declare them under columns: of the output, and it is one "
-                    "without rows",
-                    group,
-                    name,
-                )
-                continue
-            else:
-                schema = schema_of([])
-                log.warning(
-                    "the fork %s has no members, so its output %s is read without rows, and "
-                    "without columns, since none are known. Declare them under columns: if a step "
-                    "names one",
-                    group,
-                    name,
-                )
-            datasets[name] = Dataset(name, (StagedOutput([], 0, schema),))
+        outputs = plan.branches.get(group)
+        if outputs is None:
+            outputs = plan.forks.get(group) or (group,)
+        for name in outputs:
+            schema = _schema_of_skipped(work_order, group, name, published)
+            if schema is not None:
+                datasets[name] = Dataset(name, (StagedOutput([], 0, schema),))
         if len(outputs) == 1 and outputs[0] in datasets:
             datasets[group] = datasets[outputs[0]]
     return datasets
+
+
+def _schema_of_skipped(
+    work_order: WorkOrder, group: str, name: str, published: PublishedDatasets
+) -> str | None:
+    """Return the schema of an output of a skipped group; None if it cannot be an input."""
+    plan = work_order.plan
+    state = published.standing(name)
+    columns = plan.checks.get(name, Checks()).columns
+    if columns or state is not None:
+        log.info("the group %s was skipped, so its output %s is read without rows", group, name)
+    if columns:
+        return schema_of(declared_fields(columns))
+    if state is not None:
+        return state.schema
+    if group in plan.branches:
+        log.warning(
+            "the group %s was skipped, and the columns of its output %s are not known, so it is no "
+            "input here. Declare them under columns: of the output, and it is one without rows",
+            group,
+            name,
+        )
+        return None
+    log.warning(
+        "the fork %s has no members, so its output %s is read without rows, and without columns, "
+        "since none are known. Declare them under columns: if a step names one",
+        group,
+        name,
+    )
+    return schema_of([])
 
 
 def _whole(name: str, state: DatasetState) -> Dataset:

@@ -135,13 +135,13 @@ class Work:
                     self.files,
                     self.token.staging,
                     self.appended,
+                    self.published,
                     skips=stream.skips,
                     share=self.share,
                 )
-                taken = self._stream.open(self.published)
-                self.results[name] = dict(taken.counts)
-                log.info("the stream %s: %s", name, taken.summary)
-            frame = self._stream.open(self.published).frame
+                self.results[name] = dict(self._stream.batch.counts)
+                log.info("the stream %s: %s", name, self._stream.batch.summary)
+            frame = self._stream.batch.frame
         return in_zone_of(frame, zone_here()) if self.session is None else frame
 
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
@@ -196,10 +196,10 @@ class Work:
                 "column, and both are stored and shown. Rename the column"
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
-        if self._stream is not None and self.published is not None:
+        if self._stream is not None:
             with self._streaming:
                 staged_outputs = self._stream.noted(
-                    folder, staged_outputs, self.partition_by.get(name, ()), self.published
+                    folder, staged_outputs, self.partition_by.get(name, ())
                 )
         staged = staged_outputs[folder]
         if checks.quality is not None and self.published is not None:
@@ -352,11 +352,8 @@ class Work:
                 f"of the warehouse. Say outputs: {{{name}: {{mode: append}}}}, and name it under "
                 "publish: if other groups need this one"
             )
-        assert self.published is not None
         with self._streaming:
-            return partial(
-                stage_stream, resume=self._stream.resume(name, self.token.job, self.published)
-            )
+            return partial(stage_stream, resume=self._stream.resume(name, self.token.job))
 
     def _checks_of(self, name: str) -> Checks:
         """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the

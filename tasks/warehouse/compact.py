@@ -135,15 +135,16 @@ def compact(
         )
     small = [file for file in before.files if file.bytes * 2 < target]
     free = [file for file in small if not needed(file.path)]
-    kept = len(small) - len(free)
+    kept, count = len(small) - len(free), len(before.files)
     if dry_run:
-        after = len(before.files) - len(free) + _fewest(free, target)
-        return Compacted(0, len(before.files), after, sum(file.bytes for file in free), kept)
+        return Compacted(0, count, count - len(free) + _fewest(free, target), _size(free), kept)
     folder = f"_staging/{publish_id}/{name}/0-{COMPACT}-{COMPACT}"
     rewritten: list[_Rewritten] = []
+    done = 0
     for replacement in rewrite(warehouse.storage, folder, free, target):
         rewritten.append(replacement)
-        progress(sum(len(each.sources) for each in rewritten), len(free))
+        done += len(replacement.sources)
+        progress(done, len(free))
 
     def entry(n: int, state: State) -> Entry:
         change = _change(rewritten, state[name])
@@ -151,17 +152,20 @@ def compact(
             n, n - 1, publish_id, "package", publish_id, COMPACT, at, datasets={name: change}
         )
 
+    nothing = Compacted(0, count, count, 0, kept)
+    if not rewritten:
+        return nothing
     try:
-        if not rewritten:
-            raise _Overtaken
         created = warehouse.append(publish_id, base, entry)[0]
     except _Overtaken:
-        return Compacted(0, len(before.files), len(before.files), 0, kept)
-    done = created.datasets[name]
-    after = len(before.files) - len(done.removed) + len(done.added)
-    return Compacted(
-        created.n, len(before.files), after, sum(file.bytes for file in done.added), kept
-    )
+        return nothing
+    change = created.datasets[name]
+    after = count - len(change.removed) + len(change.added)
+    return Compacted(created.n, count, after, _size(change.added), kept)
+
+
+def _size(files: Iterable[DataFile]) -> int:
+    return sum(file.bytes for file in files)
 
 
 _Key = tuple[frozenset[tuple[str, str | None]], str]

@@ -75,22 +75,22 @@ def load_of(named: NamedPartitions) -> str:
 def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | None]], bool]:
     """A function that says whether a partition is one of those that any of ``named`` names."""
     # The members of a fork name one each, so these are looked up, however many there are.
-    one_each: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
+    single: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
     others = []
-    for each in named:
-        if all(len(values) == 1 for values in each.values()):
-            columns = tuple(sorted(each))
-            one_each.setdefault(columns, set()).add(tuple(each[column][0] for column in columns))
+    for partitions in named:
+        if {*map(len, partitions.values())} <= {1}:
+            members = single.setdefault(tuple(sorted(partitions)), set())
+            members.add(tuple(partitions[column][0] for column in sorted(partitions)))
         else:
-            others.append({column: frozenset(values) for column, values in each.items()})
+            others.append(partitions)
 
     def is_named(partition: Mapping[str, str | None]) -> bool:
+        for columns, members in single.items():
+            if tuple(map(partition.get, columns)) in members:
+                return True
         return any(
-            tuple(partition.get(column) for column in columns) in members
-            for columns, members in one_each.items()
-        ) or any(
-            all(partition.get(column) in values for column, values in each.items())
-            for each in others
+            all(partition.get(column) in values for column, values in partitions.items())
+            for partitions in others
         )
 
     return is_named

@@ -53,28 +53,26 @@ class WarehouseProbe:
         if self._thread is not None and self._thread.is_alive():
             if now - self._began > ANSWERS_WITHIN:
                 return WarehouseSeen(self._uri, trouble=f"no answer for {now - self._began:.0f}s")
-        elif self._ended is None or now - self._ended >= (
-            EVERY_NONE if self._last.id == "" else EVERY
-        ):
-            self._began = now
-            try:
-                self._thread = threading.Thread(
-                    target=self._read, args=(self._uri,), name="probe", daemon=True
-                )
-                self._thread.start()
-            except (
-                RuntimeError
-            ) as error:  # no more threads on this machine: tried again with the next question
-                self._thread, self._last = (
-                    None,
-                    WarehouseSeen(self._uri, trouble=str(error), looked_at=now),
-                )
-        looked_at = self._last.looked_at
-        return (
-            self._last
-            if looked_at is None
-            else replace(self._last, looked_at=at - (now - looked_at))
-        )
+        elif self._is_due(now):
+            self._begin(self._uri, now)
+        if self._last.looked_at is None:
+            return self._last
+        return replace(self._last, looked_at=at - (now - self._last.looked_at))
+
+    def _is_due(self, now: float) -> bool:
+        every = EVERY_NONE if self._last.id == "" else EVERY
+        return self._ended is None or now - self._ended >= every
+
+    def _begin(self, uri: str, now: float) -> None:
+        self._began = now
+        try:
+            self._thread = threading.Thread(
+                target=self._read, args=(uri,), name="probe", daemon=True
+            )
+            self._thread.start()
+        except RuntimeError as error:  # no more threads: tried again with the next question
+            self._thread = None
+            self._last = WarehouseSeen(uri, trouble=str(error), looked_at=now)
 
     def _read(self, uri: str) -> None:
         began = self._began

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from unstuck.tasks.process.tree import ProcessState
@@ -27,7 +28,8 @@ class Instruction(StrEnum):
 
     @property
     def strength(self) -> int:
-        return list(Instruction).index(self)
+        """Greater than 0."""
+        return list(Instruction).index(self) + 1
 
 
 _INSTRUCTION_OF = {
@@ -79,9 +81,12 @@ class WatchState:
     @property
     def drains(self) -> bool:
         """True once the runner was told to hand its attempt back, or more."""
-        return (
-            self.instruction is not None and self.instruction.strength >= Instruction.DRAIN.strength
-        )
+        return self.strength >= Instruction.DRAIN.strength
+
+    @property
+    def strength(self) -> int:
+        """The strength of the instruction; 0 without one."""
+        return 0 if self.instruction is None else self.instruction.strength
 
     @property
     def leaving(self) -> bool:
@@ -176,14 +181,12 @@ def _with_instructions(
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
     if over:
         instructions.append(Instruction.TIMEOUT)
-        state = replace(state, timed_out=state.timed_out or min(over, key=lambda clock: clock.ends))
-    instruction = max(instructions, key=lambda o: o.strength, default=None)
-    if instruction is None or (
-        state.instruction is not None and instruction.strength <= state.instruction.strength
-    ):
+        state = replace(state, timed_out=state.timed_out or min(over, key=attrgetter("ends")))
+    strongest = max(instructions, key=attrgetter("strength"), default=None)
+    if strongest is None or strongest.strength <= state.strength:
         return state, None
     since = observation.now if state.instruction is None else state.instructed_at
-    return replace(state, instruction=instruction, instructed_at=since), instruction
+    return replace(state, instruction=strongest, instructed_at=since), strongest
 
 
 def _instructions_of_renewal(state: WatchState, observation: Observation) -> list[Instruction]:

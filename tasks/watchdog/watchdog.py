@@ -149,31 +149,28 @@ class Watchdog:
         matters.
         """
         now = time.monotonic()
+        socket, flag = self._channel.socket(), None
+        if self._level is ShutdownLevel.WORK:
+            flag = self._flag  # a raised one can be read for ever
+        sources = [source for source in (flag, pidfd, socket) if source is not None]
+        ready, _, _ = select.select(sources, [], [], max(0.0, self._next_moment(now) - now) + 0.001)
+        if flag in ready and flag is not None and flag.level is ShutdownLevel.WORK:
+            # All writers of the pipe are dead, as the check for an orphan finds, too.
+            self._flag = None
+        if socket in ready and self._channel.received():
+            self._next_tick = 0.0  # the renewal brings the instruction
+
+    def _next_moment(self, now: float) -> float:
+        """Return when to look at the latest, in monotonic seconds."""
         moments = [self._next_tick, now + LOOK_EVERY]
         if self._state.next_end is not None:
             moments.append(self._state.next_end)
         if self._state.instruction is not None:
             moments.append(self._state.instructed_at + self._settings.cancel_grace)
-        if self._drain_at is not None and self._token is not None and not self._state.drains:
-            moments += [self._drain_at, now + FLAG_EVERY]
-        sources: list[Any] = []
-        if self._flag is not None and self._level is ShutdownLevel.WORK:
-            sources.append(self._flag)  # a raised one can be read for ever
-        if pidfd is not None:
-            sources.append(pidfd)
-        socket = self._channel.socket()
-        if socket is not None:
-            sources.append(socket)
-        ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
-        if (
-            self._flag in ready
-            and self._flag is not None
-            and self._flag.level is ShutdownLevel.WORK
-        ):
-            # All writers of the pipe are dead, as the check for an orphan finds, too.
-            self._flag = None
-        if socket in ready and self._channel.received():
-            self._next_tick = 0.0  # the renewal brings the instruction
+        if self._drain_at is not None and not self._state.drains:
+            # A flag may be raised higher.
+            moments += [self._drain_at, now + FLAG_EVERY] if self._token else []
+        return min(moments)
 
     def _look(self) -> None:
         """Look at what the runner holds. An attempt that two looks find is followed; a shorter one
@@ -218,10 +215,7 @@ class Watchdog:
         # Again: a worker that was told to stop may have ended the runner, or itself, meanwhile.
         self._read_flag()
         if self._token is None:
-            if runner is ProcessState.GONE or orphaned:
-                self._tree.kill()  # what it left behind
-                return False
-            return True
+            return self._goes_on_idle(runner, orphaned)
         observation = Observation(time.monotonic(), runner, orphaned, self._answer, self._drain_at)
         self._answer = None
         action = decide(
@@ -242,6 +236,13 @@ class Watchdog:
             reach(Point.BEFORE_LOSS_REPORT, self._token.job)
             record_outcome(self._lease.finish, self._token, action.outcome)
         return not action.kill_reason
+
+    def _goes_on_idle(self, runner: ProcessState, orphaned: bool) -> bool:
+        """Whether a runner without an attempt is to be watched. Kill what a dead one left."""
+        is_over = runner is ProcessState.GONE or orphaned
+        if is_over:
+            self._tree.kill()
+        return not is_over
 
     def _tick(self, runner: ProcessState) -> None:
         """Renew the lease, and note what others ask for."""

@@ -175,18 +175,18 @@ class TopicClient:
         )
         heard = time.monotonic()
         while ends:
-            got = self._polled(min(at_once, left))
-            heard = time.monotonic() if got else heard
-            if time.monotonic() - heard > self.silent_after:
+            polled = self._polled(min(at_once, left))
+            if not polled and time.monotonic() - heard > self.silent_after:
                 raise self.unavailable(None, f"no message came for {self.silent_after:g} s")
-            batch, done = self._within(got, ranges, ends)
+            batch, done = self._within(polled, ranges, ends)
             left -= len(batch)
             if batch:
                 yield batch
-                heard = time.monotonic()  # the caller that took them may have taken its time
-            if done:
-                self.consumer.pause([TopicPartition(topic, partition) for partition in done])
-                ends = {partition: end for partition, end in ends.items() if partition not in done}
+            if polled:
+                heard = time.monotonic()  # after the caller, which may take its time
+            for partition in done:
+                self.consumer.pause([TopicPartition(topic, partition)])
+                del ends[partition]
 
     def _polled(self, most: int) -> list[Any]:
         """Return at most ``most`` messages; none if no message comes within half a second."""

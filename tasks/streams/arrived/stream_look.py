@@ -111,7 +111,7 @@ class Looks:
             key = (stream.model_dump_json(), before)
             idle = self._idle.pop(key, None)
             if idle is not None and idle.stands(self._files_per_look):
-                self._idle[key] = idle  # the last one now
+                self._keep(key, idle)  # the last one now
                 return idle.look
             listed = listing(stream)
             already_read = _already_read(files, datasets, before)
@@ -121,19 +121,24 @@ class Looks:
             # This process lacks what it takes to ask the store; a worker may have it.
             return Look(reachable=False)
         new, changed = compare(listed, already_read)
+        ages = [file.written for file in new if file.written is not None]
         outcome = Look(
             len(new),
-            0 if stream.changed == "ignore" else len(changed),
+            len(changed) * (stream.changed != "ignore"),
             sum(file.size for file in new),
-            min((written for file in new if (written := file.written) is not None), default=None),
+            min(ages, default=None),
             len(listed.files),
             some_names(listed.ignored) if listed.ignored else "",
         )
         if listed.folders and not outcome.arrived:
-            self._idle[key] = _Idle(outcome, listed.folders, [*listed.files.items()])
-            for longest_ago in [*self._idle][: -self._max_idle]:
-                del self._idle[longest_ago]
+            self._keep(key, _Idle(outcome, listed.folders, [*listed.files.items()]))
         return outcome
+
+    def _keep(self, key: tuple[object, ...], idle: _Idle) -> None:
+        """Keep the names of an idle stream, and forget those that were looked at longest ago."""
+        self._idle[key] = idle
+        for oldest in [*self._idle][: -self._max_idle]:
+            del self._idle[oldest]
 
 
 def _published_path(stream: StreamInput, datasets: Mapping[str, DatasetState | None]) -> str:

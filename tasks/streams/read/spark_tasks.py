@@ -51,7 +51,7 @@ def in_tasks(
             .collect()
         )
     except Exception as error:
-        if not any(word in str(error) for word in _NO_PYTHON):
+        if not any(map(str(error).__contains__, _NO_PYTHON)):
             raise
         log.warning(
             "the executors of Spark cannot read %s, so its driver reads all: they need the Python "
