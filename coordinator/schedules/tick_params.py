@@ -10,7 +10,7 @@ from typing import Any
 from unstuck.coordinator.schedules.trigger import previous_tick
 from unstuck.coordinator.spec.job_params import tick_of
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 
@@ -78,7 +78,9 @@ def tick_params(
 def _value_of(written: Any, bound: str, schedule: ScheduleSpec, name: str, tick: datetime) -> str:
     at = tick if bound == "tick" else previous_tick(schedule, tick)
     if at is None:
-        raise SpecError([Problem(f"there is no tick before {tick.isoformat()}", ("params", name))])
+        raise SpecError(
+            [SpecProblem(f"there is no tick before {tick.isoformat()}", ("params", name))]
+        )
     local = at.astimezone(schedule.time_zone)
     match written["type"]:
         case "date":

@@ -20,8 +20,8 @@ from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import (
     Loc,
-    Problem,
     SpecError,
+    SpecProblem,
     describe,
     listed,
     shorten,
@@ -145,7 +145,7 @@ def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def fill(
     params: Mapping[str, Any], values: Mapping[str, Any], *, scheduled: bool = False
-) -> tuple[dict[str, Any], list[Problem]]:
+) -> tuple[dict[str, Any], list[SpecProblem]]:
     """Return ``params`` of a spec with the values of a submit, and the problems of these.
 
     An `UnparsedText` is read as a spec would read it (``2014`` is a number), except for a parameter
@@ -166,12 +166,12 @@ def fill(
                 message = str(error)
             else:
                 continue
-        problems.append(Problem(message, ("params", name)))
+        problems.append(SpecProblem(message, ("params", name)))
     for name, written in params.items():
         if name in values or not is_declared(written) or _value(written) is not None:
             continue
         if missing := _missing_value(name, written, scheduled=scheduled):
-            problems.append(Problem(missing, ("params", name)))
+            problems.append(SpecProblem(missing, ("params", name)))
     return filled, problems
 
 
@@ -230,7 +230,7 @@ def without_value(written: Any) -> Any:
     return {key: part for key, part in written.items() if key != "default"}
 
 
-def wrong_declarations(params: Any) -> Iterator[Problem]:
+def wrong_declarations(params: Any) -> Iterator[SpecProblem]:
     """Find mistakes in the declarations of parameters, whatever else is wrong with the spec."""
     for name, written in params.items() if isinstance(params, dict) else ():
         if is_declared(written):
@@ -239,7 +239,7 @@ def wrong_declarations(params: Any) -> Iterator[Problem]:
 
 def wrong_overlay(
     params: Mapping[str, Any], overlay: Mapping[str, Any], loc: Loc
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find values of a group or a step (``overlay``) that the job's declarations do not allow."""
     for name, value in overlay.items():
         declared = params.get(name, {})
@@ -247,10 +247,10 @@ def wrong_overlay(
             continue
         wrong = _wrong(str(declared["type"]), value, ", as the job declares it")
         if wrong or (wrong := _no_choice(declared.get("choices"), value)):
-            yield Problem(wrong, (*loc, name))
+            yield SpecProblem(wrong, (*loc, name))
 
 
-def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
+def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[SpecProblem]:
     try:
         param = Param.model_validate(written)
     except ValidationError as error:
@@ -266,43 +266,45 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
     if not wrong and not any(_wrong(param.type, choice) for choice in param.choices or ()):
         wrong = _no_choice(param.choices, param.default)
     if wrong:
-        yield Problem(wrong, (*loc, "default"))
+        yield SpecProblem(wrong, (*loc, "default"))
 
 
-def _wrong_choices(param: Param, loc: Loc) -> Iterator[Problem]:
+def _wrong_choices(param: Param, loc: Loc) -> Iterator[SpecProblem]:
     if param.choices is None:
         return
     at = (*loc, "choices")
     if not param.choices:
-        yield Problem("expected at least one value", at)
+        yield SpecProblem("expected at least one value", at)
     elif tick_of(param.model_dump(exclude_unset=True)):
-        yield Problem("a parameter whose value is a tick cannot have choices", at)
+        yield SpecProblem("a parameter whose value is a tick cannot have choices", at)
     for i, choice in enumerate(param.choices):
         if wrong := _wrong(param.type, choice):
-            yield Problem(wrong, (*at, i))
+            yield SpecProblem(wrong, (*at, i))
 
 
-def _wrong_format(param: Param, loc: Loc) -> Iterator[Problem]:
+def _wrong_format(param: Param, loc: Loc) -> Iterator[SpecProblem]:
     if param.format is None:
         return
     if param.type != "text" or param.default not in TICKS:
         message = "format: belongs to a text with the default tick or previous_tick; remove it"
-        yield Problem(message, (*loc, "format"))
+        yield SpecProblem(message, (*loc, "format"))
     elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
         expected = (
             "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
         )
-        yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
+        yield SpecProblem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
 
 
-def unbound_ticks(schedule: ScheduleSpec | None, params: Mapping[str, Any]) -> Iterator[Problem]:
+def unbound_ticks(
+    schedule: ScheduleSpec | None, params: Mapping[str, Any]
+) -> Iterator[SpecProblem]:
     """Find parameters with the default previous_tick in a job without a clock."""
     if schedule is not None and (schedule.cron or schedule.every):
         return
     for name, written in params.items():
         if tick_of(written) == "previous_tick":
             message = "previous_tick needs a schedule: with cron: or every:"
-            yield Problem(message, ("params", name, "default"))
+            yield SpecProblem(message, ("params", name, "default"))
 
 
 def _value(written: Any) -> Any:
@@ -368,10 +370,10 @@ def _is_choice(choice: Any, value: Any) -> bool:
     return isinstance(choice, bool) is isinstance(value, bool) and bool(choice == value)
 
 
-def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
+def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[SpecProblem]:
     """Find mistakes in the parts of a value, and in the references in them."""
     if depth > MAX_PARAM_DEPTH:
-        yield Problem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
+        yield SpecProblem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
     elif isinstance(value, dict):
         for key, child in value.items():
             yield from _key_problems(key, loc)
@@ -381,29 +383,29 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
         for i, child in enumerate(value):
             yield from value_problems(child, (*loc, i), depth + 1)
     elif wrong := scalar_problem(value):
-        yield Problem(wrong, loc)
+        yield SpecProblem(wrong, loc)
     elif isinstance(value, str) and (reference := reference_in(value, wrong=True)) is not None:
         message = (
             "expected a reference such as ${env:NAME} or ${secret:NAME}, not "
             f"{shorten(reference)}"
         )
-        yield Problem(f"{message}; to write the text itself, use $${{ for ${{", loc)
+        yield SpecProblem(f"{message}; to write the text itself, use $${{ for ${{", loc)
 
 
-def _key_problems(key: Any, loc: Loc) -> Iterator[Problem]:
+def _key_problems(key: Any, loc: Loc) -> Iterator[SpecProblem]:
     if not isinstance(key, str):
-        yield Problem(f"a key must be text, not {describe(key)}", loc)
+        yield SpecProblem(f"a key must be text, not {describe(key)}", loc)
         return
     if wrong := scalar_problem(key):
-        yield Problem(wrong, (*loc, key), True)
+        yield SpecProblem(wrong, (*loc, key), True)
     if (reference := reference_in(key)) is not None:
         message = f"{shorten(reference)}: references are resolved in values, not in keys"
-        yield Problem(message, (*loc, key), True)
+        yield SpecProblem(message, (*loc, key), True)
 
 
 def reference_problems(
     every: Sequence[GroupSpec], outputs: Mapping[str, OutputSpec]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find references in streams and outputs, where they are not resolved."""
     for i, group in enumerate(every):
         for name, stream in group.streams.items():
@@ -412,7 +414,7 @@ def reference_problems(
                 yield from value_problems(stream.options, loc)
     for text, loc in chain(_stream_texts(every), _output_texts(outputs)):
         if wrong := unresolved(text or ""):
-            yield Problem(wrong, loc)
+            yield SpecProblem(wrong, loc)
 
 
 def _stream_texts(every: Sequence[GroupSpec]) -> Iterator[tuple[str | None, Loc]]:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
-    Problem,
+    SpecProblem,
     describe,
     listed,
     shorten,
@@ -82,13 +82,13 @@ _EXPECTED = {
 _VALUES, _FROM = "function-before[_listed(), tuple[", "function-after[_one_source(), ForkFrom]"
 
 
-def problems_of(error: ValidationError, data: Any, models: Models) -> list[Problem]:
+def problems_of(error: ValidationError, data: Any, models: Models) -> list[SpecProblem]:
     """Return the problems in ``error``, one for each place in ``data``.
 
     Args:
         models: the model at each path, without list indexes.
     """
-    problems: dict[tuple[Loc, bool], Problem] = {}
+    problems: dict[tuple[Loc, bool], SpecProblem] = {}
     for item in error.errors(include_url=False)[:MAX_PROBLEMS]:
         # Pydantic counts only good items: a list of bad ones is "too short" as well.
         is_echo = item["type"] == "too_short" and len(item["input"]) > 0
@@ -124,20 +124,20 @@ def _has(value: Any, part: str | int) -> bool:
     return isinstance(part, int) and isinstance(value, list | tuple)
 
 
-def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> Problem:
+def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> SpecProblem:
     kind, context, value = item["type"], item.get("ctx") or {}, item["input"]
     if kind == "extra_forbidden":
         model = _model_at(item["loc"][:-1], models) or _model_at(loc[:-1], models)
-        return Problem(_unknown_field(str(loc[-1]), model), loc, True)
+        return SpecProblem(_unknown_field(str(loc[-1]), model), loc, True)
     if kind == "missing":
-        return Problem(f"{str(loc[-1])!r} is missing", loc[:-1])
+        return SpecProblem(f"{str(loc[-1])!r} is missing", loc[:-1])
     if kind == "tuple_type" and str(item["loc"][-1]).startswith(_VALUES):
-        return Problem(
+        return SpecProblem(
             f"expected a list of values, or from: output.column, not {describe(value)}", loc
         )
     if not loc and kind == "model_type":
-        return Problem(f"expected a mapping with name: and groups:, not {describe(value)}")
-    return Problem(_sentence(kind, context, value, item["msg"]), loc, on_key)
+        return SpecProblem(f"expected a mapping with name: and groups:, not {describe(value)}")
+    return SpecProblem(_sentence(kind, context, value, item["msg"]), loc, on_key)
 
 
 def _model_at(loc: Loc, models: Models) -> type[BaseModel] | None:

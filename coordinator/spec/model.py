@@ -33,7 +33,7 @@ from unstuck.coordinator.spec.notify_spec import (
     NotifyRule,
     notify_problems,
 )
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, Written
+from unstuck.coordinator.spec.problems import Loc, SpecError, SpecProblem, Written
 from unstuck.coordinator.spec.schedule_spec import (
     After,
     RunRetry,
@@ -63,7 +63,7 @@ from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.time_zone import other_zone
 
-__all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
+__all__ = ["Defaults", "JobSpec", "SpecError", "SpecProblem"]
 
 JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 
@@ -309,7 +309,7 @@ class JobSpec(Strict):
         Raises:
             SpecError: with every problem of the spec and of ``params``.
         """
-        problems: list[Problem] = []
+        problems: list[SpecProblem] = []
         written = data.get("params", {}) if isinstance(data, dict) else None
         if params is not None and isinstance(written, Mapping):
             filled, problems = fill(written, params, scheduled=scheduled)
@@ -358,13 +358,13 @@ class JobSpec(Strict):
         readable = "it is empty"
         if newest:
             readable = f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}"
-        problems: list[Problem] = []
+        problems: list[SpecProblem] = []
         for i, group in enumerate(self.groups):
             for name, group_input in group.inputs.items():
                 version = group_input.version if isinstance(group_input, DatasetInput) else None
                 if version and not oldest <= version <= newest:
                     message = f"the warehouse has no version {version}; {readable}"
-                    problems.append(Problem(message, ("groups", i, "inputs", name)))
+                    problems.append(SpecProblem(message, ("groups", i, "inputs", name)))
         if problems:
             raise SpecError(problems)
 
@@ -391,7 +391,7 @@ class JobSpec(Strict):
         places: list[tuple[Loc, dict[str, str]]] = [(("defaults", "conf"), self.defaults.conf)]
         places += [(("groups", i, "conf"), group.conf) for i, group in enumerate(self.groups)]
         wrongs = [(other_zone(conf, zone, whose), loc) for loc, conf in places]
-        if problems := [Problem(wrong, loc) for wrong, loc in wrongs if wrong]:
+        if problems := [SpecProblem(wrong, loc) for wrong, loc in wrongs if wrong]:
             raise SpecError(problems)
 
     def with_sql_files(self, folder: Path | None) -> JobSpec:
@@ -434,16 +434,16 @@ class JobSpec(Strict):
         return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-def _zone_problems(spec: JobSpec) -> Iterator[Problem]:
+def _zone_problems(spec: JobSpec) -> Iterator[SpecProblem]:
     if spec.zone is None:
         return
     if spec.schedule is not None:
         message = "a job with a schedule uses the zone of its schedule; write zone: under schedule:"
-        yield Problem(message, ("zone",))
+        yield SpecProblem(message, ("zone",))
     try:
         zone_of(spec.zone)
     except ValueError as error:
-        yield Problem(str(error), ("zone",))
+        yield SpecProblem(str(error), ("zone",))
 
 
 class MakesSpec(Protocol):

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, suggestion
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, describe, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, zone_of
 from unstuck.tasks.duration import Seconds, parse_duration
 from unstuck.tasks.spec.fields import Listed, Strict, T
@@ -308,12 +308,16 @@ class FleetRule(NotifyRule):
 
 def notify_problems(
     rules: Sequence[NotifyRule], schedule: ScheduleSpec | None, groups: Sequence[GroupSpec]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find conditions that can never come true for the job that has these rules."""
     for i, rule in enumerate(rules):
         for j, condition in enumerate(rule.conditions):
             place: Loc = ("notify", i, "on", j, condition.word)
             if condition.word == "behind" and schedule is None:
-                yield Problem("behind is told of a schedule, and this job has no schedule:", place)
+                yield SpecProblem(
+                    "behind is told of a schedule, and this job has no schedule:", place
+                )
             elif condition.word == "behind" and not any(group.streams for group in groups):
-                yield Problem("no group of the job reads a stream, so nothing can be behind", place)
+                yield SpecProblem(
+                    "no group of the job reads a stream, so nothing can be behind", place
+                )

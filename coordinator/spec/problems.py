@@ -76,7 +76,7 @@ def counted(count: int, noun: str, nouns: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SpecProblem:
     """One thing that is wrong with a spec.
 
     Attributes:
@@ -125,8 +125,8 @@ class Written:
     """
 
     values: Any
-    located: Callable[[Problem], Problem]
-    problems: tuple[Problem, ...] = ()
+    located: Callable[[SpecProblem], SpecProblem]
+    problems: tuple[SpecProblem, ...] = ()
     folder: Path | None = None
 
 
@@ -135,7 +135,7 @@ class SpecError(UnstuckError):
 
     code = "SPEC_INVALID"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[SpecProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda p: (p.line or 0, p.column or 0)))
         super().__init__(self.problems)
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, shorten
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, describe, listed, shorten
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.spec.fields import DatasetName, Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
@@ -316,7 +316,7 @@ def builds_on(
 
 def schedule_problems(
     schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find parts of a schedule that do not fit its job.
 
     Args:
@@ -328,20 +328,20 @@ def schedule_problems(
         yield from _own_datasets(schedule.after, published)
     if schedule.only_if == "arrived" and not any(group.streams for group in every):
         message = "no group of the job reads a stream, so nothing can arrive"
-        yield Problem(message, ("schedule", "only_if"))
+        yield SpecProblem(message, ("schedule", "only_if"))
     if why := builds_on(schedule, every, published):
         builds = f"each run builds on the one before ({why})"
         if schedule.overlap == "allow":
             message = f"{builds}, so runs cannot overlap; write wait or skip"
-            yield Problem(message, ("schedule", "overlap"))
+            yield SpecProblem(message, ("schedule", "overlap"))
         if schedule.on_failure == "continue":
             message = f"{builds}, so no tick can be passed over; remove it"
-            yield Problem(message, ("schedule", "on_failure"))
+            yield SpecProblem(message, ("schedule", "on_failure"))
 
 
-def _own_datasets(after: After, published: Collection[str]) -> Iterator[Problem]:
+def _own_datasets(after: After, published: Collection[str]) -> Iterator[SpecProblem]:
     keys: Loc = () if after.any_of else ("all_of",)
     for i, name in enumerate(after.datasets):
         if name in published:
             message = f"the job publishes {name!r} itself, so each run would start the next"
-            yield Problem(message, ("schedule", "after", *keys, i))
+            yield SpecProblem(message, ("schedule", "after", *keys, i))

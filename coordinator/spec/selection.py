@@ -12,7 +12,7 @@ from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup, compile_plan
-from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.fields import ForkValue
 from unstuck.tasks.spec.group import fork_key
@@ -215,7 +215,7 @@ def _values(planned: PlannedGroup, values: list[ForkValue]) -> dict[str, Any]:
     }
     if math.prod(map(len, columns.values())) != len(set(map(fork_key, rows))):
         why = f"select one member of {planned.name} at a time: it is forked over several lists"
-        raise SpecError([Problem(why)])
+        raise SpecError([SpecProblem(why)])
     return columns
 
 

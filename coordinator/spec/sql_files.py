@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck.coordinator.spec.checks.sql import sql_problems, wrong_statement
-from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, shorten
 from unstuck.tasks.plain_text import plain_text
 from unstuck.tasks.spec.group import GroupSpec, Step
 from unstuck.tasks.spec.sql_tokens import MAX_SQL
@@ -28,7 +28,7 @@ def groups_with_sql(
         SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is None.
     """
     read = cache(lambda name: read_sql_file(name, folder))  # many steps may name one file
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     groups: list[GroupSpec] = []
     for i, group in enumerate(every):
         steps = list(group.steps)
@@ -37,7 +37,7 @@ def groups_with_sql(
                 try:
                     steps[j] = _with_sql(step, read(step.sql_file))
                 except ValueError as error:
-                    problems.append(Problem(str(error), ("groups", i, "steps", j, "sql_file")))
+                    problems.append(SpecProblem(str(error), ("groups", i, "steps", j, "sql_file")))
         groups.append(_with_steps(group, tuple(steps)))
     if groups != list(every) and not problems:
         by_name = {group.name: group for group in groups}

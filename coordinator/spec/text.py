@@ -21,8 +21,8 @@ import yaml
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
-    Problem,
     SpecError,
+    SpecProblem,
     Written,
     describe,
     shorten,
@@ -79,9 +79,9 @@ class Reading:
 
     source: str
     root: Node
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SpecProblem, ...] = ()
 
-    def located(self, problem: Problem) -> Problem:
+    def located(self, problem: SpecProblem) -> SpecProblem:
         """Return ``problem`` with the line and column of its nearest written place."""
         if problem.line is not None:
             return problem
@@ -119,7 +119,7 @@ def read_file(path: str | os.PathLike[str]) -> Written:
                 if sibling.suffix in (".yaml", ".yml", ".json")
             )
             near = suggestion(Path(source).name, beside)
-        raise SpecError([Problem(f"cannot be read: {why}{near}", source=source)]) from None
+        raise SpecError([SpecProblem(f"cannot be read: {why}{near}", source=source)]) from None
     return written_in(read_bytes(data, source), source, Path(source).parent)
 
 
@@ -140,7 +140,7 @@ def read_bytes(data: bytes, source: str) -> str:
         SpecError: more than 10 MB, or not UTF-8.
     """
     if len(data) > MAX_BYTES:
-        raise SpecError([Problem("larger than 10 MB", source=source)])
+        raise SpecError([SpecProblem("larger than 10 MB", source=source)])
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -149,7 +149,7 @@ def read_bytes(data: bytes, source: str) -> str:
         message = f"not UTF-8 text: byte 0x{data[error.start]:02x}"
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             message += "; it looks like UTF-16, save it as UTF-8"
-        raise SpecError([Problem(message, source=source, line=line, column=column)]) from None
+        raise SpecError([SpecProblem(message, source=source, line=line, column=column)]) from None
 
 
 def read_text(text: str, source: str) -> Reading:
@@ -226,7 +226,7 @@ class _Builder:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.problems: list[Problem] = []
+        self.problems: list[SpecProblem] = []
         self._size = 0
         self._word: Callable[[str], Any] = plain_scalar
         self._anchors: dict[str | None, Node] = {}
@@ -250,14 +250,17 @@ class _Builder:
     def refused(self, message: str, place: Place | None = None, loc: Loc = ()) -> SpecError:
         """Return the error that ends the reading, with the problems before it."""
         return SpecError(
-            [*self.problems, Problem(message, loc, False, self.source, *(place or (None, None)))]
+            [
+                *self.problems,
+                SpecProblem(message, loc, False, self.source, *(place or (None, None))),
+            ]
         )
 
     def _note(self, message: str, place: Place, loc: Loc) -> None:
         """Add a problem that leaves the rest readable. Raises: SpecError: there are too many."""
         if len(self.problems) >= MAX_PROBLEMS:
             raise self.refused("more problems follow; the reading ends here", place)
-        self.problems.append(Problem(message, loc, False, self.source, *place))
+        self.problems.append(SpecProblem(message, loc, False, self.source, *place))
 
     def _count(self, place: Place, depth: int, parts: Iterable[Node] = ()) -> None:
         """Count one value at this depth, and the ``parts`` of an alias."""

@@ -12,7 +12,7 @@ from typing import Any
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.checks.output_checks import Hint
 from unstuck.coordinator.spec.condition import parse
-from unstuck.coordinator.spec.problems import Loc, Problem, shorten
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, shorten
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.protocol.texts import texts_in
 from unstuck.tasks.spec.group import GroupSpec
@@ -23,7 +23,7 @@ def condition_problems(
     groups: Mapping[str, GroupSpec],
     params: Mapping[str, Any],
     hint: Hint,
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find mistakes in the conditions of groups."""
     if not any(group.when for group in every):
         return
@@ -35,7 +35,7 @@ def condition_problems(
         try:
             references = parse(group.when)[1]
         except ConditionError as error:
-            yield Problem(str(error), loc)
+            yield SpecProblem(str(error), loc)
             continue
         for reference in references.values():
             if reference.group is None:
@@ -43,7 +43,7 @@ def condition_problems(
             else:
                 message = _wrong_result(reference.group, group, groups, before, hint)
             if message:
-                yield Problem(f"{reference.place}: {message}", loc)
+                yield SpecProblem(f"{reference.place}: {message}", loc)
 
 
 def _wrong_param(name: str, group: GroupSpec, params: Mapping[str, Any], hint: Hint) -> str:

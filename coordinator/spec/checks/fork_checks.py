@@ -10,7 +10,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from unstuck.coordinator.spec.checks.output_checks import MAX_NAME, Hint, outputs_of
 from unstuck.coordinator.spec.job_params import scalar_problem
-from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, shorten, suggestion
+from unstuck.coordinator.spec.problems import (
+    Loc,
+    SpecProblem,
+    describe,
+    listed,
+    shorten,
+    suggestion,
+)
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import ForkItem
 from unstuck.tasks.spec.group import MAX_FORK, ForkFrom, GroupSpec, fork_key
@@ -24,7 +31,7 @@ def fork_problems(
     groups: Mapping[str, GroupSpec],
     params: Mapping[str, Any],
     hint: Hint,
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find mistakes in the forks of a spec.
 
     Args:
@@ -40,11 +47,11 @@ def fork_problems(
             yield from _fork(loc, group, params, hint)
             if members > MAX_FORK:
                 text = f"a fork has at most {MAX_FORK:,} members, not {members:,}"
-                yield Problem(text, (*loc, "for_each"))
+                yield SpecProblem(text, (*loc, "for_each"))
             yield from _source(loc, group, groups, owners)
     if total > MAX_MEMBERS:
         text = f"all forks together have at most {MAX_MEMBERS:,} values, not {total:,}"
-        yield Problem(text, ("groups",))
+        yield SpecProblem(text, ("groups",))
 
 
 def params_of(group: GroupSpec, loc: Loc) -> Iterator[tuple[Mapping[str, Any], Loc]]:
@@ -69,19 +76,21 @@ def _values(params: Mapping[str, Any], source: Sequence[Any] | ForkFrom) -> Sequ
     return values if isinstance(values, list | tuple) else None
 
 
-def _fork(loc: Loc, group: GroupSpec, params: Mapping[str, Any], hint: Hint) -> Iterator[Problem]:
+def _fork(
+    loc: Loc, group: GroupSpec, params: Mapping[str, Any], hint: Hint
+) -> Iterator[SpecProblem]:
     """Find mistakes in the parameters and values of one fork."""
     visible = {**params, **group.params}
     for param, source in (group.for_each or {}).items():
         for written, at in params_of(group, loc):
             if param in written:
                 text = f"{param!r} is a parameter of the fork; remove it here"
-                yield Problem(text, (*at, param), True)
+                yield SpecProblem(text, (*at, param), True)
         values, place = _values(visible, source), (*loc, "for_each", param)
         if isinstance(source, ForkFrom) and source.param is not None:
             place = (*place, "param")
             if wrong := _wrong_list(source, source.param, values, visible, hint):
-                yield Problem(wrong, place)
+                yield SpecProblem(wrong, place)
         for j, value in enumerate(values or ()):
             yield from _fork_value(value, (*place, j) if values is source else place)
 
@@ -107,25 +116,25 @@ def _wrong_list(
     return ""
 
 
-def _fork_value(value: Any, at: Loc) -> Iterator[Problem]:
+def _fork_value(value: Any, at: Loc) -> Iterator[SpecProblem]:
     """Find mistakes in the value of one member of a fork."""
     try:
         _ITEM.validate_python(value)
     except ValidationError:
         expected = "text, a number, true, false, or a mapping of names to these"
-        yield Problem(f"expected a value of a fork ({expected}), not {describe(value)}", at)
+        yield SpecProblem(f"expected a value of a fork ({expected}), not {describe(value)}", at)
         return
     for scalar in value.values() if isinstance(value, dict) else [value]:
         if wrong := scalar_problem(scalar):
-            yield Problem(wrong, at)
+            yield SpecProblem(wrong, at)
         elif isinstance(scalar, str) and (reference := reference_in(scalar)) is not None:
             why = "the values of a fork are stored and shown, so references are not resolved there"
-            yield Problem(f"{shorten(reference)}: {why}; put it under params:", at)
+            yield SpecProblem(f"{shorten(reference)}: {why}; put it under params:", at)
 
 
 def _source(
     loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec], owners: Mapping[str, str]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find mistakes in the column that a fork takes its values from."""
     if group.fork_from is None:
         return
@@ -135,7 +144,7 @@ def _source(
     else:
         wrong = _wrong_source(group, group.fork_from.output, groups, owners)
     if wrong:
-        yield Problem(wrong, (*loc, "for_each", group.fork_params[0], "from"))
+        yield SpecProblem(wrong, (*loc, "for_each", group.fork_params[0], "from"))
 
 
 def values_reader(group: GroupSpec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
-from unstuck.coordinator.spec.problems import Loc, Problem, path_text
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, path_text
 from unstuck.tasks.spec.group import GroupSpec, Step
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import REJECTED, OutputSpec, named_param
@@ -32,7 +32,7 @@ def output_problems(
     publish: Sequence[str] | None,
     outputs: Mapping[str, OutputSpec],
     hint: Hint,
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find mistakes in outputs, ``publish:`` and ``outputs:``.
 
     Args:
@@ -51,7 +51,7 @@ def output_problems(
     )
 
 
-def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
+def _outputs(every: Sequence[GroupSpec]) -> Iterator[SpecProblem]:
     # Compared without case: Spark's views and some file systems treat `Flights` and `flights` as
     # one name.
     first: dict[str, tuple[str, Loc]] = {}
@@ -65,7 +65,7 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
                 f"{path_text(maker)} makes the output {step.output!r}{other}, too; give one of "
                 "them another name"
             )
-            yield Problem(message, (*loc, "output"))
+            yield SpecProblem(message, (*loc, "output"))
 
 
 def _makers(every: Sequence[GroupSpec]) -> dict[str, list[GroupSpec]]:
@@ -83,16 +83,18 @@ def _unknown_outputs(
     outputs: Mapping[str, OutputSpec],
     makers: Mapping[str, list[GroupSpec]],
     hint: Hint,
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find names under ``publish:`` and ``outputs:`` that no group makes."""
     any_python = any(step.python for _, step in steps_of(every))
     places: list[tuple[str, Loc]] = [(name, ("publish", j)) for j, name in enumerate(publish)]
     listed_names: set[str] = set()
     for name, loc in [*places, *((name, ("outputs", name)) for name in outputs)]:
         if loc[0] == "publish" and name in listed_names:
-            yield Problem(f"{name!r} is listed twice; remove one of them", loc)
+            yield SpecProblem(f"{name!r} is listed twice; remove one of them", loc)
         elif name not in makers and not any_python:
-            yield Problem(f"no group makes an output {name!r}{hint(name, makers, 'outputs')}", loc)
+            yield SpecProblem(
+                f"no group makes an output {name!r}{hint(name, makers, 'outputs')}", loc
+            )
         listed_names.add(name)
 
 
@@ -102,7 +104,7 @@ def _modes(
     outputs: Mapping[str, OutputSpec],
     makers: Mapping[str, list[GroupSpec]],
     hint: Hint,
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find outputs that have a mode and are not published.
 
     The columns, rules and expectations of an output that is not published are checked.
@@ -113,13 +115,15 @@ def _modes(
             continue
         loc = ("outputs", name)
         if publish is not None:
-            yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", loc)
+            yield SpecProblem(
+                f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", loc
+            )
         elif name in makers:
             maker = makers[name][0].name
             text = (
                 f"{name!r} is not published, since other groups need {maker}; name it in publish:"
             )
-            yield Problem(text, loc)
+            yield SpecProblem(text, loc)
 
 
 def _has_mode(spec: OutputSpec) -> bool:
@@ -146,7 +150,7 @@ def _rejected(
     publish: Sequence[str],
     outputs: Mapping[str, OutputSpec],
     makers: Mapping[str, list[GroupSpec]],
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find outputs whose rejected rows have a name that is in use or too long."""
     places: dict[str, Loc] = {}  # compared without case, as in `_outputs`
     for loc, step in steps_of(every):
@@ -162,14 +166,14 @@ def _rejected(
         rejected = name + REJECTED
         if (place := places.get(rejected.lower())) is not None:
             text = f"the rejected rows of {name!r} have the name {rejected!r}; use another name"
-            yield Problem(text, place)
+            yield SpecProblem(text, place)
         if len(rejected) > MAX_NAME:
             longest = MAX_NAME - len(REJECTED)
             text = (
                 f"the name of an output with rules has at most {longest} characters, since "
                 f"{REJECTED} is appended to it"
             )
-            yield Problem(text, ("outputs", name), True)
+            yield SpecProblem(text, ("outputs", name), True)
 
 
 def _may_reject(spec: OutputSpec, makers: Sequence[GroupSpec]) -> bool:
@@ -182,7 +186,7 @@ def _may_reject(spec: OutputSpec, makers: Sequence[GroupSpec]) -> bool:
 
 def _unique_keys(
     outputs: Mapping[str, OutputSpec], makers: Mapping[str, list[GroupSpec]]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find keys that no attempt can check, since each sees the rows of one member of a fork."""
     for name, spec in outputs.items():
         forks = [group.name for group in makers.get(name, ()) if group.for_each is not None]
@@ -191,7 +195,7 @@ def _unique_keys(
                 f"the members of the fork {forks[0]!r} make {name!r}, and each sees only its own "
                 "rows; check the keys in a group that needs the fork"
             )
-            yield Problem(text, ("outputs", name, "expect", "unique"))
+            yield SpecProblem(text, ("outputs", name, "expect", "unique"))
 
 
 def _partitions(
@@ -199,7 +203,7 @@ def _partitions(
     params: Collection[str],
     outputs: Mapping[str, OutputSpec],
     hint: Hint,
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find parameters that ``partitions:`` names and the step that writes the output lacks."""
     for name, spec in outputs.items():
         if not spec.partitions:
@@ -210,7 +214,7 @@ def _partitions(
                 if visible and not any(param in names for names in visible):
                     near = hint(param, visible[0], "parameters")
                     text = f"the step that makes {name!r} has no parameter {param!r}{near}"
-                    yield Problem(text, ("outputs", name, "partitions", column))
+                    yield SpecProblem(text, ("outputs", name, "partitions", column))
 
 
 def _params_of_writers(
@@ -224,7 +228,7 @@ def _params_of_writers(
     return [{*params, *group.params, *group.fork_params, *step.params} for group, step in writers]
 
 
-def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
+def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[SpecProblem]:
     """Find tables with two outputs: readers could see the commit of one without the other."""
     owners: dict[str, str] = {}
     for name, output in outputs.items():
@@ -233,7 +237,7 @@ def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
         owner = owners.setdefault(output.table, name)
         if owner != name:
             text = f"{owner!r} has the same table; give each output its own"
-            yield Problem(text, ("outputs", name, "path"))
+            yield SpecProblem(text, ("outputs", name, "path"))
 
 
 def appended_outputs(
@@ -248,7 +252,7 @@ def appended_outputs(
 
 def stream_problems(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find mistakes in the streams that groups read.
 
     Only a run shows which output a group writes from a stream.
@@ -268,7 +272,7 @@ def stream_problems(
                     "has one"
                 )
             for wrong in wrongs:
-                yield Problem(f"{name!r} is a stream: {wrong}", ("groups", i, "inputs", name))
+                yield SpecProblem(f"{name!r} is a stream: {wrong}", ("groups", i, "inputs", name))
 
 
 def _wrong_stream(group: GroupSpec, stream: StreamInput | KafkaInput) -> list[str]:

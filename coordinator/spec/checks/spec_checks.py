@@ -32,7 +32,7 @@ from unstuck.coordinator.spec.job_params import (
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
-    Problem,
+    SpecProblem,
     listed,
     shorten,
     suggestion,
@@ -54,7 +54,7 @@ def problems_in(
     publish: Sequence[str] | None,
     conf: Mapping[str, str],
     outputs: Mapping[str, OutputSpec] = NO_OUTPUTS,
-) -> list[Problem]:
+) -> list[SpecProblem]:
     """Return the problems of a spec as a whole.
 
     Args:
@@ -78,7 +78,7 @@ def problems_in(
     return list(islice(problems, MAX_PROBLEMS))
 
 
-def problems_of_graph(data: Any) -> list[Problem]:
+def problems_of_graph(data: Any) -> list[SpecProblem]:
     """Return the mistakes in names and needs of a spec that has an unreadable part.
 
     An unknown need is reported only if all groups have names.
@@ -129,12 +129,12 @@ def _hints() -> Hint:
     return hint
 
 
-def _inputs(loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[Problem]:
+def _inputs(loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[SpecProblem]:
     at = (*loc, "inputs")
     if not group.steps:
-        yield Problem("inputs: has no effect in a group without steps; remove it", at)
+        yield SpecProblem("inputs: has no effect in a group without steps; remove it", at)
     if len(group.inputs) > MAX_INPUTS:
-        yield Problem(f"at most {MAX_INPUTS} inputs are allowed, not {len(group.inputs)}", at)
+        yield SpecProblem(f"at most {MAX_INPUTS} inputs are allowed, not {len(group.inputs)}", at)
     # Compared without case, as outputs are: they become views, too.
     owners = {output.lower(): "an output of this group" for output in outputs_of(group)}
     for need in groups_read(group, groups):
@@ -142,11 +142,11 @@ def _inputs(loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iter
     for name in group.inputs:
         if owner := owners.get(name.lower()):
             text = f"{owner} has the name {name!r}, too; give the input another name"
-            yield Problem(text, (*at, name), True)
+            yield SpecProblem(text, (*at, name), True)
         owners[name.lower()] = "another input (case does not count)"
 
 
-def _params(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[Problem]:
+def _params(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[SpecProblem]:
     yield from _params_at(params, ("params",))
     yield from wrong_declarations(params)
     for i, group in enumerate(every):
@@ -155,7 +155,7 @@ def _params(every: Sequence[GroupSpec], params: Mapping[str, Any]) -> Iterator[P
             yield from wrong_overlay(params, written, loc)
 
 
-def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
+def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[SpecProblem]:
     # A Python list that contains itself would yield problems without end.
     problems = list(islice(value_problems(params, loc), 20))
     yield from problems
@@ -164,10 +164,10 @@ def _params_at(params: Mapping[str, Any], loc: Loc) -> Iterator[Problem]:
             f"more than {MAX_PARAMS // 1024} KB of parameters; put data into a file that the step "
             "reads"
         )
-        yield Problem(text, loc)
+        yield SpecProblem(text, loc)
 
 
-def _conf(every: Sequence[GroupSpec], conf: Mapping[str, str]) -> Iterator[Problem]:
+def _conf(every: Sequence[GroupSpec], conf: Mapping[str, str]) -> Iterator[SpecProblem]:
     yield from value_problems(conf, ("defaults", "conf"))
     if (warm := next(filter(_is_warm, every), None)) is not None:
         for key in static_conf(conf):
@@ -183,10 +183,10 @@ def _is_warm(group: GroupSpec) -> bool:
     return group.spark and bool(group.steps) and not group.fresh
 
 
-def _static(key: str, group: str, loc: Loc) -> Problem:
+def _static(key: str, group: str, loc: Loc) -> SpecProblem:
     message = (
         f"{shorten(key)} can only be set when a Spark session starts, and groups share a session; "
         f"give {group} fresh: true for a session of its own, or set the key for all groups in "
         "UNSTUCK_SPARK_CONF"
     )
-    return Problem(message, loc)
+    return SpecProblem(message, loc)

@@ -9,7 +9,7 @@ from typing import Any
 from unstuck.coordinator.spec.checks.condition_checks import no_results
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.job_params import unresolved
-from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
+from unstuck.coordinator.spec.problems import SpecProblem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.sql_tokens import (
     ResultMarker,
@@ -24,7 +24,7 @@ from unstuck.tasks.spec.sql_tokens import (
 
 def sql_problems(
     every: Sequence[GroupSpec], groups: Mapping[str, GroupSpec], params: Mapping[str, Any]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find mistakes in the SQL of ``every`` group; ``params`` are those of the job."""
     wrong_text = cache(wrong_statement)  # thousands of steps may have the same text
     markers = cache(lambda sql: tuple(result_markers(sql)))
@@ -36,13 +36,13 @@ def sql_problems(
             loc = ("groups", i, "steps", j, "sql")
             missing = partial(_missing_need, group=group, step=j, groups=groups, made_by=made_by)
             if wrong := _wrong_step(step.sql, step.output, wrong_text, missing):
-                yield Problem(wrong, loc)
+                yield SpecProblem(wrong, loc)
             # A parameter named ``results`` may be a struct, whose fields look the same.
             if "results" in {*params, *group.params, *step.params, *group.fork_params}:
                 continue
             for marker in dict.fromkeys(markers(step.sql)):
                 if wrong := _wrong_result(marker, group, groups):
-                    yield Problem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
+                    yield SpecProblem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
 
 
 def _wrong_step(

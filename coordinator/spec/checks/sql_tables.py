@@ -16,7 +16,13 @@ from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.checks.spec_checks import MAX_SUGGESTIONS
 from unstuck.coordinator.spec.checks.sql import groups_read
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.problems import (
+    MAX_PROBLEMS,
+    SpecError,
+    SpecProblem,
+    listed,
+    suggestion,
+)
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.outputs import REJECTED
@@ -44,7 +50,7 @@ class UnknownTable(NamedTuple):
         is_sure: no step in Python may provide it.
     """
 
-    problem: Problem
+    problem: SpecProblem
     is_sure: bool
 
 
@@ -59,7 +65,7 @@ class _Readable(NamedTuple):
     is_open: bool
 
 
-def check_tables(spec: JobSpec, settings: Settings, published: Published) -> list[Problem]:
+def check_tables(spec: JobSpec, settings: Settings, published: Published) -> list[SpecProblem]:
     """Check the tables that the SQL of ``spec`` reads.
 
     Args:
@@ -115,7 +121,7 @@ def _unknown_in(
         readable, loc = _Readable(names, is_open), ("groups", index, "steps", j, "sql")
         unknown = tables_in(step.sql) - names if needs_tables(step.sql) else set()
         for table in sorted(unknown):
-            yield UnknownTable(Problem(advice.text(table, group, readable), loc), not is_open)
+            yield UnknownTable(SpecProblem(advice.text(table, group, readable), loc), not is_open)
         if not makes_known_names(step.sql):
             return
         names |= created_in(step.sql)

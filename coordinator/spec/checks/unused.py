@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Loc, Problem, shorten, suggestion
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, shorten, suggestion
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec
 from unstuck.tasks.spec.sql_tokens import markers_in, tokens
 
@@ -27,14 +27,14 @@ _QUOTED = re.compile(r"[rR]?['\"]:(\w+)['\"]")
 _TEMPLATES = re.compile(r"(\{\{[^{}]*+\}\})|\$?\{(\w++)\}")
 
 
-def doubts(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem]:
+def doubts(spec: JobSpec, takes: Takes | None = None) -> Iterator[SpecProblem]:
     """Find warnings about a correct spec; ``takes`` as for `unused_params`."""
     yield from unused_params(spec, takes)
     yield from unbound_markers(spec)
     yield from quoted_markers(spec)
 
 
-def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem]:
+def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[SpecProblem]:
     """Find the parameters of the job, its groups and their SQL that nothing uses.
 
     Args:
@@ -45,12 +45,12 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem
     for name in spec.params:
         users = (group for group in spec.groups if _may_take(group, name, takes))
         if name not in everywhere and next(users, None) is None:
-            yield Problem("nothing in the job uses this parameter", ("params", name))
+            yield SpecProblem("nothing in the job uses this parameter", ("params", name))
     for i, group in enumerate(spec.groups):
         for name in group.params:
             if name not in named[i] and not _may_take(group, name, takes):
                 loc = ("groups", i, "params", name)
-                yield Problem("nothing in the group uses this parameter", loc)
+                yield SpecProblem("nothing in the group uses this parameter", loc)
         yield from _unused_of_steps(i, group)
 
 
@@ -60,7 +60,7 @@ def _may_take(group: GroupSpec, name: str, takes: Takes | None) -> bool:
     return _has_python(group) and (taken is None or name in taken)
 
 
-def _unused_of_steps(i: int, group: GroupSpec) -> Iterator[Problem]:
+def _unused_of_steps(i: int, group: GroupSpec) -> Iterator[SpecProblem]:
     """Find parameters of SQL steps that the statement does not use."""
     for j, step in enumerate(group.steps):
         if not step.sql:
@@ -69,7 +69,7 @@ def _unused_of_steps(i: int, group: GroupSpec) -> Iterator[Problem]:
         for name in step.params:
             if name not in markers:
                 place = ("groups", i, "steps", j, "params", name)
-                yield Problem("the statement has no such marker", place)
+                yield SpecProblem("the statement has no such marker", place)
 
 
 def _sql_steps(spec: JobSpec) -> Iterator[tuple[Loc, str, set[str]]]:
@@ -81,21 +81,21 @@ def _sql_steps(spec: JobSpec) -> Iterator[tuple[Loc, str, set[str]]]:
                 yield ("groups", i, "steps", j, "sql"), step.sql, bound
 
 
-def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
+def unbound_markers(spec: JobSpec) -> Iterator[SpecProblem]:
     """Find markers ``:name`` of SQL without a value, which Spark would refuse in the attempt."""
     for loc, sql, bound in _sql_steps(spec):
         for name in sorted(markers_in(sql) - bound - {"results"}):
-            yield Problem(f"nothing gives :{name} a value{suggestion(name, bound)}", loc)
+            yield SpecProblem(f"nothing gives :{name} a value{suggestion(name, bound)}", loc)
 
 
-def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
+def quoted_markers(spec: JobSpec) -> Iterator[SpecProblem]:
     """Find texts of SQL that look like a parameter, and that SQL compares as text."""
     for loc, sql, bound in _sql_steps(spec):
         if not (_QUOTED.search(sql) or _TEMPLATES.search(sql)):
             continue
         texts = [token.text for token in tokens(sql) if token.kind == "string"]
         for message in chain.from_iterable(_quoted_in(text, bound) for text in texts):
-            yield Problem(message, loc)
+            yield SpecProblem(message, loc)
 
 
 def _quoted_in(text: str, bound: Collection[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
 from unstuck.coordinator.spec.messages import NOT_YET, PATTERNS
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.coordinator.spec.problems import Problem, path_text
+from unstuck.coordinator.spec.problems import SpecProblem, path_text
 
 
 def test_every_wrong_value_is_told_at_once_by_place_and_expectation() -> None:
@@ -234,7 +234,7 @@ def test_a_thousand_problems_are_told_in_fifty_lines() -> None:
 
 
 def test_a_spec_error_travels_between_processes() -> None:
-    error = SpecError([Problem("wrong", ("a", 1), False, "s.yaml", 2, 3)])
+    error = SpecError([SpecProblem("wrong", ("a", 1), False, "s.yaml", 2, 3)])
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.problems) == ("s.yaml:2:3: a[1]: wrong", error.problems)
 

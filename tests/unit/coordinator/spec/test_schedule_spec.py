@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.jobs.specs import minimal, told
 from unstuck.coordinator.schedules.trigger import next_tick
-from unstuck.coordinator.spec.model import JobSpec, Problem, SpecError
+from unstuck.coordinator.spec.model import JobSpec, SpecError, SpecProblem
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 GROUPS = "groups:\n  - {name: a, steps: [{python: 'm:f', output: flights}]}\n"
@@ -131,7 +131,7 @@ def test_a_dataset_that_the_job_makes_and_does_not_publish_may_be_followed() -> 
         )
 
 
-def problems(data: dict[str, Any]) -> tuple[Problem, ...]:
+def problems(data: dict[str, Any]) -> tuple[SpecProblem, ...]:
     try:
         JobSpec.model_validate(data)
     except SpecError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.specs import told
-from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem
 from unstuck.coordinator.spec.text import MAX_BYTES, plain_scalar, read_bytes, read_text
 
 
@@ -263,7 +263,7 @@ def test_places_are_found_again(source: str) -> None:
     reading = read_text(text, source)
 
     def place(*loc: str | int, on_key: bool = False) -> tuple[int | None, int | None]:
-        problem = reading.located(Problem("wrong", loc, on_key))
+        problem = reading.located(SpecProblem("wrong", loc, on_key))
         return problem.line, problem.column
 
     assert place() == (1, 1)
