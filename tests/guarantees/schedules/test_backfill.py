@@ -15,7 +15,6 @@ from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
 from unstuck import BadKey, Refused, SpecError, Status
 from unstuck.cli.app import app
-from unstuck.client.now import Seen, troubles
 from unstuck.coordinator.model.schedule_record import Backfill, Redo
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
@@ -229,9 +228,9 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
         sweep(coordinator)
     assert (backfill(coordinator).status, len(coordinator.client.jobs())) == ("FAILED", 2)
     assert [
-        (one.kind, one.status)
-        for one in troubles(Seen.of(coordinator.client))
-        if one.kind == "schedule"
+        (problem.kind, problem.code)
+        for problem in coordinator.client.problems()
+        if problem.kind == "schedule"
     ] == [("schedule", "FAILED")]
     help_given = schedules.why("hourly").help
     skip = next(command for command in help_given if " skip " in command)
@@ -359,9 +358,7 @@ def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(
     coordinator.sweep.run()
     shown = schedules.show("hourly").schedule
     assert (shown.status, shown.failures, shown.retries, shown.runs) == ("WAITING", 0, (), ())
-    assert [one.job.id for one in troubles(Seen.of(coordinator.client)) if one.job is not None] == [
-        job
-    ]
+    assert [problem.job for problem in coordinator.client.problems() if problem.job] == [job]
     assert coordinator.client.retry(job).id != job
 
 

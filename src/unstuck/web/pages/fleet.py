@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
 from unstuck.doctor.finding import Finding, Level
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.redis_url import without_password
-from unstuck.views.fleet_view import FleetView
 from unstuck.views.running_code import SHORT, different_code
 from unstuck.web.actions import PageAction, dead_letter_actions
 from unstuck.web.paging import is_entry, part_of
