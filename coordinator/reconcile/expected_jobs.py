@@ -21,7 +21,7 @@ from unstuck.coordinator.notices.rules.expected import (
     names_of,
     stored_rules,
 )
-from unstuck.coordinator.notices.rules.job_rules import Subscriptions, subscriptions
+from unstuck.coordinator.notices.rules.subscriptions import Subscriptions, subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.tasks.protocol.report import in_short
@@ -111,7 +111,7 @@ class ExpectedJobs:
                 jobs[name],
                 now,
                 self._zone,
-                given_up=name not in self._names,
+                may_forget=name not in self._names,
             )
             after = "" if judged.forget else judged.expected.to_json()
             if after != states.get(name):

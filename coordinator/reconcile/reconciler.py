@@ -25,7 +25,8 @@ from unstuck.coordinator.model.loading import without_groups
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.coordinator.notices.rules.job_rules import subscriptions, tell
+from unstuck.coordinator.notices.rules.job_rules import notices_of_job
+from unstuck.coordinator.notices.rules.subscriptions import subscriptions
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
 from unstuck.coordinator.spec.notify_spec import FleetRule
@@ -376,7 +377,7 @@ class Pass:
         job, everything = state.job, self.groups is None
         subscribed = self._reconciler.asked(job.name, state.plan.notify)
         usual = partial(self._reconciler.usual, job, env.now)
-        alerting = tell(
+        alerting = notices_of_job(
             subscribed, decision.old, state, env, decision.due, usual=usual, everything=everything
         )
         decision.notices = tuple(notice.to_json() for notice in alerting.notices)

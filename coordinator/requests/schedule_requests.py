@@ -15,7 +15,7 @@ from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
 from unstuck.coordinator.notices.known_targets import unknown_targets
-from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
+from unstuck.coordinator.notices.rules.schedule_rules import notice_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Bound, Ticks, Wanted
 from unstuck.coordinator.schedules.decide_schedule import settled
@@ -387,7 +387,7 @@ class ScheduleRequests:
                 if why := goes_on(record):
                     raise Refused(why)
                 notices, commit = (
-                    [notice.to_json() for notice in told_of_removal(record, who, now)],
+                    [notice.to_json() for notice in notice_of_removal(record, who, now)],
                     record.commit,
                 )
             event = {"kind": "USER_REMOVE", "at": now, "by": who} | (

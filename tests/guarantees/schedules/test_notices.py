@@ -23,7 +23,7 @@ from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.rules.expected import GIVEN_UP
+from unstuck.coordinator.notices.rules.expected import MAX_ABSENT
 from unstuck.coordinator.reconcile import expected_jobs
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.tasks.failpoints import Point
@@ -225,10 +225,10 @@ def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_i
     coordinator.redis.delete(
         coordinator.keys.jobs, coordinator.keys.summary
     )  # as if that had been days ago
-    for _ in range(GIVEN_UP):
+    for _ in range(MAX_ABSENT):
         as_if_expected_for_days(coordinator, "nightly", judged={})
         look(coordinator)
-    assert events(coordinator) == ["late"] * GIVEN_UP
+    assert events(coordinator) == ["late"] * MAX_ABSENT
     assert "until it is submitted again, it is not expected" in told(coordinator)[-1].text
     assert coordinator.redis.hlen(coordinator.keys.expected) == 0
 

@@ -20,6 +20,7 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleStatus,
 )
 from unstuck.coordinator.notices.rules import schedule_rules
+from unstuck.coordinator.notices.rules.alerts import Alerts
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.schedules import (
@@ -270,9 +271,9 @@ def resume_is_notified_as_recovery() -> list[Patch]:
 
     def failing(self: schedule_rules._ScheduleAlerts) -> None:
         if not self._record.failures and self._record.halted is None:
-            for key in self._standing():
+            for key in self.book.open_keys():
                 if schedule_rules._ends_with_success(key):
-                    self._close(key)
+                    self.book.close(key)
         original(self)
 
     return [(schedule_rules._ScheduleAlerts, "failing", failing)]
@@ -281,4 +282,4 @@ def resume_is_notified_as_recovery() -> list[Patch]:
 @SCHEDULE_BUGS.plant(rules.LATE_NOTICE, seed=36)
 def deadline_does_not_make_its_schedule_due() -> list[Patch]:
     """A schedule is not due when a deadline of its notices expires."""
-    return [(schedule_rules._ScheduleAlerts, "_look_by", lambda self, at: None)]
+    return [(Alerts, "look_by", lambda self, at: None)]

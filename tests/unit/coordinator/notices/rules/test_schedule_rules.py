@@ -178,8 +178,9 @@ def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_
     assert len(play.notices) == 2, "it is not well yet"
     play.at(141)
     play.ends(Status.FINISHED, 142)
-    assert [(one.event, set(one.to)) for one in play.notices[2:]] == [
-        ("recovered", {"ops", "boss"})
+    assert [(notice.event, notice.to) for notice in play.notices[2:]] == [
+        ("recovered", ("ops",)),
+        ("recovered", ("boss",)),
     ]
 
 
