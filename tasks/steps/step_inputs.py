@@ -262,8 +262,8 @@ class PublishedDatasets:
             if dataset in entry.datasets:
                 yield entry
 
-    def _note(self, dataset: str, asked: int, state: DatasetState | None) -> None:
-        read = Read(dataset, asked, _changed(state))
+    def _note(self, dataset: str, requested: int, state: DatasetState | None) -> None:
+        read = Read(dataset, requested, _changed(state))
         if read not in self.reads:
             self.reads.append(read)
 
