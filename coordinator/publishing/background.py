@@ -1,9 +1,4 @@
-"""Runs long work in a warehouse off the threads that decide, so that work that hangs holds up only
-itself.
-
-A thread that waits on a dead mount cannot be ended. After a term without a sign of life it counts
-as hanging: other work gets its room, and its own work may be tried again beside it.
-"""
+"""Runs long work in a warehouse off the deciding threads, so that work that hangs delays only itself."""
 # So only work that may be done twice, and twice at once, is done here: publishing, for which the
 # number in the warehouse log decides, and the collection of staging.
 
@@ -32,8 +27,9 @@ class _Run:
 
 
 class Background:
-    """Runs work in daemon threads, which do not keep an ending process alive; a few at a time in
-    each place.
+    """Runs work in daemon threads, a few at a time in each place.
+
+    Daemon threads do not keep an ending process alive.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ from unstuck import (
     published,
     published_files,
 )
-from unstuck.coordinator.publishing.publish_outputs import change_of
+from unstuck.coordinator.publishing.dataset_change import change_of
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.frames.quality import stage_checked

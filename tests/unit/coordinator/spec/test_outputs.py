@@ -123,8 +123,8 @@ def test_the_name_of_rejected_rows_is_taken() -> None:
     long = "f" * 54
     assert problems(f"{{{long}: {rules}}}") == [
         (
-            f"outputs.{long}: the name of an output with rules has at most 53 characters: __rejected "
-            "comes after it"
+            f"outputs.{long}: the name of an output with rules has at most 53 characters, since "
+            "__rejected is appended to it"
         )
     ]
 
