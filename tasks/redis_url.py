@@ -1,5 +1,4 @@
-"""The address of a Redis: checked before anybody tries it, completed by the settings of TLS, shown
-without a password.
+"""Check the address of a Redis, add the TLS settings, and show it without a password.
 
 TLS is verified unless somebody says otherwise. `tls_options` is what every connection takes:
 redis-py's, kombu's and RedBeat's, whose own defaults differ.
@@ -73,8 +72,9 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
 
 
 def _one_spelling(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of TLS, with absolute paths. Raises: ValueError: one has a value that nobody
-    knows.
+    """Normalize TLS options, with absolute paths.
+
+    Raises: ValueError: a value is not known.
     """
     normalized = {}
     for name, value in options.items():
@@ -119,9 +119,7 @@ def _try_files(options: Mapping[str, str]) -> None:
 
 
 def tls_options(url: str) -> dict[str, Any]:
-    """The options that redis-py's ``SSLConnection`` takes for this address; empty for one without
-    TLS.
-    """
+    """Return the options for redis-py's ``SSLConnection``; empty for an address without TLS."""
     if urlsplit(url).scheme != "rediss":
         return {}
     options: dict[str, Any] = dict(parse_qsl(urlsplit(url).query))

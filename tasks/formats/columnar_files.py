@@ -23,8 +23,9 @@ Choose = Callable[[list[str]], list[str]]
 
 
 def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Placed]:
-    """The columns that ``choose`` takes out of the names in the file. Raises: Unreadable; what
-    ``choose`` raises.
+    """Read the columns that ``choose`` selects from the names in the file.
+
+    Raises: Unreadable; errors of ``choose``.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -113,8 +114,9 @@ def _joined(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _calendar_of(about: Mapping[bytes, bytes], int96: bool) -> str:
-    """Why the old days of a Parquet file are of another calendar; empty if they are not. ``about``:
-    in its footer.
+    """Return why old days of a Parquet file use another calendar; empty if they do not.
+
+    ``about``: the metadata in its footer.
     """
     version = about.get(
         b"org.apache.spark.version",

@@ -141,8 +141,9 @@ class _Form:
         return names, end
 
     def check_no_header(self, block: bytes, columns: Fields, line: int) -> None:
-        """Raises: Unreadable: the first record is a header: it has all names, or one where no text
-        can stand.
+        """Check that the first record does not look like a header.
+
+        Raises: Unreadable: it has all names of columns, or a name in a column that is no text.
         """
         end, fields = next(self._records(block, line))
         cells = [self._name(cell.decode()).lower() for cell in fields]

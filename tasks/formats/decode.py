@@ -1,6 +1,4 @@
-"""One file that has arrived, decoded: columns by name, values without loss, and the place of what
-does not fit.
-"""
+"""Decode a file that has arrived: columns by name, values without loss, errors with their place."""
 
 from __future__ import annotations
 

@@ -61,8 +61,9 @@ class Gone(Exception):
 
 
 class _Raw(io.RawIOBase):
-    """A file of a store, which remembers the error of the store: an unpacker raises the same types
-    for its own.
+    """A file of a store that keeps the error of the store.
+
+    Decompressors raise errors of the same types.
     """
 
     def __init__(self, file: Any) -> None:
@@ -148,8 +149,9 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
 
 
 def _unavailable(file: ArrivedFile, error: OSError) -> SourceUnavailable:
-    """A file that cannot be fetched says nothing of its content, and another worker may be able to
-    fetch it.
+    """Return the error for a file that cannot be fetched.
+
+    It says nothing about the content, and another worker may be able to fetch it.
     """
     return SourceUnavailable(
         f"{shown_path(file.path)} cannot be read by this worker: {error.strerror or error}. "
@@ -214,8 +216,9 @@ def beyond_row(what: str, bound: int, line: int, text: bytes = b"") -> Unreadabl
 
 
 def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
-    """The blocks of a text file, without the mark at its beginning; not checked whether they are
-    UTF-8.
+    """Yield the blocks of a text file in UTF-8, without a byte order mark.
+
+    The blocks are not validated.
 
     Raises: Unreadable: the file is in another encoding than the spec says.
     """
@@ -269,8 +272,9 @@ Placed = tuple[Any, Callable[[int], int]]  # a table, and the line of each of it
 
 
 def lines_of(stream: Any, encoding: str, max_line: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Blocks of whole lines, without their ends, and the number of the first. Raises:
-    Unreadable.
+    """Yield blocks of whole lines without line ends, and the number of the first line.
+
+    Raises: Unreadable.
     """
     rest, line = b"", 1
     for block in in_utf8(stream, encoding, _OF_LINES):

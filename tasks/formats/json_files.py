@@ -1,5 +1,6 @@
-"""JSON files, an object a line or a whole document, as tables; the first that does not fit is told
-with its line.
+"""Read JSON files into tables: an object on each line, or one document.
+
+The first value that does not fit is reported with its line.
 """
 
 from __future__ import annotations

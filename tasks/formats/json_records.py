@@ -1,5 +1,4 @@
-"""JSON records: each becomes one row of the declared columns without loss, or is told with its
-reason.
+"""Convert JSON records to rows of the declared columns without loss, or report the reason.
 
 Not by Arrow's own reader of JSON: it takes two objects on a line for two rows, and dies of a line
 ``null``.
@@ -31,8 +30,9 @@ _JSON |= {"str": "text", "list": "a list", "dict": "an object"}
 def json_columns(
     fields: Fields, values: Iterable[bytes | None], other: Literal["fail", "allow"] = "fail"
 ) -> tuple[Any, dict[int, str]]:
-    """The rows of JSON ``values`` as an Arrow table, and why others have none: the number of the
-    value → its reason.
+    """Convert JSON ``values`` to an Arrow table.
+
+    Returns also the reason of each value that is no row, by its number.
 
     Args:
         values: each one JSON object in UTF-8; one that is None is a row of nulls.
@@ -60,8 +60,9 @@ def json_decoder() -> json.JSONDecoder:
 
 
 class _Decoder(json.JSONDecoder):
-    """Looks for white space around a value only where there is some: of a small one that is a
-    quarter of the time.
+    """Decodes JSON, and skips white space only if there is some.
+
+    For a small value this saves a quarter of the time.
     """
 
     def decode(self, s: str, *args: Any) -> Any:
@@ -157,8 +158,9 @@ _REFUSALS = (ValueError, TypeError, ArithmeticError)  # Arrow's errors of values
 
 
 def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
-    """Values of JSON as an Arrow array. Raises: one of ``_REFUSALS``: at least one of them does not
-    fit.
+    """Convert JSON values to an Arrow array.
+
+    Raises: one of ``_REFUSALS``: a value does not fit.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -191,8 +193,9 @@ def _check_types(values: Sequence[Any], kind: Any, allowed: Collection[type]) ->
 
 
 def _whole(number: Decimal) -> int:
-    """A number with a point or an exponent as a whole number, by the rule of `columns:` for
-    floats.
+    """Convert a number with a point or an exponent to an integer.
+
+    The limit is that of `columns:` for floats.
     """
     if number.copy_abs() >= _INEXACT_FROM:
         raise ValueError(
@@ -304,8 +307,9 @@ def _other_names(
 
 
 def _near(row: Mapping[str, Any], names: Set[str]) -> str:
-    """Why a name that ``row`` lacks is not null: another one is the same for people, as CSV and
-    Parquet may have it.
+    """Return why a missing name is not null; empty if no similar name is present.
+
+    CSV and Parquet files may spell the same name in another way.
     """
     if names <= row.keys():
         return ""

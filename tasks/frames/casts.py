@@ -1,5 +1,4 @@
-"""Casts without loss: bring a frame to the columns that are declared or published, or refuse it
-with row and value.
+"""Cast a frame without loss to the declared or published columns, or refuse it with row and value.
 
 A value fits a type if it is the same value after a cast to that type and back; text is parsed only
 where a file holds nothing else. A float fits a whole number or a decimal only below 2^53 (2^24 for

@@ -1,5 +1,4 @@
-"""Columns: the types in which an output is stored, so that every reader of its files finds the same
-values.
+"""Convert columns to types in which every reader finds the same values.
 
 Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. A column of another type
 is stored as a plain type with the same values, or the output is refused before anything is written.
@@ -109,8 +108,9 @@ def arrow_table(frame: Any) -> Any:
 
 
 def _array_of(column: Any) -> Any:
-    """The values of a pandas column. Raises: pa.ArrowException, TypeError, ValueError,
-    OverflowError.
+    """Return the values of a pandas column as an Arrow array.
+
+    Raises: pa.ArrowException, TypeError, ValueError, OverflowError.
     """
     import pyarrow as pa
 
@@ -125,8 +125,9 @@ def _array_of(column: Any) -> Any:
 
 
 def _first_unfit(column: Any) -> str:
-    """The first value of a pandas column that no Arrow type holds together with those before it,
-    with its row.
+    """Return the first value of a pandas column that fits no Arrow type, with its row.
+
+    The values before it fit together.
     """
     import pyarrow as pa
 
@@ -147,8 +148,9 @@ def _first_unfit(column: Any) -> str:
 
 
 def _check_index(frame: Any) -> None:
-    """Raises: OutputInvalid: the index of a pandas frame holds data, as after ``groupby``, that no
-    column holds too.
+    """Check that the index of a pandas frame holds no data that is in no column.
+
+    Raises: OutputInvalid: it does, as after ``groupby``.
     """
     index = frame.index
     if not len(index):
@@ -168,8 +170,9 @@ def _check_index(frame: Any) -> None:
 
 
 def _check_times(column: str, kind: Any, values: Values) -> None:
-    """Raises: OutputInvalid: Arrow took the hours or the zones of some values for nothing; also
-    inside lists, structs.
+    """Check that Arrow dropped no hours and no zones, also inside lists and structs.
+
+    Raises: OutputInvalid.
 
     Args:
         kind: the type that Arrow gave to ``values``.
@@ -273,8 +276,9 @@ def plain_table(table: Any) -> Any:
 
 
 def in_zone_of(table: Any, zone: str) -> Any:
-    """An Arrow table of plain types, whose columns of instants show them in ``zone``: their days
-    are days there.
+    """Show the instants of an Arrow table of plain types in ``zone``.
+
+    A day of an instant is then the day in that zone.
     """
     import pyarrow as pa
 
@@ -319,9 +323,7 @@ def _plain_nested(kind: Any, column: str) -> Any:
 
 
 def _plain_type(kind: Any, column: str) -> Any:
-    """The plain Arrow type that holds all values of ``kind``, or those that the cast lets
-    through.
-    """
+    """Return the plain Arrow type for values of ``kind``. The cast refuses what does not fit."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -369,8 +371,9 @@ def _plain_types() -> dict[Any, Any]:
 
 
 def _keys_are_unique(array: Any) -> bool:
-    """True if no map in a plain array has a key twice, of which readers would keep one or the
-    other.
+    """Return whether no map in a plain array has a key twice.
+
+    Readers would keep one of the two values.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -398,9 +401,7 @@ def _keys_are_unique(array: Any) -> bool:
 
 
 def _check_names(names: Iterable[Any], struct: str = "") -> None:
-    """Refuse names that Spark and DuckDB, which compare names without regard to case, take for
-    one.
-    """
+    """Refuse names that are equal for Spark and DuckDB, which ignore case."""
     place = f"the struct {struct}" if struct else "the frame"
     taken: dict[str, str] = {}
     for name in map(str, names):

@@ -1,6 +1,4 @@
-"""Measures of an output as it is written: whether keys are unique, and the newest value of a
-column.
-"""
+"""Measure an output while it is written: unique keys, and the newest value of a column."""
 
 from __future__ import annotations
 
@@ -72,8 +70,7 @@ def _repeated(
 
 
 def newest_of(files: Files, staged: StagedOutput, column: str) -> float | None:
-    """The newest date or timestamp of ``column``, in seconds since the epoch; None if there is
-    none.
+    """Return the newest date or timestamp of ``column`` in epoch seconds; None without values.
 
     A date counts as its midnight in UTC, a timestamp without a zone as one in UTC. What the files
     say of their columns is read; rows only where a file says nothing.

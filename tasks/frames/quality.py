@@ -1,5 +1,6 @@
-"""Rules of an output, and rows of other partitions than it names: what is rejected is written
-apart, in one evaluation.
+"""Apply the rules of an output, and write rejected rows apart, in one evaluation.
+
+Rows of partitions that the output does not name may be rejected too.
 
 A Spark frame is written in parts by a column that says which rules a row breaks, so one write
 completes the good rows. Only the rejected rows are written again, with the names of the rules.
@@ -76,8 +77,9 @@ def stage_checked(
     arriving: _Arriving | None = None,
     published: Fields | None = None,
 ) -> dict[str, StagedOutput]:
-    """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows
-    where there are rules.
+    """Write ``frame`` as `stage` does, and check it.
+
+    Returns the output and, with rules, its rejected rows.
 
     Both are by their folders; that of the rejected rows is ``folder`` with ``REJECTED`` added.
 
@@ -178,8 +180,9 @@ def _rules(checks: Checks) -> Mapping[str, str]:
 def _check_ratio(
     folder: str, rows: int, rejected: int, checks: Checks, by_rule: Mapping[str, int]
 ) -> None:
-    """``rejected``: rows that break rules. Raises: TooManyRejectedRows, unless those of several
-    runs count.
+    """Check the share of rows that break rules, unless several runs count together.
+
+    Raises: TooManyRejectedRows.
     """
     quality = checks.quality
     if quality is None or quality.over is not None:

@@ -1,6 +1,4 @@
-"""Values that Spark refuses while it writes: the error is raised in SQL, and its text is found
-again in the driver.
-"""
+"""Refuse values in SQL while Spark writes, and find the reason in the driver's error."""
 
 from __future__ import annotations
 
@@ -37,8 +35,10 @@ def literal(text: str) -> str:
 
 
 def java_message(error: BaseException) -> str:
-    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost
-    cause in Java.
+    """Return the message of a Spark error.
+
+    For an error that pyspark does not know, as in 3.5, this is the message of the innermost Java
+    cause.
     """
     if type(error).__module__.startswith("pyspark."):
         return str(error)

@@ -63,8 +63,7 @@ def hadoop_uri(uri: str) -> str:
 
 
 def remove_folder(session: Any, uri: str) -> None:
-    """Remove a folder of an object store as its connector does, which knows its empty objects for
-    folders.
+    """Remove a folder of an object store by its connector, which knows its folder markers.
 
     Raises nothing: what is left is of no use, and in nobody's way.
     """
@@ -80,8 +79,7 @@ def remove_folder(session: Any, uri: str) -> None:
 def write_parquet(
     frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write
 ) -> int | None:
-    """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left
-    there.
+    """Write the rows of a Spark ``frame`` into the folder ``uri``, and replace earlier files.
 
     Args:
         writer: makes the ``DataFrameWriter`` of a frame.
@@ -130,9 +128,7 @@ def _write(frame: Any, uri: str, writer: Callable[[Any], Any]) -> int | None:
 
 
 def _typed(frame: Any) -> Any:
-    """``frame`` with its columns without a type as text: Polars cannot read what Spark writes for
-    them.
-    """
+    """Cast columns without a type to text, since Polars cannot read what Spark writes for them."""
     from pyspark.sql.types import StructType
 
     schema = frame.schema.json()
@@ -160,8 +156,9 @@ def _observed_rows(frame: Any, counted: Any) -> int | None:
 
 
 def read_parquet(session: Any, groups: Sequence[tuple[str, Mapping[str, int]]]) -> Any:
-    """One frame of all files: each of ``groups`` is a schema and its files with their bytes; what
-    one lacks is null.
+    """Read all files into one frame. A column that a file lacks is null.
+
+    Each of ``groups`` is a schema and its files with their sizes.
 
     Spark is told the schema. What it would infer depends on its conf, and is an integer for a
     column of nulls.
@@ -209,8 +206,9 @@ def _as_written(reader: Any) -> Any:
 
 
 def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
-    """A frame of many files that Spark gets as a list, in the form that its own streams write; None
-    if it cannot.
+    """Read many files that Spark gets as a list in the format of its own streams.
+
+    Returns None if Spark cannot.
 
     It would look at each file before the first row is asked for, which takes seconds for thousands.
     """
@@ -277,8 +275,7 @@ def listed_for_stream(files: Files, folder: str) -> int:
 
 
 def read_in_batch(query: Any, folder: str) -> list[int]:
-    """How many files below ``folder`` the batch that a streaming ``query`` runs just now reads,
-    each time it does.
+    """Return the numbers of files below ``folder`` that the current batch of ``query`` reads.
 
     Spark passes over a file that is not there when it plans a batch, and counts it as read.
     """
@@ -367,8 +364,9 @@ def empty_table(schema: str) -> Any:
 def repeated_keys(
     session: Any, schema: str, files: Mapping[str, int], columns: Sequence[str], some: int
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """How many values of ``columns`` several rows share, and ``some`` of them with the number of
-    their rows.
+    """Count the values of ``columns`` that several rows share.
+
+    Returns also ``some`` of them with their number of rows.
 
     Raises: OutputInvalid: the values of a column cannot be compared.
     """

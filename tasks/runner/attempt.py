@@ -79,14 +79,13 @@ TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot des
 
 
 class Attempt:
-    """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a
-    lost worker.
-    """
+    """A claimed attempt. Every error must produce an outcome; a lapsed lease is a lost worker."""
 
     def __init__(
         self, runner: AttemptHost, token: Token, claim: Claim | UnstuckError, finish: Finish
     ) -> None:
-        """
+        """Prepare an attempt; it reads nothing yet.
+
         Args:
             claim: the answer of Redis, or why the attempt cannot begin.
             finish: records the outcome, as `Lease.finish`.
@@ -169,8 +168,9 @@ class Attempt:
         return self._runner.warehouse_clock(self._warehouse if reads_warehouse else "", what)
 
     def _open(self, stack: ExitStack) -> None:
-        """Open the warehouse and the log in it. The id is checked first: nothing may be created in
-        a wrong folder.
+        """Open the warehouse and the log in it.
+
+        The id is checked first, so that nothing is created in a wrong folder.
         """
         plan = self._work_order.plan
         self._warehouse = plan.warehouse
@@ -229,8 +229,9 @@ class Attempt:
         return success(*earlier_work, adopted=True)
 
     def _resolved(self) -> dict[str, Any]:
-        """The parameters of all steps. References that are resolved later are read too: all secrets
-        get known.
+        """Return the parameters of all steps.
+
+        References that are resolved later are read too, so that all secrets are known.
         """
         work_order = self._work_order
         for step in work_order.group.steps:
@@ -241,9 +242,7 @@ class Attempt:
         return {**written, **work_order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
-        """The Spark session of this attempt, which ``stack`` closes; None for a group without
-        Spark.
-        """
+        """Return the Spark session, which ``stack`` closes; None for a group without Spark."""
         if not self._work_order.group.spark:
             return None
         self._progress({"label": "starting Spark"})
@@ -396,9 +395,7 @@ class Attempt:
             raise AttemptEnded(f"{self._token} was told to end: {self._held.instruction}")
 
     def _ended_by(self, error: BaseException) -> Outcome | None:
-        """The outcome of an attempt that ``error`` ended; None if another runner has the
-        attempt.
-        """
+        """Return the outcome for ``error``; None if another runner has the attempt."""
         if isinstance(error, NotBegun):
             self._runner.replace()
         instruction = self._held.instruction or (

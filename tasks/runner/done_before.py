@@ -1,6 +1,4 @@
-"""Work that was done before, by an earlier attempt or in a job that this one retries, and whether
-it counts.
-"""
+"""Find work of an earlier attempt, or of a retried job, that counts for this attempt."""
 
 from __future__ import annotations
 

@@ -75,9 +75,7 @@ PartitionValues = Annotated[
 
 
 def named_param(value: object) -> str | None:
-    """The parameter that a value of ``partitions:`` stands for, as in ``:day``; None for a plain
-    value.
-    """
+    """Return the parameter that a value of ``partitions:`` names, as in ``:day``, or None."""
     match = _PARAM.fullmatch(value) if isinstance(value, str) else None
     return match and match[1]
 
@@ -164,9 +162,7 @@ class Fresh(Strict):
 
 
 class Expect(Strict):
-    """Conditions on all rows that the job makes of an output; they must hold before any row is
-    published.
-    """
+    """Conditions on all rows of an output. They must hold before any row is published."""
 
     rows: RowCount | None = Field(default=None, description="How many rows there may be.")
     unique: Listed[ColumnName] = Field(
@@ -210,8 +206,9 @@ class Checks(Strict):
         return self.quality is not None or self.outside == "reject"
 
     def resolved(self, params: Mapping[str, Any]) -> Self:
-        """These checks with the values of ``params`` in the place of markers. Raises: ValueError:
-        one has none.
+        """Return these checks with the values of ``params`` in place of markers.
+
+        Raises: ValueError: a parameter is missing.
         """
         if self.partitions is None:
             return self
@@ -225,9 +222,7 @@ class Checks(Strict):
 def _valued(
     column: str, value: PartitionValue, params: Mapping[str, Any]
 ) -> tuple[PartitionValue, ...]:
-    """The values that ``value`` of ``partitions:`` stands for: several for a parameter that is a
-    list.
-    """
+    """Return the values for ``value`` of ``partitions:``; several for a list parameter."""
     if (name := named_param(value)) is None:
         return (value,)
     if (param := params.get(name)) is None:
@@ -245,8 +240,7 @@ def _valued(
 
 
 class Publishing(Strict):
-    """How an output is published, as far as its runner needs to know it: to refuse at once what
-    would be refused then.
+    """How an output is published, as far as its runner needs it to refuse rows early.
 
     It is no part of a fingerprint, since it changes no work that is done.
     """
@@ -262,8 +256,7 @@ class Publishing(Strict):
 
 
 class OutputSpec(Strict):
-    """How one output is published, into which files it is written for that, and what must hold of
-    its rows.
+    """How an output is published, how its files are written, and what must hold for its rows.
 
     The modes and their names are those of Spark's writers and of dbt's incremental models:
     ``replace`` (all rows), ``append``, ``partition_overwrite`` (the partitions that ``partitions:``
@@ -472,9 +465,7 @@ class OutputSpec(Strict):
 
     @property
     def of_rejected_rows(self) -> OutputSpec:
-        """How rows that break the rules are published: in the same mode (merge: appended), into the
-        warehouse.
-        """
+        """How rejected rows are published: into the warehouse, in the same mode (merge: append)."""
         if self.format == "parquet":
             return self
         mode = "append" if self.mode == "merge" else self.mode

@@ -81,8 +81,9 @@ def _parameters(name: str, function: Any) -> list[inspect.Parameter]:
 
 
 def check_returned(name: str, value: Any) -> None:
-    """Raises: BadStepCall: ``value`` is work that the step ``name`` has only described, such as a
-    coroutine.
+    """Check that a step did not return work that has not run, such as a coroutine.
+
+    Raises: BadStepCall.
     """
     # First what most steps return: a step may have replaced isinstance, which is put back only
     # after this.
@@ -103,8 +104,9 @@ def check_returned(name: str, value: Any) -> None:
 
 
 def _check_kind(name: str, function: Any) -> None:
-    """Raises: BadStepCall: a call of ``function`` would only make an object, and run none of its
-    lines.
+    """Check that a call of ``function`` runs its code.
+
+    Raises: BadStepCall: a call would only create an object.
     """
     while isinstance(function, partial):
         function = function.func

@@ -1,5 +1,4 @@
-"""Outputs beside what is published: types for columns that have none, and what publishing would
-refuse, in the attempt.
+"""Check in the attempt whether outputs fit the published datasets, and type untyped columns.
 
 The publisher checks again: others may have published other columns by then.
 """
@@ -42,8 +41,9 @@ class BesidePublished:
         return None if state is None else fields_of(state.schema)
 
     def check(self, name: str, staged: StagedOutput) -> None:
-        """Refuse an output that cannot stand beside the rows that are published. Raises:
-        SchemaMismatch.
+        """Check that an output fits the published rows.
+
+        Raises: SchemaMismatch.
         """
         how = self.publishing_of(name)
         if how is None or not staged.rows:

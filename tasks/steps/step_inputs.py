@@ -44,16 +44,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One name that steps can read: the parts that the members of one fork (or one group) staged
-    under it.
-    """
+    """A name that steps can read: what the members of a fork, or a group, staged under it."""
 
     name: str
     parts: tuple[StagedOutput, ...]
 
     def by_schema(self, files: Files) -> list[tuple[str, dict[str, int]]]:
-        """Each schema with the URIs of its files and their bytes, so that most datasets are one
-        plain read.
+        """Return each schema with the URIs and sizes of its files.
+
+        Most datasets have one schema and are one plain read.
         """
         groups: dict[str, tuple[str, dict[str, int]]] = {}
         for part in self.parts:
@@ -82,8 +81,7 @@ class Inputs:
 def read_inputs(
     files: Files, inputs: Mapping[str, Iterable[str]], forks: Collection[str] = ()
 ) -> Inputs:
-    """Read the markers in ``inputs`` (group that is read → staging folders). ``forks``: the groups
-    that are forks.
+    """Read the markers in ``inputs`` (group → staging folders). ``forks``: groups that are forks.
 
     Raises:
         InputMissing: a marker is not there, or cannot be read.
@@ -151,8 +149,7 @@ def _markers_of(files: Files, need: str, folders: Iterable[str]) -> list[Marker]
 
 
 class PublishedDatasets:
-    """The published datasets that one attempt reads, all as of the version at which its job was
-    submitted.
+    """The published datasets that an attempt reads, as of the submit of its job.
 
     Attributes:
         reads: what was read, each once, in order.
@@ -170,9 +167,7 @@ class PublishedDatasets:
 
     @property
     def sources(self) -> dict[str, list[int]]:
-        """The versions that were read: dataset → versions; 0: it was asked for, and was not
-        published.
-        """
+        """The versions that were read, by dataset; 0 for one that was not published."""
         return joined_versions({read.dataset: [read.version]} for read in self.reads)
 
     def read(
@@ -183,8 +178,7 @@ class PublishedDatasets:
         in_spec: bool = False,
         if_absent: str | None = None,
     ) -> Dataset:
-        """``dataset`` at a version of the warehouse; None: the newest one when the job was
-        submitted.
+        """Return ``dataset`` at a version; None is the newest one when the job was submitted.
 
         Args:
             in_spec: the spec of the job names the version, so a vacuum keeps it for the job.
@@ -230,8 +224,7 @@ class PublishedDatasets:
         )
 
     def checkpoint(self, dataset: str) -> Checkpoint | None:
-        """Up to where the stream of ``dataset`` was read when the job was submitted; None: there
-        was no stream of it.
+        """Return the stream position of ``dataset`` at the submit of the job, or None.
 
         Raises: as `read`.
         """
@@ -240,8 +233,7 @@ class PublishedDatasets:
         return None if dataset_state is None else dataset_state.checkpoint
 
     def standing(self, dataset: str, *, newest: bool = False) -> DatasetState | None:
-        """``dataset`` as it was published when the job was submitted, or is by now; None if it was
-        not.
+        """Return ``dataset`` as published at the submit of the job, or now; None if it was not.
 
         Not noted as read: no row of it is.
 
@@ -251,8 +243,7 @@ class PublishedDatasets:
         return state.get(dataset)
 
     def versions(self, dataset: str) -> Iterator[Entry]:
-        """The entries that changed ``dataset`` before the job was submitted, the newest first: of
-        the last 1,000.
+        """Yield the last 1,000 entries before the submit that changed ``dataset``, newest first.
 
         Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
@@ -262,14 +253,13 @@ class PublishedDatasets:
             if dataset in entry.datasets:
                 yield entry
 
-    def _note(self, dataset: str, requested: int, state: DatasetState | None) -> None:
-        read = Read(dataset, requested, _changed(state))
+    def _note(self, dataset: str, at: int, state: DatasetState | None) -> None:
+        read = Read(dataset, at, _changed(state))
         if read not in self.reads:
             self.reads.append(read)
 
     def changed(self, reads: Iterable[Read]) -> str:
-        """The first dataset of ``reads`` that this job would find changed; empty if it would read
-        the same.
+        """Return the first dataset of ``reads`` that has changed for this job; empty if none has.
 
         Raises: as `read`.
         """
@@ -281,8 +271,9 @@ class PublishedDatasets:
         return ""
 
     def _state(self, version: int, *, kept: bool) -> State:
-        """``kept``: a vacuum that was to remove the version has kept its files if it found the job
-        in time.
+        """Return the state at ``version``.
+
+        ``kept``: a vacuum keeps the files of the version if it found the job in time.
         """
         if version not in self._states:
             try:
@@ -333,8 +324,7 @@ def with_published(
 
 
 def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
-    """The datasets of needed groups that a condition skipped, and of forks without members: they
-    have no rows.
+    """Return empty datasets for needed groups that were skipped and for forks without members.
 
     Their columns are the declared ones, or else the published ones. If none are known, a fork's
     have none, and the others are no inputs.

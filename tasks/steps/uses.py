@@ -1,6 +1,4 @@
-"""The inputs that the function of a step reads by name and the outputs that it writes, as its
-source says them.
-"""
+"""Find the inputs and outputs that the source of a step function names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The state that the steps of one attempt share: what they read, and how an output is checked and
-staged.
-"""
+"""Hold the state that the steps of one attempt share, and check and stage their outputs."""
 
 from __future__ import annotations
 
@@ -56,8 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Work:
-    """The state that the steps of one attempt share: their inputs, and the outputs and results so
-    far.
+    """The state that the steps of one attempt share: inputs, and outputs and results so far.
 
     ``recorded``: the results of the groups that it reads; a list of them for a fork.
     """
@@ -105,8 +102,7 @@ class Work:
         return noted(work_order, self.token.job, self.passed_params, self.secrets)
 
     def read(self, name: str) -> Any:
-        """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier
-        step's output.
+        """Return an input or an earlier output as a Spark frame, or else as an Arrow table.
 
         Raises: InputMissing: there is none of this name.
         """
@@ -268,8 +264,9 @@ class Work:
     def _check_budget(
         self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput
     ) -> None:
-        """Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be
-        read.
+        """Check the rejected rows of several runs together.
+
+        Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         assert self.published is not None
         try:
@@ -279,9 +276,7 @@ class Work:
             raise
 
     def _in_columns(self, schema: Any) -> str | None:
-        """The first secret in the names of the columns and fields of a schema, or in what is noted
-        beside them.
-        """
+        """Return the first secret in the names or metadata of the fields of a schema."""
         if isinstance(schema, list):
             return next(filter(None, map(self._in_columns, schema)), None)
         if not isinstance(schema, dict):
@@ -320,8 +315,7 @@ class Work:
         return forks
 
     def check_refused(self) -> None:
-        """Raise again what a step has caught: an output whose rows were refused must not just be
-        left out.
+        """Raise errors of refused outputs again, since a step may have caught them.
 
         Raises: also OutputInvalid: the position of a stream would be lost.
         """
@@ -336,8 +330,9 @@ class Work:
     def _arriving(
         self, name: str, frame: Any
     ) -> Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None:
-        """The function that stages a streaming ``frame``; None for any other frame. Raises:
-        OutputInvalid.
+        """Return the function that stages a streaming ``frame``; None for any other frame.
+
+        Raises: OutputInvalid.
         """
         if not is_streaming(frame):
             return None
@@ -356,8 +351,9 @@ class Work:
             return partial(stage_stream, resume=self._stream.resume(name, self.token.job))
 
     def _checks_of(self, name: str) -> Checks:
-        """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the
-        name is taken.
+        """Return the checks of the output ``name``.
+
+        Raises: OutputInvalid: they cannot be made, or the name is taken.
         """
         try:
             checks = self.checks.get(name, Checks()).resolved(self.params)

@@ -1,5 +1,4 @@
-"""The refusals of a Redis that is there, in sentences with their cure: its certificate, our
-password, our rights.
+"""Explain refusals of a reachable Redis, with the cure: certificate, password, rights.
 
 A process that starts ends on it with 5, because no wait would help. A Redis that is away is waited
 for.
@@ -57,9 +56,7 @@ _CURES = (
 
 
 def refusal(url: str, error: BaseException) -> str:
-    """Why the Redis at ``url`` and this process do not come together, though it answers; empty if
-    that is not so.
-    """
+    """Return why a reachable Redis at ``url`` refuses this process; empty if it does not."""
     place, message = without_password(url), str(error).strip().rstrip(".")
     # A server answers "unauthenticated" to a long request before a login.
     needs_login = "unauthenticated" in message or "Authentication required" in message
@@ -108,9 +105,7 @@ def may_not(url: str, lacks: Sequence[str]) -> str:
 
 
 def perhaps_tls(url: str, error: BaseException) -> str:
-    """A guess at a server that says nothing, or hangs up: one side speaks TLS, and the other does
-    not.
-    """
+    """Return a guess for a server that is silent or hangs up: only one side speaks TLS."""
     hung_up = "closed by server" in str(error) or "reset by peer" in str(error)
     if url.startswith("rediss:") and (hung_up or isinstance(error, redis.TimeoutError)):
         return (

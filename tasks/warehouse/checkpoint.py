@@ -1,5 +1,4 @@
-"""The checkpoint of a query of Spark, packed: a folder becomes one file that is written whole, and
-the reverse.
+"""Pack the checkpoint of a Spark query into one file, and unpack it.
 
 Spark notes a batch in ``offsets`` before it and in ``commits`` after it, and the files that a
 source has seen in ``sources``. What is packed must be whole, since the next job goes on from it.
@@ -73,8 +72,7 @@ def newest_commit(paths: Iterable[str]) -> int:
 def what_is_lost(
     files: Files, folder: str, paths: Sequence[str], before: int, staged: Sequence[int], kept: int
 ) -> str:
-    """The missing parts of the checkpoint in ``folder``, in words; empty if the next job can go on
-    from it.
+    """Return what is missing in the checkpoint in ``folder``; empty if the next job can continue.
 
     Args:
         paths: its files.

@@ -1,5 +1,4 @@
-"""Compaction: many small files of a dataset become few, as an entry of its own in the warehouse
-log.
+"""Compact a dataset: rewrite many small files into few, as an entry of the warehouse log.
 
 The rows stay the same, so readers cannot tell. Old versions keep their files until a vacuum removes
 them.
@@ -67,8 +66,7 @@ def compact_dataset(
     dry_run: bool = False,
     progress: Callable[[int, int], None],
 ) -> Compacted:
-    """Write the small files of the dataset ``name`` together, beside jobs that publish and retries
-    that take over work.
+    """Compact the dataset ``name`` while jobs publish and retries reuse work.
 
     Args:
         target: MB of a new file.
@@ -172,8 +170,9 @@ _Key = tuple[frozenset[tuple[str, str | None]], str]
 
 
 def _key_of(file: DataFile) -> _Key:
-    """Return what files must share to come together: their partition, and the load that is replaced
-    as a whole.
+    """Return what files must share to be merged: their partition and their load.
+
+    A load is replaced as a whole.
     """
     return frozenset(file.partition.items()), file.outside_of
 
@@ -209,8 +208,9 @@ def _change(rewritten: list[_Rewritten], now: DatasetState) -> Change:
 def rewrite(
     files: Files, folder: str, small: Iterable[DataFile], target: int
 ) -> Iterator[_Rewritten]:
-    """Write files below ``folder`` (relative to the warehouse), each of about ``target`` bytes, and
-    name the sources.
+    """Write merged files below ``folder`` (relative to the warehouse) of about ``target`` bytes.
+
+    Yields each file with its sources.
 
     Rows keep their order. Only files of one partition and load, whose columns have the same names
     and types, come together; one that would stand alone is left as it is.

@@ -1,5 +1,4 @@
-"""The warehouse probe: reads the id of the warehouse that a process sees, now and then, in a
-thread, for people.
+"""Read the id of the warehouse that a process sees, from time to time, in a thread.
 
 It finds runners and coordinators that see different folders under one path before a job fails.
 Nobody waits for a read, since one of a dead mount may hang.
@@ -23,8 +22,10 @@ ANSWERS_WITHIN = 10.0  # seconds after which a read that has not ended is itself
 
 
 class WarehouseProbe:
-    """Reads the warehouse of UNSTUCK_WAREHOUSE, if it is a folder: an object store is not mounted,
-    and asking it would cost each process a client. ``clock`` is monotonic seconds.
+    """Reads the warehouse of UNSTUCK_WAREHOUSE if it is a folder.
+
+    An object store is not mounted, and reading it would cost each process a client. ``clock``
+    returns monotonic seconds.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,8 +42,9 @@ class WarehouseProbe:
         )  # ``looked_at`` by the clock of this process; None: no read has ended
 
     def seen(self, at: float) -> WarehouseSeen:
-        """The warehouse as it was seen last; begins a new read if it is time. Never waits and never
-        raises.
+        """Return the warehouse as last seen, and start a new read if it is due.
+
+        Never waits and never raises.
 
         Args:
             at: the time by the clock of Redis, in seconds.

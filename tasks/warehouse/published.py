@@ -1,6 +1,4 @@
-"""Read what is published, without Spark and without a fleet: where its files are, and its first
-rows.
-"""
+"""Read published data without Spark and without a fleet: its files and its first rows."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ def published_files(
     *,
     where: Where | None = None,
 ) -> list[str]:
-    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and
-    pyarrow take them.
+    """Return the Parquet files of ``dataset`` as paths or URIs.
+
+    DuckDB, Polars, pandas and pyarrow read them.
 
     Args:
         warehouse: the warehouse, its URI, or its path, which counts from the working folder.
@@ -55,8 +54,9 @@ def warehouse_at(place: Warehouse | str) -> Warehouse:
 
 
 def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[str, Any]]:
-    """The first rows of a dataset, at most ``count``, in the order of its files. Columns stand as
-    it lists them.
+    """Return the first ``count`` rows of a dataset at most, in the order of its files.
+
+    The columns have the order of the dataset.
 
     Raises: ModuleNotFoundError: there is no Arrow.
     """
@@ -74,8 +74,9 @@ def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[st
 
 
 def files_where(dataset: str, files: Sequence[DataFile], where: Where | None) -> Sequence[DataFile]:
-    """The files that are in the partitions of ``where``; see `published_files`. Raises: ValueError,
-    TypeError.
+    """Return the files in the partitions of ``where``; see `published_files`.
+
+    Raises: ValueError, TypeError.
     """
     if not where:
         return files

@@ -1,5 +1,6 @@
-"""SQL that makes a view of each dataset, for DuckDB and Spark; a file of it in the warehouse
-follows each publish.
+"""Generate SQL that creates a view of each dataset for DuckDB and Spark.
+
+A file of it in the warehouse is rewritten by each publish.
 """
 
 from __future__ import annotations
@@ -163,9 +164,7 @@ def kept_kinds(storage: Files) -> list[Kind]:
 
 
 def kept_version(storage: Files, kind: Kind) -> int:
-    """The version of the warehouse that its file of views shows; -1 if there is none that can be
-    read.
-    """
+    """Return the version that the file of views shows; -1 if it cannot be read."""
     try:
         match = _HEAD.match(storage.read(view_path(kind)))
     except FileNotFoundError:
@@ -174,8 +173,9 @@ def kept_version(storage: Files, kind: Kind) -> int:
 
 
 def write_views(warehouse: LogReader, kind: Kind) -> int:
-    """Write the file of views into the warehouse, where each publish rewrites it from then on.
-    Returns its version.
+    """Write the file of views into the warehouse. Returns its version.
+
+    From then on each publish rewrites it.
 
     Raises: OSError, UnstuckError: it is not known to be written; repeating is safe.
     """

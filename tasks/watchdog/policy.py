@@ -1,6 +1,4 @@
-"""The policy of a watchdog: from an observation of its runner to an action. Pure: no process, no
-clock, no store.
-"""
+"""Decide from an observation of a runner what its watchdog does. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from unstuck.tasks.transport.lease import RenewAnswer
 
 
 class Instruction(StrEnum):
-    """Why a runner is told to leave its attempt, weakest first: a stronger instruction replaces a
-    weaker one.
-    """
+    """Why a runner must leave its attempt, weakest first. A stronger one replaces a weaker one."""
 
     TIMEOUT = "timeout"
     DRAIN = "drain"
@@ -41,9 +37,7 @@ _INSTRUCTION_OF = {
 
 @dataclass(frozen=True)
 class Clock:
-    """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of
-    an error's text.
-    """
+    """A timeout that runs: of the session, the warehouse, all steps, a step, or an error's text."""
 
     # Of the failure when it has run out: [SESSION_|WAREHOUSE_|STEP_]TIMEOUT; STEP_FAILED of an
     # error's text.
@@ -90,9 +84,7 @@ class WatchState:
 
     @property
     def leaving(self) -> bool:
-        """True while the runner leaves the session: the attempt is over, and its outcome is
-        reported.
-        """
+        """True while the runner leaves the session, after its outcome was reported."""
         return any(clock.leaving for clock in self.clocks.values())
 
     @property
@@ -107,9 +99,7 @@ class WatchState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The facts of one moment. ``answer``: of a renewal since the last observation, if there was
-    one.
-    """
+    """The facts of one moment. ``answer``: of a renewal since the last observation, if any."""
 
     now: float
     runner: ProcessState
@@ -121,9 +111,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class WatchdogAction:
-    """The next action: pass on ``instruction``; given a ``kill_reason``, kill its tree and report
-    ``outcome``.
-    """
+    """The next action: pass ``instruction`` on, or kill the runner and report ``outcome``."""
 
     state: WatchState
     instruction: Instruction | None = None
@@ -201,8 +189,9 @@ def _instructions_of_renewal(state: WatchState, observation: Observation) -> lis
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:
-    """The outcome to report for a runner that no longer can; None when it has, or the attempt is
-    another's by now.
+    """Return the outcome to report for a runner that cannot.
+
+    None if it has reported one, or if the attempt belongs to another runner.
     """
     if state.instruction is Instruction.STALE or state.leaving:
         return None
@@ -240,9 +229,7 @@ def with_timeouts(clocks: Mapping[str, Clock], group: Mapping[str, Any]) -> dict
 
 
 def timeout_failure(clock: Clock, stood: str = "") -> Failure:
-    """The failure of a group whose time ran out. ``stood``: where its step was seen last; empty if
-    nobody looked.
-    """
+    """Return the failure of a timeout. ``stood``: where its step was last seen."""
     last_seen = f"; its step was last seen at {stood}" if stood else ""
     if clock.code == "WAREHOUSE_TIMEOUT":
         text = (

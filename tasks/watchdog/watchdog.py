@@ -1,5 +1,4 @@
-"""The watchdog: a process beside each runner that renews its lease, passes instructions, counts its
-time, and kills it.
+"""Watch a runner from a separate process: renew its lease, pass instructions, time it, kill it.
 
 It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7
 s of 2.7 s).
@@ -75,8 +74,7 @@ STACK_KEPT = 60.0  # seconds
 
 
 class Watchdog:
-    """One runner's watchdog. It renews for no runner that is gone or stopped, and never outlives
-    its runner.
+    """The watchdog of one runner. It renews for no dead or stopped runner, and never outlives it.
 
     ``hello`` is what it was started with.
     """
@@ -145,9 +143,7 @@ class Watchdog:
             self._registry.leave(self._id)
 
     def _wait(self, pidfd: int | None) -> None:
-        """Wait for an instruction of the job, the runner's death, or the next moment that
-        matters.
-        """
+        """Wait for an instruction of the job, the runner's death, or the next due moment."""
         now = time.monotonic()
         socket, flag = self._channel.socket(), None
         if self._level is ShutdownLevel.WORK:
@@ -173,9 +169,7 @@ class Watchdog:
         return min(moments)
 
     def _look(self) -> None:
-        """Look at what the runner holds. An attempt that two looks find is followed; a shorter one
-        costs no call.
-        """
+        """Read what the runner holds. An attempt is followed once two looks find it."""
         before, held = self._holding, self._shared.read()
         self._holding = held
         if held.token != before.token:
@@ -198,9 +192,7 @@ class Watchdog:
         self._state = replace(self._state, clocks=clocks)
 
     def _step(self) -> bool:
-        """Observe the runner, renew when it is time, and do what is decided. False: there is
-        nothing left to watch.
-        """
+        """Observe the runner, renew if due, and act. Returns False if nothing is left to watch."""
         self._read_flag()
         runner = process_state(self._runner)
         self._look()  # after it: what a dead runner holds stays
@@ -268,9 +260,7 @@ class Watchdog:
         self._send(line)
 
     def _read_flag(self) -> None:
-        """Read whether the worker was told to stop; the grace counts from the first reading that
-        says so.
-        """
+        """Read whether the worker must stop. The grace counts from the first such reading."""
         level = ShutdownLevel.WORK if self._flag is None else self._flag.level
         if level <= self._level:
             return
@@ -280,8 +270,7 @@ class Watchdog:
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
     def _counts_as_living(self, runner: ProcessState) -> bool:
-        """False for a runner that is stopped, and for an idle one below a worker that is: nobody
-        can give it work.
+        """Return False for a stopped runner, and for an idle one whose worker is stopped.
 
         If it seemed to listen, `why` and the doctor would promise work for ever.
         """
@@ -300,8 +289,9 @@ class Watchdog:
     # -- Redis -------------------------------------------------------------------------------------
 
     def _renew(self, runner: ProcessState) -> bool:
-        """Renew the lease, if there is one. False: Redis is away, and another call now could delay
-        a timeout.
+        """Renew the lease, if there is one. Returns False if Redis is away.
+
+        Another call now could delay a timeout.
         """
         if self._token is None or runner is not ProcessState.ALIVE:
             return True
@@ -371,8 +361,9 @@ class Watchdog:
             log.info("%s: its stack could not be shown: %s", self._token, error)
 
     def _ask_for_stages(self, token: str) -> None:
-        """Ask the runner what Spark runs, unless the last question has no answer: nobody may read
-        the pipe.
+        """Ask the runner for Spark's stages, unless the last question has no answer.
+
+        The runner may not be reading the pipe.
         """
         question = (token, self._holding.stages_at)
         if '"app"' in self._holding.progress and question != self._asked_for_stages:
@@ -388,9 +379,7 @@ class Watchdog:
             log.warning("%s reads no instructions any more", self._worker)
 
     def _log_for_attempt(self, text: str) -> None:
-        """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse
-        does.
-        """
+        """Write ``text`` to the attempt's log with a deadline, since the log may hang."""
         log.warning("%s: %s", self._token, text)
         path = self._holding.log
         if path is None:
@@ -409,9 +398,7 @@ def _append(path: str, line: str) -> None:
 
 
 def _pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when ``pid`` dies; None where there is none, and the tick
-    must do.
-    """
+    """Return a descriptor that is readable when ``pid`` dies; None where there is none."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -31,8 +31,9 @@ _RESTORED = {"level", "disabled", "propagate", "handlers", "filters", "formatter
 
 
 class _StepLogger(logging.Logger):
-    """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that
-    they do not name.
+    """``ctx.log``, which stays enabled.
+
+    ``dictConfig`` and ``fileConfig`` disable every logger that they do not name.
     """
 
     disabled = property(lambda self: False, lambda self, value: None)
@@ -166,8 +167,9 @@ class AttemptLog:
 
 
 def set_levels() -> list[tuple[logging.Logger | logging.Handler, int]]:
-    """Log from INFO on, while the consoles keep the level of root. Returns what was changed, and
-    its level before.
+    """Log from INFO on, while consoles keep the level of root.
+
+    Returns each changed logger or handler with its earlier level.
 
     A runner does so once, for good, since each change of a logger makes all loggers forget what
     they know.
@@ -211,9 +213,7 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
-    """Take ``secrets`` out of all texts of ``record``, such as the names of its logger, its level
-    and its thread.
-    """
+    """Remove ``secrets`` from all texts of ``record``, including logger, level and thread names."""
     if not secrets.given:
         return
     for name, value in vars(record).items():
@@ -272,9 +272,7 @@ def _reaches_root(logger: logging.Logger) -> bool:
 
 @contextlib.contextmanager
 def logging_restored() -> Iterator[None]:
-    """Restore the settings of logging after the block: of every logger that exists now, and of
-    root's handlers.
-    """
+    """Restore the settings of all loggers, and of root's handlers, after the block."""
     root = logging.getLogger()
     every = (root, *root.manager.loggerDict.values())
     loggers = [logger for logger in every if isinstance(logger, logging.Logger)]

@@ -61,9 +61,7 @@ def filtered(
 def _start(
     secrets: Secrets, reads: Mapping[int, int], start: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    """Start the process that filters. ``reads``: the pipe that it reads for each of the worker's
-    descriptors.
-    """
+    """Start the process that filters. ``reads``: a pipe for each descriptor of the worker."""
     process = start(
         [sys.executable, "-m", "unstuck.tasks.runner.logs.stdio_filter", json.dumps(reads)],
         stdin=subprocess.PIPE,

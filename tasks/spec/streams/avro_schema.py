@@ -1,6 +1,4 @@
-"""The columns of Avro records: an Avro schema in JSON, and the types that all readers of an output
-know.
-"""
+"""Convert an Avro schema in JSON to columns with types that all readers know."""
 
 from __future__ import annotations
 
@@ -29,8 +27,9 @@ _LOGICAL = {
 
 
 def avro_columns(schema: str) -> Fields:
-    """The columns of the records of ``schema``. Raises: ValueError: it is no record, or has a type
-    that is not read.
+    """Return the columns of the records of ``schema``.
+
+    Raises: ValueError: it is no record, or has a type that is not read.
     """
     try:
         record = json.loads(schema)
@@ -47,9 +46,7 @@ def avro_columns(schema: str) -> Fields:
 
 
 class _Types:
-    """Reads a schema from its beginning to its end; a type that was named before may stand for
-    itself.
-    """
+    """Converts a schema from its beginning to its end. A named type can be referenced later."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}

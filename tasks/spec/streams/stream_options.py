@@ -1,6 +1,4 @@
-"""Options of the files of a stream, by the names that Spark's reader has for them; others are
-refused.
-"""
+"""Parse the options of stream files, named as in Spark's reader. Others are refused."""
 
 from __future__ import annotations
 
@@ -85,8 +83,9 @@ class FileOptions:
 
 
 def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
-    """The ``options`` as values. Raises: ValueError: there is no such option, or it has no such
-    value.
+    """Parse ``options``.
+
+    Raises: ValueError: an option or its value is not known.
     """
     normalized = _normalized(format, options)
     parsed = FileOptions(

@@ -1,5 +1,6 @@
-"""A look at what has arrived for a stream: without Spark, and cheap where nothing has, so a
-coordinator looks often.
+"""Check what has arrived for a stream, without Spark.
+
+The check is cheap if nothing has arrived, since coordinators repeat it often.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class Looks:
         files_per_look: int = FILES_PER_LOOK,
         broker_timeout_ms: int = BROKER_TIMEOUT_MS,
     ) -> None:
-        """
+        """Create an empty cache of idle streams.
+
         Args:
             max_idle: idle streams whose names are kept.
             files_per_look: files of an idle stream that one look compares with what was read; the
@@ -191,9 +193,7 @@ def _look_at_topic(
 
 @dataclass(slots=True)
 class _Idle:
-    """Folders of this machine in which nothing is new: the names in each, and the files as they
-    were listed.
-    """
+    """Local folders without new files: their names, and the files as they were listed."""
 
     look: Look
     folders: Mapping[str, set[str]]
@@ -201,9 +201,7 @@ class _Idle:
     turn: int = 0
 
     def stands(self, compared: int) -> bool:
-        """Whether no name is new, and the next ``compared`` files have the content that they
-        had.
-        """
+        """Return whether no name is new and the next ``compared`` files are unchanged."""
         try:
             if not all(
                 names.issuperset(os.listdir(folder)) for folder, names in self.folders.items()

@@ -122,8 +122,9 @@ class _Copies:
         return kept
 
     def settled(self, done: Set[str]) -> list[ArrivedFile]:
-        """Return the copies that were left out; one of a file that was not read now is left for the
-        next job.
+        """Return the skipped copies.
+
+        A copy of a file that was not read in this attempt is left for the next job.
         """
         before = {*self._path_by_digest.values()}
         for file in [file for file in self._left_out if self.of[file.path] not in before | done]:
@@ -132,9 +133,7 @@ class _Copies:
         return self._left_out
 
     def add_read(self, read: ReadFiles) -> None:
-        """Add the copies among the files that were read; empty files are not copies of each
-        other.
-        """
+        """Add the copies among the files that were read. Empty files do not count as copies."""
         path_by_digest = dict(self._path_by_digest)
         for path, digest in read.digests.items():
             other = path_by_digest.setdefault(digest, path)

@@ -170,8 +170,9 @@ def _refused(aside: PutAsideEntry) -> BadFile | FileUnsettled:
 def _read_some(
     arrived: Iterable[ArrivedFile], stream: StreamInput, zone: str, files: Files, folder: str
 ) -> tuple[list[_Outcome], dict[str, int]]:
-    """The outcome of each file, and the URIs and bytes of the files with the rows. Raises: as
-    `read_files`.
+    """Return the outcome of each file, and the URIs and sizes of the files with the rows.
+
+    Raises: as `read_files`.
     """
     parts = Parts(files, folder)
     outcomes = [_read_one(file, stream, zone, parts) for file in arrived]
@@ -189,8 +190,9 @@ def _in_tasks(
     warehouse: str,
     folder: str,
 ) -> tuple[list[_Outcome], dict[str, int]] | None:
-    """As `_read_some`, each task one share; None if the executors cannot. Raises: as
-    `read_files`.
+    """Run `_read_some` in Spark tasks, one for each share. Returns None if executors cannot.
+
+    Raises: as `read_files`.
     """
     parts = [partial(_task, share, stream, zone, warehouse, folder) for share in shares]
     what = f"the {sum(map(len, shares))} files of a stream"

@@ -1,5 +1,6 @@
-"""The stream of a group in one attempt: read once, and its position published with one of the
-group's outputs.
+"""Read the stream of a group once in an attempt.
+
+The position of the stream is published with one of the group's outputs.
 """
 
 from __future__ import annotations
@@ -298,8 +299,9 @@ class GroupStream:
         self._files.remove_tree(self._folder)
 
     def check(self, outputs: Collection[str]) -> None:
-        """Raises: OutputInvalid: one of the ``outputs`` was written, and the one that holds the
-        position was not.
+        """Check that the output with the position was written if any of ``outputs`` was.
+
+        Raises: OutputInvalid.
         """
         if self.batch.position is None or self._written or not outputs:
             return

@@ -1,5 +1,6 @@
-"""The messages of a Kafka topic as rows: an Arrow table, or files for Spark, which tasks write if
-they are many.
+"""Read the messages of a Kafka topic as rows: an Arrow table, or files for Spark.
+
+Spark tasks read a large number of messages.
 """
 
 from __future__ import annotations

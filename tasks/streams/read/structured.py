@@ -1,5 +1,4 @@
-"""The query of a stream with state: Spark runs it over the rows that have arrived, and keeps what
-it must remember.
+"""Run the query of a stream with state over the rows that have arrived.
 
 The attempt works on a copy of the state that is published with the dataset. What Spark has noted
 there counts only once the marker names it, and is seen only once the log does, so a dead attempt
@@ -57,8 +56,9 @@ class Resume:
 
 
 def is_streaming(frame: Any) -> bool:
-    """True for a frame of Spark whose rows have yet to arrive; of Spark Connect, where asking is a
-    call, never.
+    """Return whether ``frame`` is a streaming frame of Spark.
+
+    Always False for Spark Connect, where the check would be a remote call.
     """
     return is_frame(frame) and not is_remote(frame) and bool(frame.isStreaming)
 
@@ -71,8 +71,9 @@ def is_remote(part: Any) -> bool:
 def stage_stream(
     files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume
 ) -> StagedOutput:
-    """Write what a streaming ``frame`` makes of the rows that have arrived into ``folder``, as
-    `stage` does.
+    """Run a streaming ``frame`` over the rows that have arrived, and write the result.
+
+    The result is written into ``folder`` as `stage` does.
 
     Raises:
         InputMissing: the published state is gone.

@@ -176,9 +176,9 @@ def test_an_output_that_is_loaded_alone_one_day_goes_on_from_where_it_was(
     stream = begin(datasets)
     held, note = (noted(stream, name, ROWS).checkpoint for name in ("a", "b"))
     assert note is not None
-    alone = attempts.stream(Numbers(3), "b")
-    assert alone(Datasets({"b": note})).batch.frame == ["/in/2"]
-    made = noted(alone, "b", ROWS, Datasets({"b": note})).checkpoint
+    alone = attempts.stream(Numbers(3), "b")(Datasets({"b": note}))
+    assert alone.batch.frame == ["/in/2"]
+    made = noted(alone, "b", ROWS).checkpoint
     assert made is not None
     assert (made.after, made.held_by) == (note.path, "")
     both = attempts.stream(Numbers(3), "b", "a")(Datasets({"a": held, "b": note}))
