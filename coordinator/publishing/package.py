@@ -98,10 +98,10 @@ def _collect(files: Files, request: PublishRequest) -> Package:
     )
 
 
-def _check_all_made(job: str, names: Sequence[str], made: Mapping[str, Sequence[_Part]]) -> None:
-    missing = [name for name in names if name not in made]
+def _check_all_made(job: str, names: Sequence[str], parts: Mapping[str, Sequence[_Part]]) -> None:
+    missing = [name for name in names if name not in parts]
     if missing:
-        outputs = ", ".join(sorted(made)) or "no outputs"
+        outputs = ", ".join(sorted(parts)) or "no outputs"
         raise PublishFailed(
             OUTPUT_MISSING,
             f"job {job} is to publish {', '.join(missing)}, which none of its groups made. They "

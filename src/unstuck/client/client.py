@@ -385,8 +385,8 @@ class Client:
     def problems(self) -> list[Problem]:
         """Return the problems of the installation, the worst first; see `unstuck now`.
 
-        >>> [(problem.code, problem.kind, problem.name) for problem in client.problems()]
-        []
+        >>> [(problem.code.value, problem.name) for problem in client.problems()]
+        [('NO_COORDINATOR', 'coordinators')]
         """
         return detect(self.problem_state(), limits_of(self.settings))
 

@@ -472,8 +472,8 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
                 "outputs": {"flights": {**PARTED, "partitions": {"a": ["x", ":dya"]}}},
             },
             (
-                "outputs.flights.partitions.a: no parameter 'dya' of the step that makes "
-                "'flights'; did you mean 'day'?"
+                "outputs.flights.partitions.a: the step that makes 'flights' has no parameter "
+                "'dya'; did you mean 'day'?"
             ),
         ),
         (

@@ -85,7 +85,7 @@ def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_gi
     values = minimal(schedule=NIGHTLY, params=PARAMS)
     assert JobSpec.from_values(values, None).values["day"] is None
     with pytest.raises(
-        SpecError, match="has the tick of its schedule, and this is no run of it"
+        SpecError, match="its value is the tick of a schedule, and this is not a scheduled run"
     ) as caught:
         JobSpec.from_values(values, {})
     assert [problem.path for problem in caught.value.problems] == [
@@ -112,9 +112,9 @@ def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_gi
         ({"type": "date", "default": "ticks"}, "params.p.default: expected a date"),
         (
             {"type": "date", "default": "tick", "format": "%Y"},
-            "params.p.format: only a text has one",
+            "params.p.format: format: belongs to a text with the default tick or previous_tick",
         ),
-        ({"type": "text", "default": "a", "format": "%Y"}, "params.p.format: only a text has one"),
+        ({"type": "text", "default": "a", "format": "%Y"}, "params.p.format: format: belongs to a text with the default tick or previous_tick"),
         (
             {"type": "text", "default": "tick", "format": "%c"},
             "params.p.format: expected text with some of %Y %m",
