@@ -399,7 +399,7 @@ def test_partitions_cannot_be_told_where_files_were_parted_in_another_way(nightl
     assert result.failed is not None
     assert result.failed.code == "PARTITION_MISMATCH"
     assert "partitioned by no column" in result.failed.text
-    assert "parts by day" in result.failed.text
+    assert "partitions by day" in result.failed.text
 
     nightly.publish("three", OutputSpec(partition_by=("day",)), "2013-01-02", "2013-01-03")
     nightly.publish("four", BY_DAY, "2013-01-02")
