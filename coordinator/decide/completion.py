@@ -1,6 +1,4 @@
-"""The end of a job: when all groups are done it fails or publishes, and only a published job is
-FINISHED.
-"""
+"""The end of a job whose groups are all done: it fails, or it publishes and is FINISHED."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def _take_result(draft: Draft, result: PublishResult | None) -> None:
 
 
 def _failure(state: JobState) -> Reason:
-    """Return why a job fails whose groups are done: its first failed group."""
+    """Return why a job fails: its first failed group."""
     group_id = state.first_failed
     record = state.groups[group_id]
     error, reason = record.first_error, record.reason
@@ -123,7 +121,7 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 
 def finished(draft: Draft, result: PublishResult) -> None:
-    """All groups are done, and what was to be published is."""
+    """End a job whose package is published, or which has nothing to publish."""
     replaced = dict(result.replaced)
     draft.job = replace(
         draft.job,
@@ -150,7 +148,7 @@ def finished(draft: Draft, result: PublishResult) -> None:
 
 
 def _unpublished(draft: Draft, result: PublishResult) -> str:
-    """Which outputs exist and were not published, and how to publish them."""
+    """Describe the outputs that were not published, and how to publish them."""
     if result.nothing_new:
         return f", and there is no new version: {result.nothing_new}"
     records = draft.state.groups.values()

@@ -1,4 +1,4 @@
-"""New attempts for groups that may go, and offers that are made again because nobody took them."""
+"""Queues new attempts of groups that may run, and repeats offers that nobody took."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.timers.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
+from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import fork_member, split_member
 from unstuck.tasks.spec.work_order import FrozenInputs
@@ -59,9 +61,7 @@ def _next_member(draft: Draft, name: str) -> str | None:
 
 
 class Room:
-    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for
-    each lane.
-    """
+    """The room for more offers: ``max_parallel`` of the job, and the window of each lane."""
 
     def __init__(self, draft: Draft) -> None:
         limit = draft.plan.max_parallel
@@ -73,7 +73,7 @@ class Room:
 
     @property
     def in_parallel(self) -> bool:
-        """``max_parallel`` leaves room."""
+        """Whether ``max_parallel`` leaves room."""
         return self._parallel > 0
 
     def for_(self, lane: str) -> bool:
@@ -85,9 +85,9 @@ class Room:
 
 
 def mint(draft: Draft, group_id: str) -> str:
-    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time.
+    """Move a group from WAITING or BACKOFF to QUEUED, with a new epoch. Returns its lane.
 
-    Returns the lane.
+    Its inputs are frozen the first time.
     """
     record = draft.state.record(group_id)
     name, ordinal = split_member(group_id)
@@ -114,8 +114,9 @@ def mint(draft: Draft, group_id: str) -> str:
 def ask_others_first(
     attempt: AttemptRecord, record: GroupRecord, queue: str, env: Environment
 ) -> AttemptRecord:
-    """A group that failed or was lost on a host is tried on others first, for three sweeps, where
-    such listen.
+    """Return an attempt that avoids the host of the last failure for three sweeps.
+
+    Without another host that listens, nothing is avoided.
     """
     host = record.worker.rpartition(":")[0]
     if not host or not (record.failures or record.losses) or not env.others(queue, host):
@@ -126,8 +127,8 @@ def ask_others_first(
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
     """Fix the inputs of every attempt of this group, or of this member of a fork (rule 12).
 
-    A fork's members share one entry under the fork's name, or a fork after a fork would store N x N
-    folders.
+    The members of a fork share one entry under the fork's name, or a fork after a fork would store
+    N x N folders.
     """
     if name not in draft.state.frozen:
         freeze_group(draft, name)
@@ -147,24 +148,35 @@ def freeze_group(draft: Draft, name: str) -> None:
     It happens when the group is first queued, or when its condition holds.
     """
     spec, state = draft.plan.groups[name].spec, draft.state
-    inputs: dict[str, tuple[str, ...]] = {}
-    # Staging without an output is outside of the warehouse, where its readers may find it.
-    unmarked: list[str] = []
-    for need in draft.plan.groups[name].reads:
-        members = [state.record(member) for member in state.members(need)]
-        done = [record for record in members if record.state is S.SUCCEEDED and record.staging]
-        inputs[need] = tuple(record.marked for record in done)
-        unmarked += [record.staging for record in done if not record.marked]
-    forked = spec.streams and spec.for_each is not None
+    done = {need: _done(state, need) for need in draft.plan.groups[name].reads}
+    inputs = {need: tuple(record.marked for record in records) for need, records in done.items()}
+    members = 0
+    if spec.streams and spec.for_each is not None:
+        members = draft.plan.member_count(name, state.collected) or 0
     frozen = FrozenInputs(
         inputs=inputs,
-        after=hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else "",
+        after=_digest_of_unmarked(chain.from_iterable(done.values())),
         empty=_empty_inputs(draft, [need for need, marked in inputs.items() if not marked]),
         cleans=draft.job.id if _cleans_up(draft, name) else "",
-        members=draft.plan.member_count(name, state.collected) or 0 if forked else 0,
+        members=members,
     )
     draft.decision.frozen[name] = _text(frozen)
     state.frozen.add(name)
+
+
+def _done(state: JobState, name: str) -> list[GroupRecord]:
+    """Return the records of the members that SUCCEEDED with staging."""
+    members = map(state.record, state.members(name))
+    return [record for record in members if record.state is S.SUCCEEDED and record.staging]
+
+
+def _digest_of_unmarked(records: Iterable[GroupRecord]) -> str:
+    """Return a digest of the staging without an output; empty if there is none.
+
+    Its results are outside of the warehouse, where readers may find them.
+    """
+    unmarked = [record.staging for record in records if not record.marked]
+    return hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
 
 
 def _cleans_up(draft: Draft, name: str) -> bool:
@@ -179,9 +191,9 @@ def _cleans_up(draft: Draft, name: str) -> bool:
 
 
 def offer_again(draft: Draft, *, at_once: bool = False) -> None:
-    """Make offers again that nobody has taken for a while: they may be lost.
+    """Repeat offers that nobody has taken for a while, since they may be lost.
 
-    One that stands keeps its turn.
+    An offer that is not lost keeps its turn.
     """
     state = draft.state
     unclaimed = sorted(
@@ -196,7 +208,7 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
 
 
 def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:
-    """Return those of ``needs``, which made nothing, whose rows are known to be none."""
+    """Return the ``needs`` without output whose output counts as empty."""
     # The output of a group skipped after a failure is undefined, so it must not be read as empty.
     well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
     codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
@@ -209,10 +221,10 @@ def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:
 
 
 def restore(draft: Draft, unclaimed: list[str]) -> bool:
-    """Make again what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if
-    there was any.
+    """Create lost plans and frozen inputs of ``unclaimed`` groups again.
 
-    Runners drop an offer without them, so nobody would ever claim it.
+    Returns whether any were lost. Runners drop an offer without them, so nobody would ever claim
+    it.
     """
     state, lost = draft.state, []
     expected = (

@@ -1,9 +1,7 @@
-"""Which groups may go now: the join rules, and the conditions (``when:``) of groups whose join
-holds.
+"""Decides which groups may run: the join rules, and the conditions (``when:``) after them.
 
-A join is derived from the states of all that a group needs, never from a counter: a count that
-reaches a number is an edge, and an edge can be missed (Conductor lost a join that way). So judging
-again gives the same result.
+A join is derived from the states of all needs, never from a counter. A count that reaches a number
+is an edge, and an edge can be missed. So judging a join again gives the same result.
 """
 
 from __future__ import annotations
@@ -126,13 +124,12 @@ def _admit(draft: Draft, name: str, count: int | None, reason: Reason) -> None:
 
 
 def condition_holds(draft: Draft, name: str) -> bool:
-    """Evaluate the condition of a group that may go. Unless it holds, the group ends here: SKIPPED,
-    or FAILED.
+    """Evaluate the condition of a group. Unless it holds, the group ends: SKIPPED, or FAILED.
 
-    A condition that held is not evaluated again; the frozen inputs of the group are the sign that
-    it held. After ``any_succeeded`` there may be more results later, by which the condition would
-    not hold. Then a group that waits for room or was taken back by a pause, or a fork that is half
-    queued, should never have begun.
+    A condition that held is not evaluated again; the frozen inputs of the group show that it held.
+    After ``any_succeeded`` there may be more results later, for which the condition would not hold.
+    Then a group that waits for room, or a fork that is half queued, would be skipped after its
+    begin.
     """
     spec = draft.plan.groups[name].spec
     if spec.when is None or name in draft.state.frozen:

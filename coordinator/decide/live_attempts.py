@@ -1,9 +1,8 @@
-"""Apply the live attempts of a job to their groups: claims, outcomes, lapsed leases and lost
-records.
+"""Applies the attempts of a job to its groups: claims, outcomes, lapsed leases, lost records.
 
-Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in
-a row, which are our failure and never eat a user's retry. An attempt that is handed back (RELEASED)
-is charged to neither.
+There are two budgets. ``retry`` counts failures of the user's code. ``worker_losses`` counts
+workers lost in a row, which never use up a retry. An attempt that is handed back (RELEASED) uses up
+neither.
 """
 
 from __future__ import annotations
@@ -70,8 +69,9 @@ def _replace_lost(draft: Draft, group_id: str, record: GroupRecord) -> None:
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
-    """The group runs since its claim; a pause that came between the claim and this commit came
-    later.
+    """Mark a group as running since its claim.
+
+    A pause between the claim and this commit came later.
     """
     began = min(attempt.claimed_at or draft.env.now, draft.env.now)
     if not draft.job.started_at:

@@ -1,6 +1,4 @@
-"""The environment of ``decide``, and the decision that the reconciler commits and then carries
-out.
-"""
+"""The environment of ``decide``, and the decision that the reconciler commits and carries out."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 @dataclass(frozen=True, slots=True)
 class CommitGuard:
-    """Something that was concluded from absence; the commit checks it again, by the clock of
-    Redis.
-    """
+    """A conclusion from absence, which the commit checks again by the clock of Redis."""
 
     group: str
     epoch: int
@@ -58,15 +54,14 @@ class PublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All facts that a decision may use beside the job itself. All clock and randomness comes in
-    here.
+    """All facts beside the job that a decision may use, with all clock and randomness.
 
     Attributes:
         now: seconds, by the clock of Redis.
-        nonce: fresh randomness for the epochs minted in this decision.
-        takeover: the sweep has been alive and no grace runs: lapsed leases may be believed.
-        runners: how many listen, per queue.
-        hosts: of those of them that are fit for Spark, per queue.
+        nonce: fresh randomness for the epochs of this decision.
+        takeover: the sweep is alive and no grace runs, so lapsed leases count.
+        runners: listening runners, by queue.
+        hosts: hosts of listening runners that are fit for Spark, by queue.
     """
 
     now: float
@@ -91,7 +86,7 @@ class Environment:
         listening: Mapping[str, Sequence[RunnerStatus]],
         **more: Any,
     ) -> Environment:
-        """The environment by ``settings``; ``listening``: the runners that listen, per queue."""
+        """Return the environment by ``settings``; ``listening`` are the runners by queue."""
         return cls(
             now=now,
             nonce=nonce,
@@ -109,11 +104,11 @@ class Environment:
         )
 
     def others(self, queue: str, host: str) -> list[str]:
-        """The hosts beside ``host`` that listen on ``queue``."""
+        """Return the hosts beside ``host`` that listen on ``queue``."""
         return sorted({*self.hosts.get(queue, ())} - {host})
 
     def window(self, lane: str) -> int:
-        """How many offers of one job may stand in one lane."""
+        """Return how many offers of one job may wait in one lane."""
         return self.dispatch_window or max(64, 4 * self.runners.get(queue_of(lane), 0))
 
 
@@ -176,8 +171,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome
-    that was refused.
+    """Reports that a commit acks.
+
+    Attributes:
+        counts: how they were counted.
+        refused: by entry id, the event of an outcome that was refused.
     """
 
     ids: tuple[str, ...] = ()

@@ -39,14 +39,12 @@ class ListedJob:
 
     @property
     def tick(self) -> str:
-        """The instant for which it is a run, in ISO 8601, as its key names it; empty for a job
-        without a schedule.
-        """
+        """The tick of a run in ISO 8601, as in its key; empty for a job without a schedule."""
         return self.key.partition("@")[2].partition("/")[0] if self.schedule else ""
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person started it as a run of a schedule that belongs to no tick."""
+        """Whether a person started it as a run without a tick."""
         return bool(self.schedule) and is_by_hand(self.key)
 
     @property

@@ -1,8 +1,7 @@
-"""The state of a job, from what the store holds; for a damaged job, the readable part of its
-record.
+"""Loads the state of a job from the store; of a damaged job, the readable part of its record.
 
-A job is damaged if a part of it cannot be read. Nothing is guessed about that part: the job can be
-shown, and ended by force, which needs nothing but the record.
+A job is damaged if a part of it cannot be read. Nothing is guessed about that part. The job can be
+shown, and ended by force, which needs only the record.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def state_of(
     attempts: Mapping[str, str],
     frozen: Iterable[str] = (),
 ) -> JobState:
-    """The state of ``job``, from its hashes. See ``JobState.damage``.
+    """Return the state of ``job`` from its hashes; see ``JobState.damage``.
 
     Raises: NewerJob.
     """
@@ -82,8 +81,9 @@ def _damaged(job: str, fields: Mapping[str, str], part: str, error: Exception) -
 
 
 def _lost_fields(fields: Mapping[str, str]) -> str:
-    """The fields that were written to the record and are gone, in words; the scripts keep their
-    names in ``fields``.
+    """Return which fields of the record are gone, in words.
+
+    The scripts store the names of all fields in ``fields``.
     """
     _, *names = fields.get("fields", "0 fields").split()
     lost = sorted(set(names) - fields.keys())
@@ -110,7 +110,7 @@ def _lost_records(
 
 
 def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
-    """The state of ``job`` as if no group had begun, of what can be read.
+    """Return the readable state of ``job`` as if no group had begun.
 
     Raises: NewerJob.
     """
@@ -119,8 +119,9 @@ def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
 
 
 def without_groups(record: JobRecord) -> JobState:
-    """The state of a job as if no group had begun, and without groups where its spec cannot be
-    read.
+    """Return the state of a job as if no group had begun.
+
+    Without groups if its spec is unreadable.
     """
     plan: Plan = NO_GROUPS
     with suppress(Exception):

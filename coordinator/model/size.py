@@ -21,9 +21,7 @@ from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A spec as it is stored: its plan, its JSON, and by digest the long texts that the JSON refers
-    to.
-    """
+    """A stored spec: its plan, its JSON, and by digest the long texts that the JSON refers to."""
 
     plan: Plan
     spec: str

@@ -103,8 +103,9 @@ class JobState:
         return self.plan.groups[name].spec.for_each is not None and name in self.groups
 
     def members(self, name: str) -> Iterator[str]:
-        """Ids of the group, or of its members; of a fork that ended whole or is not expanded, its
-        own name.
+        """Yield the ids of the group's members; its own name if it is not a fork, or not expanded.
+
+        A fork that ended as a whole has its own name, too.
         """
         count = self.plan.member_count(name, self.collected)
         if self.plan.groups[name].spec.for_each is None or count is None or self.ended_whole(name):
@@ -123,12 +124,11 @@ class JobState:
 
     @property
     def without_outputs(self) -> bool:
-        """All groups have succeeded without an output, and the spec names none: the log need not be
-        asked.
+        """Whether all groups SUCCEEDED without an output, so that the log need not be read.
 
         This is false for a job that was altered, or of which a group ran again, was skipped or
-        failed. It may have published before the store was rolled back, although it has no output
-        now. Only the log knows.
+        failed. It
+        may have published before the store was rolled back. Only the log knows.
         """
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False
@@ -157,10 +157,9 @@ class JobState:
     # ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
-        """The values of a dynamic fork have become known: successors now wait for members, not for
-        the unknown.
+        """Set the values of a dynamic fork: successors now wait for its members.
 
-        The first values stand; later ones change nothing.
+        The first values stay; later ones change nothing.
         """
         if fork in self.collected:
             return
@@ -209,9 +208,7 @@ class JobState:
         self.outliving -= ended * planned.spec.join.outlives_failure
 
     def _unbegun(self, name: str) -> Census:
-        """The count of a group, for those that need it, before it has a record: everything of it
-        waits.
-        """
+        """Return the count of a group without a record, for the groups that need it."""
         full = self.fulls[name]
         return Counter({GroupState.WAITING: full} if full else {UNEXPANDED: 1})
 

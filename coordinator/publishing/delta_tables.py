@@ -397,14 +397,8 @@ def _commit(
         if change.mode == "merge" and table is not None and change.rows:
             _merge(warehouse, entry, name, into, table, properties)
             return True
-        files = _standing(table)
-        added = {place.path_of(file): file for file in change.added if file.rows}
-        # Files that the table has stay: two retries of one job may adopt the same files.
-        new = [path for path in added if path not in files]
-        adds = [place.add(warehouse.storage, added[path], path) for path in new]
-        place.sync_folder()
+        actions = _actions(warehouse, change, place, table)
         if table is not None:
-            actions = [*_removes(files, change, added), *adds]
             table.create_write_transaction(
                 actions, "append", table.schema(), into.partition_by, commit_properties=properties
             )
@@ -412,7 +406,7 @@ def _commit(
         create_table_with_add_actions(
             into.path,
             Schema.from_json(schema_of(fields_of(change.schema))),
-            adds,
+            actions,
             mode="error",
             partition_by=into.partition_by,
             commit_properties=properties,
@@ -424,6 +418,19 @@ def _commit(
             return False
         raise
     return True
+
+
+def _actions(
+    warehouse: Warehouse, change: Change, place: TableFiles, table: Any | None
+) -> list[Any]:
+    """Copy the files of a change below the table. Return the actions that remove and add files."""
+    files = _standing(table)
+    added = {place.path_of(file): file for file in change.added if file.rows}
+    # Files that the table has stay: two retries of one job may adopt the same files.
+    new = [path for path in added if path not in files]
+    adds = [place.add(warehouse.storage, added[path], path) for path in new]
+    place.sync_folder()
+    return [*_removes(files, change, added), *adds]
 
 
 def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]:

@@ -98,10 +98,12 @@ def _collect(files: Files, request: PublishRequest) -> Package:
     )
 
 
-def _check_all_made(job: str, names: Sequence[str], parts: Mapping[str, Sequence[_Part]]) -> None:
-    missing = [name for name in names if name not in parts]
+def _check_all_made(
+    job: str, names: Sequence[str], parts_by_name: Mapping[str, Sequence[_Part]]
+) -> None:
+    missing = [name for name in names if name not in parts_by_name]
     if missing:
-        outputs = ", ".join(sorted(parts)) or "no outputs"
+        outputs = ", ".join(sorted(parts_by_name)) or "no outputs"
         raise PublishFailed(
             OUTPUT_MISSING,
             f"job {job} is to publish {', '.join(missing)}, which none of its groups made. They "
@@ -192,20 +194,19 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
     """
     _check_parts(files, job, name, parts)
     # The file of a member without rows has only its columns, which may be a guess.
-    filled = [part for part in parts if part.output.rows]
-    if not filled:
-        filled = parts
+    with_rows = [part for part in parts if part.output.rows]
+    if not with_rows:
+        with_rows = parts
     outputs = [part.output for part in parts]
     checkpoints = [output.checkpoint for output in outputs if output.checkpoint]
-    idle = all(output.nothing_new for output in outputs)
     return StagedOutput(
-        files=list(chain.from_iterable(part.output.files for part in filled)),
+        files=list(chain.from_iterable(part.output.files for part in with_rows)),
         rows=sum(output.rows for output in outputs),
-        schema=_joined_schema(files, job, name, filled),
+        schema=_joined_schema(files, job, name, with_rows),
         rejected_of=outputs[0].rejected_of,
         checkpoint=whole_checkpoint(files, name, checkpoints),
         replaces=list(chain.from_iterable(output.replaces for output in outputs)),
-        nothing_new=outputs[0].nothing_new if idle else "",
+        nothing_new=outputs[0].nothing_new if all(o.nothing_new for o in outputs) else "",
     )
 
 

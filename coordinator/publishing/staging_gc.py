@@ -155,19 +155,18 @@ class StagingCollector:
         state = self._store.load(job)
         if job in retries.of or (state is not None and not state.job.terminal):
             return
-        forgotten = state is None and now >= staged.forget_at
-        if state is None and not forgotten:
-            # The record that says which attempts count is gone, so all of them stay.
-            self._index.later(job, staged.forget_at + MARGIN)
-            return
         needed = set(retries.folders)
         if state is not None:
             needed.update(record.staging for record in state.groups.values())
-        self._remove(warehouse, staged, expired_staging if forgotten else stale_attempts, needed)
-        if not forgotten:
+            self._remove(warehouse, staged, stale_attempts, needed)
             self._index.later(job, max(staged.forget_at, now) + MARGIN)
-        elif not any(owner(folder) == job for folder in retries.folders):
-            self._index.done(job)
+        elif now < staged.forget_at:
+            # The record that says which attempts count is gone, so all of them stay.
+            self._index.later(job, staged.forget_at + MARGIN)
+        else:
+            self._remove(warehouse, staged, expired_staging, needed)
+            if all(owner(folder) != job for folder in retries.folders):
+                self._index.done(job)
 
     def _remove(
         self,

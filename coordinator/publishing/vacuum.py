@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -90,21 +91,26 @@ def vacuum(
         if late_reader:
             oldest, kept_for = late, late_reader
             removable = _removable(warehouse, removed, oldest, head)
-    size = count = kept = 0
+    sizes: list[int] = []
+    kept = 0
     for number, path in enumerate(removable):
         progress(number, len(removable))
         if needed(path):
             kept += 1
-            continue
-        file_size = warehouse.storage.size(path)
-        if file_size is None:
-            continue  # an earlier vacuum that died removed it
-        size, count = size + file_size, count + 1
-        if not dry_run:
-            warehouse.storage.remove_file(path)
+        elif (file_size := _remove(warehouse, path, dry_run=dry_run)) is not None:
+            sizes.append(file_size)
+    size, count = sum(sizes), len(sizes)
     if not dry_run and not kept and oldest > removed:
         warehouse.finish_vacuum(oldest)
     return Vacuumed(max(oldest, noted), count, size, kept, kept_for)
+
+
+def _remove(warehouse: Warehouse, path: str, *, dry_run: bool) -> int | None:
+    """Remove a file. Return its size; None if an earlier vacuum that died removed it."""
+    size = warehouse.storage.size(path)
+    if size is not None and not dry_run:
+        warehouse.storage.remove_file(path)
+    return size
 
 
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:
@@ -119,12 +125,10 @@ def _removable(warehouse: Warehouse, removed: int, oldest: int, head: int) -> li
     """Return the files that versions ``removed`` to ``oldest`` removed and no later one has."""
     if oldest <= removed:
         return []
-    gone = [path for n in range(removed + 1, oldest + 1) for path in _removed_by(warehouse, n)]
-    live = {
-        file.path
-        for dataset in warehouse.state(oldest, removed=True).values()
-        for file in dataset.files
-    }
+    gone = chain.from_iterable(_removed_by(warehouse, n) for n in range(removed + 1, oldest + 1))
+    live: set[str] = set()
+    for dataset in warehouse.state(oldest, removed=True).values():
+        live.update(file.path for file in dataset.files)
     for n in range(oldest + 1, head + 1):
         for change in warehouse.existing_entry(n).datasets.values():
             live.update(file.path for file in change.added)

@@ -40,13 +40,12 @@ KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each
 
 @dataclass(slots=True)
 class _Busy:
-    """A job to be tried soon: its lock was held, there is more to decide, or nothing waits for its
-    reports.
+    """A job to decide soon: its lock was held, there is more to decide, or nothing waits for it.
 
     Its reports are pending.
 
     Attributes:
-        successes: how many of the reports are one.
+        successes: how many of the reports are successes.
         urgent: one of them is neither a success nor a claim.
     """
 
@@ -81,7 +80,8 @@ class Consumer:
         uniform: Uniform = random.uniform,
         wait: float = WAIT,
     ) -> None:
-        """
+        """Create the consumer.
+
         Args:
             clock: monotonic seconds.
             wait: seconds for which reports may be collected while no runner waits for their effect.
@@ -102,8 +102,9 @@ class Consumer:
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Consume until ``stopping`` is set. A store that is away is waited for; any other error is
-        raised.
+        """Consume until ``stopping`` is set. It waits for a store that is away.
+
+        Other errors are raised.
         """
         away = 0
         opened = False
@@ -212,8 +213,9 @@ class Consumer:
                 self._try(job, waiting.entries, 0)
 
     def _may_wait(self, job: str, waiting: _Busy) -> bool:
-        """Whether nothing waits for a pass over the job: a claim was made, or runners have enough
-        of it to take.
+        """Return whether nothing waits for a pass over the job.
+
+        That is so if a claim was made, or if runners have enough of its offers.
         """
         if waiting.urgent:
             return False

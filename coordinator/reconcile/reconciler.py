@@ -1,8 +1,7 @@
-"""The reconciler decides one job at a time: lock, load, decide, commit; then, unlocked, it wakes
-runners and publishes.
+"""The reconciler decides one job at a time: it locks, loads, decides and commits.
 
-``decide`` says what should happen, and ``store`` writes it. The lock only saves double work: every
-commit is a compare-and-set.
+After the lock is released, it wakes runners and publishes. ``decide`` returns what should happen,
+and ``store`` writes it. The lock only saves double work: every commit is a compare-and-set.
 """
 
 from __future__ import annotations
@@ -93,13 +92,14 @@ class Reconciler:
         uniform: Uniform = random.uniform,
         rules: tuple[FleetRule, ...] = (),
     ) -> None:
-        """
+        """Create the reconciler.
+
         Args:
-            ids: mints fresh random words; they become commit ids, lock owners and nonces.
-            background: publishes off the caller's thread.
+            ids: creates random words for commit ids, lock owners and nonces.
+            background: publishes outside the caller's thread.
             clock: monotonic seconds, by which a pass notices that its process was frozen.
             uniform: draws how long a publisher waits for a busy job.
-            rules: of the fleet: who is told of what, beside the rules of each job.
+            rules: notification rules of the fleet, beside those of each job.
         """
         self.store = store
         self.settings = settings
@@ -135,8 +135,9 @@ class Reconciler:
         return listening
 
     def usual(self, job: JobRecord, now: float) -> float:
-        """The usual duration of such a job in seconds, read at most once a minute; 0 while it is
-        unknown.
+        """Return the usual duration of such a job in seconds; 0 while it is unknown.
+
+        It is read at most once a minute.
         """
         key = (job.name, job.schedule)
         at, seconds = self._usual.get(key, (0.0, 0.0))
@@ -148,9 +149,7 @@ class Reconciler:
         return seconds
 
     def on_offer(self, job: str) -> int:
-        """How many offers of the job stood when it was decided here last; 0 if this process does
-        not know.
-        """
+        """Return how many offers the job had at its last decision in this process; 0 if unknown."""
         _, state = self.cache.get(job, (0.0, None))
         return 0 if state is None else len(state.by_state[GroupState.QUEUED])
 
@@ -169,12 +168,15 @@ class Reconciler:
     def reconcile(
         self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False
     ) -> PassResult:
-        """Decide one job: look at the groups that ``reports`` name; without reports, or when
-        ``due``, at all groups.
+        """Decide one job: the groups that ``reports`` name, or all groups.
+
+        Args:
+            due: look at all groups.
 
         Raises:
-            redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending,
-            the job stays due.
+            redis.RedisError: the store cannot be reached. Nothing is lost: reports stay pending,
+            the job
+                stays due.
         """
         groups = (
             None if due or not reports else [delivered.report.token.group for delivered in reports]
@@ -205,12 +207,11 @@ class Reconciler:
 
 
 class Pass:
-    """One pass over one job: as many rounds of load, decide and commit as one turn allows, under
-    the job's lock.
+    """One pass over one job: rounds of load, decide and commit under the job's lock.
 
     Attributes:
         groups: the groups to look at in the next round; None for all.
-        reports, published: not decided upon yet.
+        reports, published: not decided yet.
         offered_in, publish: lanes with new offers, and what is to be published, after the lock is
             released.
     """
@@ -328,11 +329,11 @@ class Pass:
         return cached if 0 <= self._begun.now - at < CACHE_SECONDS else None
 
     def _time_is_old(self, job: JobRecord) -> bool:
-        """The job was written after this pass began, by the user or by a pass that took the lock
-        over.
+        """Return whether the job was written after this pass began.
 
-        Then the pass reads the clock again. A time that still lies ahead was written before the
-        clock was set back.
+        A user, or a pass that took over the lock, may have done so. Then this pass reads the clock
+        again. A
+        time that still lies ahead was written before the clock was set back.
         """
         written_at = max(job.intent_at, job.started_at, job.counted_from, job.paused_at)
         lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_term
@@ -424,9 +425,7 @@ class Pass:
             self._reconciler.cache[self.job] = (self._begun.now, state)
 
     def _end_by_force(self) -> Round | None:
-        """End a job whose groups cannot be read or decided, if force was asked for; its groups
-        count as canceled.
-        """
+        """End an undecidable job after a force-stop; its groups count as canceled."""
         try:
             state = self._store.load(self.job, bare=True)
             if state is None or state.job.terminal or state.job.intent is not Intent.FORCE_STOP:
@@ -447,9 +446,7 @@ class Pass:
             return None
 
     def _halt(self, error: Exception) -> Round:
-        """Halt a job that failed twice with the same error, instead of failing for ever (rule
-        9).
-        """
+        """Halt a job that failed twice with the same error (rule 9)."""
         errors, text = self._reconciler.errors, f"{type(error).__name__}: {error}"
         log.error("job %s could not be decided: %s", self.job, text, exc_info=error)
         if errors.get(self.job) != text:

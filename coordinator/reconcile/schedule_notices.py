@@ -1,6 +1,4 @@
-"""Completes the commit of a schedule with what is told with it, by its own rules and those of the
-fleet.
-"""
+"""Adds notices to the commit of a schedule, by its own rules and those of the fleet."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def rules_of(spec: str) -> tuple[NotifyRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleNotices:
-    """The rules of the fleet, and the zone of local times where neither rule nor schedule names
-    one.
-    """
+    """The rules of the fleet, and the zone of local times without a zone."""
 
     rules: tuple[FleetRule, ...] = ()
     zone: str = "UTC"

@@ -1,5 +1,6 @@
-"""Decides the schedules that are due, and submits their runs in the background: a submit reads the
-warehouse.
+"""Decides the schedules that are due, and submits their runs in the background.
+
+A submit reads the warehouse, which may take long.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ Note = Callable[[ScheduleRecord, float], Noted]
 
 
 class Schedules:
-    """Decides schedules, one at a time. Two coordinators may do so at once: each commit is a
-    compare-and-set.
+    """Decides schedules, one at a time.
+
+    Two coordinators may do so at once: each commit is a compare-and-set.
     """
 
     def __init__(
@@ -87,15 +89,17 @@ class Schedules:
         notices: ScheduleNotices = NO_RULES,
         looks: StreamLooks | None = None,
     ) -> None:
-        """
+        """Create the object.
+
         Args:
-            background: submits off the caller's thread.
-            ids: mints fresh random words; they become commit ids.
-            term: seconds for which a schedule that is taken is left to who took it. Two that decide
-                the same do no harm: a commit compares, and a key has one job.
+            background: submits outside the caller's thread.
+            ids: creates random words for commit ids.
+            term: seconds for which other coordinators leave a schedule to this one. If two decide
+                the
+                same, a commit compares, and a key has one job.
             clock: monotonic seconds.
-            notices: what is told with its commits.
-            looks: finds what is unread in streams; None: a `StreamLooks` on ``background``.
+            notices: adds notices to its commits.
+            looks: reads the backlogs of streams; None: a `StreamLooks` on ``background``.
         """
         self._notices = notices
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
@@ -147,9 +151,7 @@ class Schedules:
 
     def _decide_once(self, record: ScheduleRecord, due_seen: str, log_seen: LogSeen) -> bool:
         """Decide and commit once. Return False if another commit came first."""
-        jobs = [run.job or run.job_id(record.name) for run in record.going_on]
-        states = {job: self._seen(job) for job in jobs}
-        runs = {job: job_state for job, job_state in states.items() if job_state is not None}
+        runs = self._runs_of(record)
         published = self._schedules.published(record.warehouse, record.follows)
         streams = reads_streams(record.spec) and not record.status.terminal
         backlog = self._schedules.backlogs([record.name])[0] if streams else None
@@ -178,6 +180,12 @@ class Schedules:
         self._begin_work(record, decision, now)
         return True
 
+    def _runs_of(self, record: ScheduleRecord) -> dict[str, RunSeen]:
+        """Return the stored jobs of the runs of a schedule."""
+        jobs = [run.job or run.job_id(record.name) for run in record.going_on]
+        states = {job: self._seen(job) for job in jobs}
+        return {job: job_state for job, job_state in states.items() if job_state is not None}
+
     def _begin_work(self, record: ScheduleRecord, decision: ScheduleDecision, now: float) -> None:
         """Begin to read the warehouse log and to submit runs, in the background."""
         name = record.name
@@ -193,8 +201,10 @@ class Schedules:
     def _decide_by_log(
         self, record: ScheduleRecord, first: float, alive: Callable[[], None]
     ) -> None:
-        """Decide a schedule that is about to skip ticks from ``first`` on, by what the warehouse
-        log has of them.
+        """Decide a schedule that would skip ticks, after reading the warehouse log.
+
+        Args:
+            first: the first tick to skip.
         """
         with about(schedule=record.name):
             try:
@@ -223,9 +233,7 @@ class Schedules:
         return self._schedules.commit(change)
 
     def _forget_runs(self, decision: ScheduleDecision) -> None:
-        """Let runs beyond those that the schedule keeps leave the store, but none whose work
-        another try takes over.
-        """
+        """Remove the oldest runs from the store, but none whose work another try adopts."""
         record = decision.record
         retrying = record.retries or any(run.number > 1 for run in record.going_on)
         if not retrying and any(event["kind"].startswith("RUN_") for event in decision.events):
@@ -321,8 +329,9 @@ class Schedules:
         return lambda current, now: submitted(current, run, job, backfill, now)
 
     def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
-        """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as
-        `StreamLooks.look`.
+        """Return whether a tick gets no run, since no data has arrived.
+
+        Raises: as `StreamLooks.look`.
         """
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False

@@ -1,6 +1,4 @@
-"""The sweep decides every job that is due, so that a lost message delays a job by a moment and
-never stops it.
-"""
+"""The sweep decides every due job, so that a lost message delays a job only by a moment."""
 
 from __future__ import annotations
 
@@ -24,8 +22,9 @@ BATCH = 200
 
 
 class Sweep:
-    """Ticks, then decides the jobs that are due. Two sweeps at once do no harm: a job's lock saves
-    the double work.
+    """Writes a heartbeat, then decides the jobs that are due.
+
+    Two sweeps may run at once: a job's lock saves the double work.
     """
 
     def __init__(
@@ -39,14 +38,14 @@ class Sweep:
         schedules: Schedules | None = None,
         expected: ExpectedJobs | None = None,
     ) -> None:
-        """
+        """Create the sweep.
+
         Args:
             clock: monotonic seconds.
-            collector: removes the staging of jobs that have ended; None: it stays.
-            indexes: are repaired, a piece in each sweep; None: they stay as they are.
-            schedules: are decided where they are due, before the jobs; None: nobody decides them
-                here.
-            expected: judges names whose jobs no schedule submits; None: nobody does here.
+            collector: removes the staging of ended jobs; None: it stays.
+            indexes: repaired, a part in each sweep; None: not repaired.
+            schedules: decided when they are due, before the jobs; None: not decided here.
+            expected: judges names whose jobs no schedule submits; None: not judged here.
         """
         self._clock = clock
         self._store = store
@@ -136,9 +135,7 @@ class Sweep:
         self._reconciler.wake(now, self._store.lanes())
 
     def _judge_expected(self) -> None:
-        """Judge the expected jobs. An error concerns these alone: the jobs that are due are
-        decided.
-        """
+        """Judge the expected jobs. An error does not stop the decisions about jobs."""
         if self._expected is None:
             return
         try:
@@ -149,9 +146,7 @@ class Sweep:
             log.exception("expected jobs could not be judged; the next sweep tries again")
 
     def _reconcile(self, job: str) -> PassResult | None:
-        """Decide one job. An error concerns that job alone: the jobs that are due behind it are
-        decided.
-        """
+        """Decide one job. An error does not stop the decisions about other jobs."""
         with about(job=job):
             try:
                 return self._reconciler.reconcile(job)

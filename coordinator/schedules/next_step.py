@@ -197,9 +197,7 @@ def _by_dataset(
     until = until_of(policy)
     if until is not None and until <= now:
         return _at_its_end(record)
-    new = {
-        name: newest for name, newest in published.items() if newest[0] > record.seen.get(name, 0)
-    }
+    new = _new_versions(record, published)
     lacking = [name for name in record.follows if name not in new]
     if not new or (lacking and after.all_of):
         return Wait("DATASETS", f"it waits for a new version of {listed(lacking)}", until)
@@ -210,6 +208,13 @@ def _by_dataset(
     tick = max(published_at, record.cursor + 0.001)
     versions = record.seen | {name: version for name, (version, _) in new.items()}
     return Submit(Run(tick=_unused(record, tick)), versions)
+
+
+def _new_versions(record: ScheduleRecord, published: Published) -> Published:
+    """Return the published versions for which the schedule has not run."""
+    return {
+        name: newest for name, newest in published.items() if newest[0] > record.seen.get(name, 0)
+    }
 
 
 def _delay(

@@ -198,13 +198,7 @@ def with_value(written: Any, value: Any) -> Any:
     """
     current = _value(written)
     if not is_declared(written):
-        kind = _type_of(current)
-        value = _plain_value(value, kind)
-        if wrong := _wrong(kind, value, ", as in the spec"):
-            is_share = kind == "integer" and isinstance(value, float)
-            hint = "; to allow any number, declare it with type: number" if is_share else ""
-            raise ValueError(wrong + hint)
-        return value
+        return _like_default(value, _type_of(current))
     kind = str(written["type"])
     value = _plain_value(value, kind)
     if value is None and current is None and not written.get("required"):
@@ -212,6 +206,17 @@ def with_value(written: Any, value: Any) -> Any:
     if wrong := _wrong(kind, value) or _no_choice(written.get("choices"), value):
         raise ValueError(wrong)
     return {**{key: part for key, part in written.items() if key != "format"}, "default": value}
+
+
+def _like_default(value: Any, kind: str) -> Any:
+    """Return a value with the type of a plain default. Raises: ValueError."""
+    value = _plain_value(value, kind)
+    wrong = _wrong(kind, value, ", as in the spec")
+    if wrong and kind == "integer" and isinstance(value, float):
+        wrong += "; to allow any number, declare it with type: number"
+    if wrong:
+        raise ValueError(wrong)
+    return value
 
 
 def _plain_value(value: Any, kind: str) -> Any:
@@ -286,7 +291,7 @@ def _wrong_format(param: Param, loc: Loc) -> Iterator[SpecProblem]:
     if param.format is None:
         return
     if param.type != "text" or param.default not in TICKS:
-        message = "format: belongs to a text with the default tick or previous_tick; remove it"
+        message = "only a text with the default tick or previous_tick has a format; remove it"
         yield SpecProblem(message, (*loc, "format"))
     elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
         expected = (

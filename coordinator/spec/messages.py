@@ -164,28 +164,37 @@ def _unknown_field(field: str, model: type[BaseModel] | None) -> str:
 
 
 def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> str:
-    for bound, words in (("ge", "or more"), ("le", "or less")):
-        if bound in context:
-            return f"expected {context[bound]:,.10g} {words}, not {describe(value)}"
     match kind:
         case "value_error":
             return message.removeprefix("Value error, ")
-        case "string_pattern_mismatch":
-            words = PATTERNS.get(context["pattern"], f"text that fits {context['pattern']}")
-            return f"expected {words}, not {describe(value)}"
-        case "literal_error":
-            return _no_literal(context["expected"].replace("'", ""), value)
         case "too_short":
             return "expected at least one value"
         case "string_too_short":
             return "expected text, not empty text"
         case "string_too_long":
             return f"expected at most {context['max_length']:,} characters, not {len(value):,}"
-    if kind not in _EXPECTED:
+        case "literal_error":
+            return _no_literal(context["expected"].replace("'", ""), value)
+    expected = _expected(kind, context)
+    if not expected:
         return message.replace("Input should be", "expected")
-    unquoted = kind == "string_type" and isinstance(value, bool | int | float)
-    remedy = "; put it in quotes" if unquoted else ""
-    return f"expected {_EXPECTED[kind]}, not {describe(value)}{remedy}"
+    text = f"expected {expected}, not {describe(value)}"
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        text += "; put it in quotes"
+    return text
+
+
+def _expected(kind: str, context: dict[str, Any]) -> str:
+    """Return what a kind of error expected; empty for another kind."""
+    match kind:
+        case "greater_than_equal":
+            return f"{context['ge']:,.10g} or more"
+        case "less_than_equal":
+            return f"{context['le']:,.10g} or less"
+        case "string_pattern_mismatch":
+            pattern = context["pattern"]
+            return PATTERNS.get(pattern, f"text that fits {pattern}")
+    return _EXPECTED.get(kind, "")
 
 
 def _no_literal(names: str, value: Any) -> str:

@@ -1,9 +1,7 @@
-"""Dead letters: reports that could not be applied, notices that could not be sent, and submits that
-were refused.
+"""Dead letters: reports, notices and submits that could not be handled.
 
-A replay puts a report back onto the report stream, for a coordinator to apply, and a notice back
-into the queue of its target; a submit is mended where it was sent. The job's event log says who did
-it.
+A replay returns a report to the report stream and a notice to the queue of its target. A refused
+submit is corrected by its sender. The job's event log says who replayed it.
 """
 
 from __future__ import annotations
@@ -63,8 +61,10 @@ class DeadLetters:
         return [DeadLetter.of(*entry) for entry in self._entries("-", "+")]
 
     def newest(self, most: int = 100, before: str = "") -> list[DeadLetter]:
-        """At most ``most`` dead letters, the newest first; ``before``: only those older than the
-        one of this id.
+        """Return at most ``most`` dead letters, the newest first.
+
+        Args:
+            before: an id; only older letters are returned.
         """
         entries = cast(
             list[tuple[str, Fields]],
@@ -77,8 +77,10 @@ class DeadLetters:
         return int(self._redis.xlen(self._keys.dead))
 
     def add_refused(self, task: str, reason: str, arguments: Mapping[str, str]) -> None:
-        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``arguments``:
-        shown as it is.
+        """Store the refusal of a Celery task, since nobody awaits its result.
+
+        Args:
+            arguments: shown unchanged.
         """
         short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in arguments.items()}
         entry = {
@@ -99,11 +101,9 @@ class DeadLetters:
         return letter
 
     def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Put a report back for the coordinators to apply. Durable and idempotent: it goes back
-        once.
+        """Return a report to the coordinators. Durable and idempotent.
 
-        Refused where the report would be a dead letter again at once: it cannot be read, or its job
-        is unknown.
+        Refused if the report would be a dead letter again: it is unreadable, or its job is unknown.
         """
         letter = self._find(report)
         if letter is not None and (why := unreadable(letter)):

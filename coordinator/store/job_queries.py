@@ -82,21 +82,19 @@ class Queries:
         return [job for job, _ in sorted(entries, key=itemgetter(1), reverse=True)]
 
     def listed(self, jobs: Sequence[str]) -> list[ListedJob]:
-        """Those of these jobs that are in the store, in their order."""
+        """Return these jobs in their order, without jobs that are not stored."""
         texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
         return [ListedJob.from_json(text) for text in texts if text is not None]
 
     def failed(self) -> list[ListedJob]:
-        """The jobs of the index of failed jobs, the last failure first."""
+        """Return the jobs of the index of failed jobs, the last failure first."""
         jobs = cast(list[str], self._redis.hvals(self._keys.failed))
         return sorted(self.listed(jobs), key=lambda job: -job.ended_at)
 
     def events(
         self, job: str, after: str = "-", count: int = 10_000
     ) -> list[tuple[str, dict[str, Any]]]:
-        """The job's event log from the entry after ``after`` (``-``: from its beginning), the
-        oldest first.
-        """
+        """Return the job's events after the entry ``after``, the oldest first."""
         low = "-" if after == "-" else f"({after}"
         entries = cast(
             list[tuple[str, dict[str, str]]],
@@ -107,9 +105,7 @@ class Queries:
     def newest_events(
         self, job: str, count: int, before: str = "+"
     ) -> list[tuple[str, dict[str, Any]]]:
-        """At most ``count`` entries of the job's event log before the entry ``before``, the newest
-        first.
-        """
+        """Return at most ``count`` events of the job before an entry, the newest first."""
         high = "+" if before == "+" else f"({before}"
         entries = cast(
             list[tuple[str, dict[str, str]]],
@@ -125,9 +121,7 @@ class Queries:
             after = page[-1][0]
 
     def last_sweep(self) -> tuple[float, float]:
-        """When a coordinator last looked at due jobs, and how often it does, in seconds; 0: not
-        known.
-        """
+        """Return the time of the last sweep, and its period in seconds; 0: unknown."""
         looked, period = cast(
             list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"])
         )
@@ -186,7 +180,7 @@ class Queries:
         return cast(dict[str, str], self._redis.hgetall(self._keys.of(job).versions))
 
     def counters(self) -> dict[str, int]:
-        """How many reports were APPLIED, DUPLICATE, STALE, …"""
+        """Return how many reports were APPLIED, DUPLICATE, STALE, …."""
         return {
             name: int(n)
             for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()

@@ -21,7 +21,13 @@ import redis
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
-from unstuck.coordinator.model.records import JOB_SCHEMA, AttemptRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import (
+    JOB_SCHEMA,
+    AttemptRecord,
+    GroupRecord,
+    JobRecord,
+    Reason,
+)
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Intent, Status
 from unstuck.coordinator.store.answers import (
@@ -79,11 +85,10 @@ class Store:
     # -----------------------------------------------------------------------
 
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
-        """Take the job's lock and push its due to the end of the lock's term, before anything is
-        read.
+        """Take the job's lock, and move its due to the end of the lock's term.
 
-        ``groups``: whose attempts `load` will want; they are read at once, unless they are too many
-        for that.
+        Args:
+            groups: their attempts are read, unless they are too many.
         """
         names = list(dict.fromkeys(groups)) if len(groups) <= READ_AT_ONCE else []
         answer = self._scripts["lock_job"](
@@ -172,8 +177,9 @@ class Store:
     def _glance(
         self, job: str, cached: JobState, groups: Sequence[str]
     ) -> tuple[str | None, dict[str, str | None]]:
-        """The job's commit, and the attempts of ``groups`` as stored; no commit if plans or inputs
-        were lost since.
+        """Return the job's commit, and the stored attempts of ``groups``.
+
+        There is no commit if plans or inputs were lost since.
         """
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=False)
@@ -189,9 +195,7 @@ class Store:
     def commit(
         self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None
     ) -> CommitAnswer:
-        """Write everything that a decision changed, all or nothing, if no other commit came after
-        the load.
-        """
+        """Write all changes of a decision, or none if another commit came after the load."""
         old, new = decision.old, decision.job
         change = {
             "id": commit_id,
@@ -202,18 +206,16 @@ class Store:
                 for g in decision.guards
             ],
             "job": new.changed_fields(old),
-            "groups": {name: record.to_json() for name, record in decision.groups.items()},
+            "groups": _as_json(decision.groups),
             "inputs": decision.frozen,
             "plans": decision.plans,
             "forks": {name: json.dumps(values) for name, values in decision.collected.items()},
-            "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
+            "attempts": _as_json(decision.offered),
             "drop": list(decision.dropped),
             "forget": list(decision.forgotten),
             "unfreeze": list(decision.unfrozen),
             "uncollect": list(decision.uncollected),
-            "instructions": {
-                name: list(instruction) for name, instruction in decision.instructions.items()
-            },
+            "instructions": decision.instructions,
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "notices": decision.notices,
             "due": _stamp(decision.due),
@@ -300,8 +302,7 @@ class Store:
         now: float,
         tell: Callable[[Decision], None] = lambda decision: None,
     ) -> None:
-        """Stop deciding a job that cannot be decided: it is HALTED with ``reason`` until a person
-        acts.
+        """Halt a job that cannot be decided, until a person acts.
 
         Nothing happens to a job that has ended, or that another pass commits at this moment.
 
@@ -503,12 +504,14 @@ class Store:
 
 
 def _published(job: JobRecord) -> dict[str, tuple[str, int]]:
-    """The datasets of which a job has published a new version, and its rows, by how the store names
-    them.
-    """
+    """Return the published datasets of a job by their stored names, each with its rows."""
     published = job.published.items() if job.version else ()
     return {at_warehouse(name, job.warehouse): (name, rows) for name, rows in published}
 
 
 def _stamp(due: float | None) -> str | None:
     return None if due is None else f"{due:.6f}"
+
+
+def _as_json(records: Mapping[str, GroupRecord] | Mapping[str, AttemptRecord]) -> dict[str, str]:
+    return {name: record.to_json() for name, record in records.items()}

@@ -1,6 +1,4 @@
-"""Pools: how many attempts may use the same thing at once, such as a database, whatever job they
-belong to.
-"""
+"""Pools: how many attempts may use a shared resource at once, such as a database."""
 
 from __future__ import annotations
 

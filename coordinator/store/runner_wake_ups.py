@@ -1,6 +1,4 @@
-"""How many wake-ups each queue gets: never more than runners are idle, where one listens on several
-queues too.
-"""
+"""How many wake-ups each queue gets: never more than there are idle runners."""
 
 from __future__ import annotations
 
@@ -12,12 +10,11 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 
 
 def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
-    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says
-    something later.
+    """Return whether the runner waits for a wake-up, by its own status and its watchdog's.
 
     Args:
-        polled_at: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A
-            time ahead was noted before the clock was set back, and does not count.
+        polled_at: when it took offers last, by the clock of Redis; below 0: since when it sleeps. A
+            time ahead was written before the clock was set back, and does not count.
     """
     return (
         polled_at < 0
@@ -27,8 +24,9 @@ def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
 
 
 def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:
-    """Those of ``lanes`` that some runner may empty: not those of versions that no runner of their
-    queue has.
+    """Return the ``lanes`` that some runner can serve.
+
+    Other lanes have versions that no runner has.
     """
     return sorted(
         lane

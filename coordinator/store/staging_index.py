@@ -1,8 +1,7 @@
-"""The staging index: the jobs that have ended, where their files lie, and when the staging
-collector looks next.
+"""The staging index: ended jobs, the place of their files, and when the collector looks next.
 
-The commit that ends a job adds it, and it leaves when nothing of it may ever be removed any more.
-The index outlives the job's record, because the last look comes after the record has expired.
+The commit that ends a job adds it. It leaves when no file of it can be removed any more. The index
+outlives the job's record, because the last look comes after the record has expired.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ _AT_ONCE = 200  # jobs whose records are read in one round trip
 
 
 def staging_record(job: JobRecord, released_after: float) -> dict[str, Any] | None:
-    """The entry that the commit that ends ``job`` adds to the index; None if the job has no
-    warehouse.
-    """
+    """Return the index entry of an ended job; None if the job has no warehouse."""
     if not job.warehouse or not job.warehouse_id:
         return None
     fields = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
@@ -45,8 +42,9 @@ class StagingIndex(Staging):
         self._take = Script(client, keys, __package__, "take_staging")
 
     def take(self, now: float, limit: int, term: float) -> list[Staged]:
-        """Jobs to look at, the most overdue first; each is given out again after ``term``
-        seconds.
+        """Return jobs to look at, the most overdue first.
+
+        Each is due again after ``term`` seconds.
         """
         taken = self._take(time=now, most=limit, again_at=now + term)
         return [_read(job, json.loads(text)) for job, text in taken]
@@ -56,7 +54,7 @@ class StagingIndex(Staging):
         self._redis.zadd(self._keys.staging_index, {job: at}, xx=True)
 
     def done(self, job: str) -> None:
-        """Drop ``job``: nothing of it may ever be removed any more."""
+        """Remove ``job`` from the index: none of its files can be removed any more."""
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrem(self._keys.staging_index, job)
             pipe.hdel(self._keys.staged, job)
@@ -68,11 +66,13 @@ class StagingIndex(Staging):
 
     @contextmanager
     def hold(self, reader: str, warehouse_id: str, version: int, until: float) -> Iterator[None]:
-        """Have no vacuum remove ``version`` within the block; ``until``: seconds since the epoch,
-        if this process dies.
+        """Keep ``version`` from vacuums within the block.
 
-        A vacuum that has begun before says in the log which versions it removes: look there within
-        the block.
+        A vacuum that began before says in the log which versions it removes: look there within the
+        block.
+
+        Args:
+            until: seconds since the epoch at which the hold ends if this process dies.
         """
         self._redis.hset(self._keys.holds, reader, json.dumps([warehouse_id, version, until]))
         try:

@@ -1,9 +1,8 @@
-"""Sends one trace for each ended job, from its event log, in a thread of one coordinator; deciding
-knows nothing of it.
+"""Sends one trace for each ended job, in a thread of one coordinator.
 
-What was sent is noted afterwards, so it is sent at least once, and each time with the same ids.
-What cannot be sent is tried again until its job has been over for an hour; a trace that fails while
-others arrive is given up before.
+A trace is recorded after it is sent, so it is sent at least once, each time with the same ids. A
+failed send is tried again until the job has been over for an hour. A trace that fails while others
+arrive is given up before.
 """
 
 from __future__ import annotations
@@ -58,12 +57,13 @@ class TraceSender:
         export: Callable[[Iterable[JobSpan]], bool],
         name: str,
     ) -> None:
-        """
+        """Create the sender.
+
         Args:
             client: must decode responses.
-            retention: that of ended jobs, seconds.
-            export: exports one trace; False: not all of it has arrived.
-            name: of this coordinator, unlike that of any other.
+            retention: that of ended jobs, in seconds.
+            export: exports one trace; returns False if not all of it has arrived.
+            name: of this coordinator, unique.
         """
         self._redis, self._keys, self._queries = client, keys, Queries(client, keys)
         self._retention, self._export, self._name = retention, export, name
@@ -185,9 +185,7 @@ class TraceSender:
 
 
 class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Runs the sender beside the consumer of a coordinator's Celery worker; it is kept while Celery
-    reconnects.
-    """
+    """Runs the sender beside the consumer of a coordinator; it stays while Celery reconnects."""
 
     requires = ("celery.worker.consumer.connection:Connection",)
 

@@ -1,6 +1,4 @@
-"""When a job, a group or an attempt must be looked at again: pure functions, to decide and to
-explain with.
-"""
+"""When a job, a group or an attempt needs a look. Pure; deciding and explaining use it."""
 
 from __future__ import annotations
 
@@ -24,22 +22,21 @@ IDLE_LOOK = 600.0
 
 
 def offer_again_at(record: GroupRecord, env: Environment) -> float:
-    """When an offer that nobody has taken is made once more, since it may be lost."""
+    """Return when an offer that nobody has taken is repeated, since it may be lost."""
     return come_if_beyond(record.since, env.now) + env.dispatch_timeout
 
 
 def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> float:
-    """When a group in BACKOFF may be tried again."""
+    """Return when a group in BACKOFF may be tried again."""
     return come_if_beyond(record.next_at, env.now + max(policy.max_backoff, *LOSS_BACKOFF))
 
 
 def queue_timeout_at(
     job: JobRecord, record: GroupRecord, queue_timeout: float | None, env: Environment
 ) -> float | None:
-    """When a group that nobody claims is given up; None if never, or while nobody may claim it.
+    """Return when a group that nobody claims fails; None if never, or while nobody may claim it.
 
-    A time ahead of the clock has not come here, but counts from now: what came too early would be a
-    false failure.
+    A time ahead of the clock counts from now, since an early failure would be false.
     """
     if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
@@ -47,9 +44,9 @@ def queue_timeout_at(
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
-    """When the job's timeout ends; None if its time does not count.
+    """Return when the job's timeout ends; None if its time does not count.
 
-    It does not count if the job has no timeout, has not begun, publishes already, or is not to run.
+    It does not count if the job has no timeout, has not begun, publishes, or is held.
     """
     if timeout is None or not job.counted_from or job.timed_out is not None or job.phase:
         return None
@@ -62,15 +59,14 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
 
 
 def publish_at(job: JobRecord, env: Environment) -> float:
-    """When publishing is to be tried (again), or the try that is under way looked after."""
+    """Return when publishing is tried (again), or when the active try needs a look."""
     return come_if_beyond(job.publish_next, env.now + max(env.publish_timeout, MAX_PUBLISH_WAIT))
 
 
 def publish_hangs_at(job: JobRecord) -> float:
-    """When the try of publishing that is under way counts as hanging, if it gives no sign of life
-    until then.
+    """Return when the active try of publishing counts as hanging without a sign of life.
 
-    Each try that hangs leaves a thread behind, so it is given longer from time to time.
+    Each try that hangs leaves a thread behind, so the limit grows with the tries.
     """
     return job.publish_heard + min(
         MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10)
@@ -78,11 +74,11 @@ def publish_hangs_at(job: JobRecord) -> float:
 
 
 def publish_silent(job: JobRecord, env: Environment) -> float:
-    """Seconds for which the try of publishing under way has given no sign of life. 0 without a try
-    that was watched.
+    """Return the seconds since the last sign of life of a try of publishing.
 
-    Coordinators that were all away have lost the try with them: that says nothing about the
-    warehouse.
+    0 without a watched try.
+
+    If all coordinators were away, the try is lost. This says nothing about the warehouse.
     """
     if (
         not job.phase.under_way
@@ -102,11 +98,8 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     now = env.now
     if more:
         return now
-    publishing = bool(state.job.phase)
-    # A grace has no time of its own. Under a pause it holds nothing back.
-    idle = not state.active and not publishing and (env.takeover or state.job.status in HELD)
-    soon, later = now + 0.05, now + (IDLE_LOOK if idle else env.dispatch_timeout)
-    times = [max(publish_at(state.job, env), soon) if publishing else later]
+    soon, later = now + 0.05, now + (IDLE_LOOK if _is_idle(state, env) else env.dispatch_timeout)
+    times = [max(publish_at(state.job, env), soon) if state.job.phase else later]
     if state.by_state[S.CANCELING]:
         times.append(max(cancel_at(state.job, env), soon))
     times.append(job_timeout_at(state.job, state.plan.timeout, env) or 0.0)
@@ -117,6 +110,16 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early
     # look: the event that makes room wakes the job.
     return max(min((at for at in times if at > now), default=later), soon)
+
+
+def _is_idle(state: JobState, env: Environment) -> bool:
+    """Return whether nothing of the job can happen without an event.
+
+    A grace has no time of its own. Under a pause it holds nothing back.
+    """
+    if state.active or state.job.phase:
+        return False
+    return env.takeover or state.job.status in HELD
 
 
 def _attempt_times(state: JobState, group_id: str, env: Environment) -> list[float]:

@@ -55,9 +55,8 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         trouble=look.trouble[:500],
         known=look.reachable,
     )
-    as_before = backlog
-    if before is not None:
-        as_before = replace(backlog, since=before.since, seen_to=before.seen_to)
+    before = before or StreamBacklog()
+    as_before = replace(backlog, since=before.since, seen_to=before.seen_to)
     if look.trouble or not look.reachable:
         return as_before  # what was unread still is, as far as is known
     if not look.new:
@@ -67,8 +66,7 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
     # Without times, an unread part waits since the look that saw it first, until the position has
     # passed it.
     at = dict(look.next) or {0: look.looked - look.new}
-    waits = [partition for partition, to in as_before.seen_to.items() if at.get(partition, 0) < to]
-    if as_before.since and waits:
+    if as_before.since and any(at.get(part, 0) < to for part, to in as_before.seen_to.items()):
         return as_before
     seen_to = {part: begin + look.lag.get(part, look.new) for part, begin in at.items()}
     return replace(backlog, since=now, seen_to=seen_to)

@@ -99,8 +99,8 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     publish_id = f"{SKIP}-{dataset}-{digest}"
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
     why = _why(by, reason)
-    skipped = {**position.seen, path: content}
-    after = replace(position, seen=skipped, read={}, put_aside={path: why})
+    files = {**position.seen, path: content}
+    after = replace(position, seen=files, read={}, put_aside={path: why})
     where, note = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
     checkpoint = replace(

@@ -90,17 +90,18 @@ def _cycle(index: Mapping[str, int], groups: Mapping[str, GroupSpec]) -> Iterato
 
 def _join(loc: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[SpecProblem]:
     join, at = group.join, (*loc, "join")
-    if join.rule != "at_least" and join.count:
+    if join.rule == "at_least":
+        yield from _quorum(at, group, groups)
+    elif join.count:
         yield SpecProblem(f"count: belongs to at_least, not to {join.rule}; remove it", at)
-    if join.rule == "all_succeeded":
-        return
-    if join.rule == "at_least" and join.count < 1:
-        yield SpecProblem("at_least needs a number, as in join: {at_least: 2}", at)
-    if not group.needs:
+    if join.rule != "all_succeeded" and not group.needs:
         yield SpecProblem(f"join: {join.rule} needs groups to join; add needs:", at)
-        return
+
+
+def _quorum(at: Loc, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[SpecProblem]:
+    count, needs = group.join.count, group.needs
+    if count < 1:
+        yield SpecProblem("at_least needs a number, as in join: {at_least: 2}", at)
     # Each member of a fork counts, and a dynamic fork has any number of members.
-    forks = [need for need in group.needs if need in groups and groups[need].for_each]
-    if join.rule == "at_least" and join.count > len(group.needs) and not forks:
-        text = f"at_least: {join.count} can never be met by {len(group.needs)} needs"
-        yield SpecProblem(text, at)
+    elif 0 < len(needs) < count and not any(groups[n].for_each for n in needs if n in groups):
+        yield SpecProblem(f"at_least: {count} can never be met by {len(needs)} needs", at)
