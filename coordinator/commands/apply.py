@@ -77,7 +77,7 @@ class CommandApplier:
                 "kind": kind,
                 "by": by,
                 "was": old.status,
-                "text": reason,
+                "text": ": ".join(filter(None, (result.note, reason))),
                 "group": group,
             }
             if result.job.revision != old.revision:

@@ -327,15 +327,15 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         ),
         Step("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
         Step("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
-        Step("/jobs/{job}/{command}", {"job": held[:-1], "command": "resume"}, by, 200, "DONE"),
+        Step("/jobs/{job}/resume", {"job": held[:-1]}, by, 200, "DONE"),
         Step("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
         Step("/jobs/{job}/pause", {"job": "held"}, None, 200, "ALREADY"),
         Step("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
         Step("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
-        Step("/jobs/{job}/{command}", {"job": held, "command": "force-stop"}, None, 200, "DONE"),
+        Step("/jobs/{job}/force-stop", {"job": held}, None, 200, "DONE"),
         Step(
-            "/jobs/{job}/{command}",
-            {"job": "20260101T000000-aaaaaaaa", "command": "stop"},
+            "/jobs/{job}/stop",
+            {"job": "20260101T000000-aaaaaaaa"},
             None,
             404,
             "NO_SUCH_JOB",
@@ -431,7 +431,10 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     )
     wait_until(lambda: _removed(site), 30, "the schedule to be without runs, and removed")
     routes = {route for route, methods in site.document["paths"].items() if "post" in methods}
-    assert routes == {step.route for step in steps} | {"/schedules/{name}/remove"}
+    assert routes == {step.route for step in steps} | {
+        "/jobs/{job}/cancel",
+        "/schedules/{name}/remove",
+    }
 
 
 def test_a_dataset_of_another_job_is_published_only_with_take_over(site: Site) -> None:

@@ -13,6 +13,7 @@ from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.finding import Finding, Level
 from unstuck.documents.document import Document, Time, Word
+from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import RunsOn
 
 
@@ -199,3 +200,11 @@ class DeadLetterAnswerDocument(Document):
     id: str
     answer: str
     text: str
+
+    @property
+    def subject(self) -> str:
+        return self.id
+
+    @classmethod
+    def of_error(cls, letter: str, error: UnstuckError) -> DeadLetterAnswerDocument:
+        return cls(id=letter, answer=error.code, text=str(error))

@@ -19,7 +19,6 @@ from tests.support.servers import RedisServer, free_port, wait_until
 from tests.unit.coordinator.publishing.test_modes import BY_DAY, Nightly
 from unstuck import Client, JobHandle, Settings, Unreachable, UnstuckError
 from unstuck.cli.connection import connected
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.tasks.transport.redis_client import connect
@@ -55,6 +54,7 @@ VALUES: dict[str, Any] = {
     "version": 1,
     "file": "a",
     "task": "unstuck.submit",
+    "word": "pause",
     "reason": "wrong",
     "arguments": {},
 }
@@ -79,7 +79,6 @@ def asked(room: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 GIVEN = {
-    ("command", "Client"): Command.PAUSE,
     ("command", "ScheduleClient"): ScheduleCommand.PAUSE,
     ("command_backfill", "ScheduleClient"): BackfillCommand.PAUSE,
 }

@@ -51,13 +51,13 @@ class Subjects:
             ("skip", self.paused, {"group": "clean"}),
             ("rerun", self.skipped, {"group": "clean"}),
             ("retry", self.failed, {}),
-            ("pause", self.running, {}),
+            *((word, self.running, {}) for word in ("pause", "resume", "stop")),
+            *((word, self.running, {}) for word in ("cancel", "force-stop")),
         ]
         yield Request("/jobs", {}, None)
         yield from (
             Request(f"/jobs/{{job}}/{word}", {"job": job}, body) for word, job, body in of_job
         )
-        yield Request("/jobs/{job}/{command}", {"job": self.running, "command": "cancel"}, {})
         yield Request("/schedules", {}, None)
         yield Request("/schedules/{name}/backfill", {"name": "nightly"}, days)
         yield Request(

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from unstuck.cli.connection import connected
-from unstuck.cli.jobs.control import show_answers
+from unstuck.cli.control import show_answers
 from unstuck.cli.options import AsJson, Yes, confirm
 from unstuck.cli.render.terminal import TextTable, clock, emit, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
