@@ -18,6 +18,7 @@ from typing import Any
 import redis
 from celery import Task
 
+from unstuck.coordinator.command_table import COMMANDS, CommandOutcome, TargetKind
 from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -187,10 +188,10 @@ def _request(client: redis.Redis, act: Callable[..., Any], values: Mapping[str, 
         raise unreachable(_settings.redis_url, error) from error
 
 
-def _in_words(result: Submitted | Commanded | ScheduleResult | str) -> str:
+def _in_words(result: Submitted | Commanded | ScheduleResult | CommandOutcome) -> str:
     if isinstance(result, Submitted):
         return result.id if result.new else f"{result.id}: {result.told}"
-    return result if isinstance(result, str) else f"{result.answer}: {result.text}"
+    return f"{result.answer}: {result.text}"
 
 
 def _names(method: Callable[..., Any]) -> list[str]:
@@ -207,9 +208,6 @@ _task("retry", _names(JobRequests.retry), JobRequests.retry)
 for _command in JUDGED.values():
     _arguments = ["job", *(argument.name for argument in _command.arguments)]
     _task(_command.method, _arguments, partial(JobRequests.command, word=_command.name))
-for _method in ("pause", "resume", "run", "stop", "remove"):
-    _task(
-        f"{_method}_schedule",
-        _names(getattr(ScheduleRequests, _method)),
-        _of_schedules(_method),
-    )
+for _command in COMMANDS[TargetKind.SCHEDULE].values():
+    _name = _command.method
+    _task(f"{_name}_schedule", _names(_command.handler), _of_schedules(_name))

@@ -7,7 +7,7 @@ command line are made from this table. ``Client`` has a typed method for each co
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,6 +29,23 @@ class TargetKind(StrEnum):
     STREAM = "stream"
     POOL = "pool"
     DEAD_LETTER = "dead letter"
+
+
+class Answer(StrEnum):
+    """How a command ended."""
+
+    DONE = "DONE"  # the intent is written; a coordinator acts on it
+    ALREADY = "ALREADY"  # it was so before; nothing changed
+    REFUSED = "REFUSED"  # not legal in this state
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """How a command ended for one target, in a word and in a sentence."""
+
+    name: str
+    answer: Answer
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +71,11 @@ class Arg:
 Reason = Annotated[str, Arg("Why, for the event log.")]
 By = Annotated[
     str | None, Arg("Who asks, for the event log; by default user@host.", metavar="NAME")
+]
+
+Params = Annotated[
+    Mapping[str, Any] | None,
+    Arg("Set a parameter of the spec.", option="--param -p", metavar="NAME=VALUE"),
 ]
 
 
@@ -134,14 +156,15 @@ class Command:
 
     @property
     def method(self) -> str:
-        """Its name in Python."""
-        return self.name.replace("-", "_")
+        """The name of its method in Python."""
+        return self.handler.__name__
 
     @cached_property
     def help(self) -> str:
         """The docstring of its function up to the arguments."""
         text = inspect.getdoc(self.handler) or ""
         sentences = text.partition("\n\nArgs:")[0].partition("\n\nRaises:")[0]
+        sentences = sentences.partition("\n\nReturns:")[0]
         return "\n\n".join(" ".join(part.split()) for part in sentences.split("\n\n"))
 
     @property

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from unstuck.coordinator.command_table import Arg, Command, Order, TargetKind
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, OPEN, Answer, Commanded
+from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, OPEN, Commanded
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState

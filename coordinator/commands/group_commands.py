@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from unstuck.coordinator.command_table import Arg, Command, Order, TargetKind
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded
+from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Commanded
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.records import GroupRequest

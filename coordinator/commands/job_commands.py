@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Annotated, Any
 
-from unstuck.coordinator.command_table import Arg, Command, Order, TargetKind
+from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Intent, Status
@@ -25,12 +24,6 @@ INTENTS = {
     "cancel": Intent.CANCEL,
     "force-stop": Intent.FORCE_STOP,
 }
-
-
-class Answer(StrEnum):
-    DONE = "DONE"  # the intent is written; a coordinator acts on it
-    ALREADY = "ALREADY"  # it was so before; nothing changed
-    REFUSED = "REFUSED"  # not legal in this state
 
 
 @dataclass(frozen=True, slots=True)

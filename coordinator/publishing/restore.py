@@ -11,8 +11,9 @@ readable until a vacuum.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.problems import listed
 from unstuck.coordinator.store.staging_index import StagingIndex
@@ -36,6 +37,7 @@ class Restored:
         replaced: the partitions that have other rows now.
         stream: the folder of the stream that goes on where it was; None if the dataset is read from
             none.
+        text: a sentence for people.
     """
 
     version: int
@@ -44,6 +46,11 @@ class Restored:
     files: int
     replaced: Replaced | None = None
     stream: str | None = None
+    text: str = field(default="", compare=False)
+
+    @property
+    def answer(self) -> Answer:
+        return Answer.DONE if self.new else Answer.ALREADY
 
 
 def restore(
@@ -83,7 +90,11 @@ def restore(
         removed = [file for path, file in before.items() if path not in after]
         added = [file for path, file in after.items() if path not in before]
         if not (removed or added) and now.schema == past.schema:
-            return Restored(now.changed, False, now.rows, len(now.files), stream=stream)
+            text = (
+                f"{name} has nothing to restore: version {now.changed} is as it was at version "
+                f"{version}"
+            )
+            return Restored(now.changed, False, now.rows, len(now.files), stream=stream, text=text)
         replacement = replaced(now.files, removed, added)
         paths, rows = [file.path for file in removed], sum(file.rows for file in added)
         change = Change(RESTORE, added, paths, rows, past.schema, replaced=replacement)
@@ -111,7 +122,19 @@ def restore(
             )
 
         appended, new = warehouse.append(publish_id, now.changed, entry)
-    return Restored(appended.n, new, past.rows, len(past.files), replacement, stream)
+    text = (
+        f"{name} is published as it was at version {version}, with {past.rows:,} rows, as version "
+        f"{appended.n}"
+    )
+    if replacement is not None:
+        text += f"\nIts partitions: {replacement.text()}"
+    if stream is not None:
+        text += (
+            f"\n{name} is loaded from the stream {stream}, which goes on where it was: files that "
+            "were read are not read again. A higher generation: of the input reads all of them "
+            "again."
+        )
+    return Restored(appended.n, new, past.rows, len(past.files), replacement, stream, text)
 
 
 def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) -> DatasetState:

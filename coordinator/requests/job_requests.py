@@ -12,10 +12,12 @@ import redis
 
 from unstuck.coordinator.command_table import (
     COMMANDS,
+    Answer,
     Arg,
     By,
     Command,
     Order,
+    Params,
     Reason,
     TargetKind,
 )
@@ -23,7 +25,6 @@ from unstuck.coordinator.commands import alter, group_commands  # noqa: F401 - t
 from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.job_commands import (
     RETRY_LEGAL,
-    Answer,
     Commanded,
     against_damage,
     against_retry,
@@ -56,10 +57,6 @@ T = TypeVar("T")
 
 # Those that judge the record of a job.
 JUDGED = {**COMMANDS[TargetKind.JOB], **COMMANDS[TargetKind.GROUP]}
-Params = Annotated[
-    Mapping[str, Any] | None,
-    Arg("Set a parameter of the spec.", option="--param -p", metavar="NAME=VALUE"),
-]
 Rerun = Annotated[
     Sequence[str],
     Arg("Run this group again in any case, and all that comes after it.", metavar="GROUP"),

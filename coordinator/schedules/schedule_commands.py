@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
@@ -38,34 +37,6 @@ from unstuck.coordinator.schedules.decide_schedule import (
     passed,
     policy_of,
 )
-
-
-class ScheduleCommand(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    RUN = "run"
-    STOP = "stop"
-
-
-# What each does, for people.
-MEANS = {
-    ScheduleCommand.PAUSE: (
-        "Start no run any more, until it is resumed. A run that goes on may end."
-    ),
-    ScheduleCommand.RESUME: (
-        "Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on."
-    ),
-    ScheduleCommand.RUN: (
-        "Run now: try at once what has failed, or make a run that belongs to no tick."
-    ),
-    ScheduleCommand.STOP: "End the schedule for good. A run that goes on may end.",
-}
-
-
-class BackfillCommand(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,41 +79,28 @@ def set_again(
     )
 
 
-def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
-    """The commands that may change a schedule in this status; another one changes nothing, or is
-    refused.
-    """
-    if status.terminal:
-        return []
-    needless = {
-        ScheduleCommand.PAUSE: status is ScheduleStatus.PAUSED,
-        ScheduleCommand.RESUME: status not in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED),
-    }
-    return [candidate for candidate in ScheduleCommand if not needless.get(candidate)]
-
-
 def command(
     record: ScheduleRecord,
-    requested: ScheduleCommand,
+    requested: str,
     now: float,
     by: str = "",
     reason: str = "",
     log: LogSeen = EMPTY_LOG,
 ) -> ScheduleCommanded:
-    """The answer to ``requested``, and the record after it.
+    """The answer to ``requested``, a key of `JUDGES`, and the record after it.
 
     Args:
         now: seconds, by the clock of Redis.
         log: for a resume, what the warehouse log has of the ticks since the cursor.
     """
     if record.status.terminal:
-        if requested is ScheduleCommand.STOP:
+        if requested == "stop":
             text = f"schedule {record.name} is {record.status} already"
             return ScheduleCommanded(Answer.ALREADY, record, text)
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
-    ahead = requested in (ScheduleCommand.RESUME, ScheduleCommand.RUN) and _is_ahead(record, now)
+    ahead = requested in ("resume", "run") and _is_ahead(record, now)
     start = _from_now(record, now) if ahead else record
-    result = _COMMANDS[requested](start, now, by, log)
+    result = JUDGES[requested](start, now, by, log)
     if ahead and result.answer is not Answer.DONE:
         text = f"the ticks of schedule {record.name} count from now"
         result = replace(result, answer=Answer.DONE, text=text)
@@ -195,8 +153,8 @@ def begin_backfill(
     if old is not None and not old.over:
         if _range(old) != _range(new):
             text = (
-                f"and its backfill is {old.status}: {old.progress}; `unstuck schedule backfill "
-                f"{name} --cancel` ends it"
+                f"and its backfill is {old.status}: {old.progress}; `unstuck schedule "
+                f"cancel-backfill {name}` ends it"
             )
             return _refused(record, text)
         if old.parallel == new.parallel or old.canceled:
@@ -294,24 +252,24 @@ def _is_tick(record: ScheduleRecord, at: float, now: float) -> bool:
 
 
 def backfill_command(
-    record: ScheduleRecord, requested: BackfillCommand, now: float, by: str = "", reason: str = ""
+    record: ScheduleRecord, requested: str, now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:
-    """Pause, resume or cancel the backfill of a schedule; runs that go on may end."""
+    """The answer to ``requested`` (``pause``, ``resume`` or ``cancel``) of a backfill; its runs
+    that go on may end.
+    """
     old, which = record.backfill, _backfill(record)
     if old is None or old.over:
-        if old is not None and old.canceled and requested is BackfillCommand.CANCEL:
+        if old is not None and old.canceled and requested == "cancel":
             return ScheduleCommanded(
                 Answer.ALREADY, record, f"{which} is canceled already: {old.progress}"
             )
         return _refused(record, "and no backfill of it goes on")
-    match requested:
-        case BackfillCommand.PAUSE:
-            new, text = replace(old, paused=True, paused_by=by), "is paused"
-        case BackfillCommand.RESUME:
-            new, text = resumed(old), "goes on"
-        case BackfillCommand.CANCEL:
-            new, text = replace(old, canceled=True), "is canceled; its runs that go on may end"
-    if old.canceled or new == old or (requested is BackfillCommand.PAUSE and old.paused):
+    new, text = {
+        "pause": (replace(old, paused=True, paused_by=by), "is paused"),
+        "resume": (resumed(old), "goes on"),
+        "cancel": (replace(old, canceled=True), "is canceled; its runs that go on may end"),
+    }[requested]
+    if old.canceled or new == old or (requested == "pause" and old.paused):
         return ScheduleCommanded(Answer.ALREADY, record, f"{which} is {old.status}: {old.progress}")
     event = _event(f"USER_BACKFILL_{requested.upper()}", now, by=by, text=reason)
     return ScheduleCommanded(
@@ -458,13 +416,11 @@ def _stop(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> Schedule
     )
 
 
-_COMMANDS: dict[
-    ScheduleCommand, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]
-] = {
-    ScheduleCommand.PAUSE: _pause,
-    ScheduleCommand.RESUME: _resume,
-    ScheduleCommand.RUN: _run,
-    ScheduleCommand.STOP: _stop,
+JUDGES: dict[str, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "run": _run,
+    "stop": _stop,
 }
 
 

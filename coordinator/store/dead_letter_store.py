@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.command_table import By, Command, TargetKind
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.reports import DEAD_KEPT, DeadLetter, Fields
@@ -28,6 +29,7 @@ from unstuck.tasks.protocol.report import Report, in_short
 from unstuck.tasks.protocol.token import Token
 
 MOST_OF_A_VALUE = 20_000  # characters
+READABLE, UNREADABLE = "readable", "unreadable"  # by a coordinator of this release
 REMEMBERED = 86400  # seconds for which the answer to a replay or a drop is remembered
 
 
@@ -98,12 +100,12 @@ class DeadLetters:
             raise NoSuchReport(_gone(report))
         return letter
 
-    def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Put a report back for the coordinators to apply. Durable and idempotent: it goes back
-        once.
+    @Command("replay", TargetKind.DEAD_LETTER, "unstuck dead replay --all", legal={READABLE})
+    def replay(self, report: str, *, by: By = None) -> DeadLetterResult:
+        """Put a dead letter back, for a coordinator to apply or to send. It goes back once.
 
-        Refused where the report would be a dead letter again at once: it cannot be read, or its job
-        is unknown.
+        Refused if it would be a dead letter again at once: it cannot be read, or its job is
+        unknown.
         """
         letter = self._find(report)
         if letter is not None and (why := unreadable(letter)):
@@ -112,8 +114,15 @@ class DeadLetters:
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by or user_here())
 
-    def drop(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Remove a report for good. Idempotent."""
+    @Command(
+        "drop",
+        TargetKind.DEAD_LETTER,
+        "unstuck dead drop 1388530799000-0 --yes",
+        legal={READABLE, UNREADABLE},
+        ends=True,
+    )
+    def drop(self, report: str, *, by: By = None) -> DeadLetterResult:
+        """Remove a dead letter for good."""
         return self._resolve(
             report, self._find(report), DeadLetterAnswer.DROPPED, by or user_here()
         )

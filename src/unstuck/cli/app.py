@@ -28,8 +28,7 @@ from unstuck.cli.specs.run import run
 from unstuck.cli.specs.submit import submit
 from unstuck.cli.specs.validate import validate
 from unstuck.cli.warehouse.datasets import datasets
-from unstuck.cli.warehouse.housekeeping import compact, restore, vacuum
-from unstuck.cli.warehouse.streams import stream
+from unstuck.cli.warehouse.housekeeping import compact, vacuum
 from unstuck.coordinator.command_table import COMMANDS, TargetKind
 
 RUN, INSPECT, CONTROL, OPERATE = "Run", "Inspect", "Control", "Operate"
@@ -56,11 +55,11 @@ OPERATIONS: tuple[Row, ...] = (
     (OPERATE, "web", web, "unstuck web --address 127.0.0.1:8620"),
     (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
     (OPERATE, "compact", compact, "unstuck compact flights --target 128"),
-    (OPERATE, "restore", restore, "unstuck restore flights --version 3 --reason 'late rows'"),
     (OPERATE, "doctor", doctor, "unstuck doctor --json"),
 )
 
 
+stream = typer.Typer(help="Streams, from which datasets are loaded.", no_args_is_help=True)
 app = typer.Typer(
     name="unstuck",
     epilog="Exit codes: 0 fine · 1 the job did not finish well · 2 usage or spec · 3 no such job · "
@@ -108,7 +107,12 @@ def _add_commands(room: typer.Typer, panel: str | None, *targets: TargetKind) ->
 
 _add_rows(LOOKS)
 _add_commands(app, CONTROL, TargetKind.JOB, TargetKind.GROUP)
+_add_commands(schedule, None, TargetKind.SCHEDULE, TargetKind.BACKFILL)
+_add_commands(stream, None, TargetKind.STREAM)
+_add_commands(pool, None, TargetKind.POOL)
+_add_commands(dead, None, TargetKind.DEAD_LETTER)
 _add_rows(OPERATIONS)
+_add_commands(app, OPERATE, TargetKind.DATASET)
 app.add_typer(
     schedule,
     name="schedule",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,13 @@ from typing import Annotated, Any, Protocol, get_origin
 import typer
 from rich.progress import track
 
-from unstuck.cli.connection import connected
+from unstuck.cli.connection import connected, settings_here
 from unstuck.cli.options import (
     SHOWN,
     AsJson,
     JobArgument,
     Named,
+    OtherWarehouse,
     Since,
     Statuses,
     Yes,
@@ -31,6 +33,7 @@ from unstuck.cli.options import (
     params_of,
     written_spec,
 )
+from unstuck.cli.render.dead_letter_table import dead_letter_table
 from unstuck.cli.render.terminal import (
     TextTable,
     coloured,
@@ -43,12 +46,22 @@ from unstuck.cli.render.terminal import (
 from unstuck.client.client import Client
 from unstuck.client.find_job import find_job
 from unstuck.coordinator.command_table import Argument, Command, TargetKind
-from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
+from unstuck.coordinator.errors import (
+    BadRequest,
+    NoSuchGroup,
+    NoSuchJob,
+    NoSuchReport,
+    NoSuchSchedule,
+    Refused,
+)
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.documents.command_answers import AnswerDocument, give, unanswered
+from unstuck.documents.command_answers import DOCUMENTS, give
+from unstuck.documents.document import AnswerDocument
 from unstuck.exits import ExitCode
+from unstuck.tasks.settings import Settings
+from unstuck.views.dataset_views import warehouse_at
 
 Jobs = Annotated[
     list[str] | None,
@@ -63,17 +76,22 @@ COUNTED = {
     "ALREADY": "already",
     "REFUSED": "refused",
     NoSuchJob.code: "not there",
+    NoSuchSchedule.code: "not there",
     NoSuchGroup.code: "wrong",
     SpecError.code: "wrong",
-    "GONE": "gone",
+    NoSuchReport.code: "gone",
 }
 BAD = {
     "REFUSED": ExitCode.REFUSED,
     NoSuchJob.code: ExitCode.NO_SUCH_JOB,
-    "GONE": ExitCode.NO_SUCH_JOB,
+    NoSuchSchedule.code: ExitCode.NO_SUCH_JOB,
+    NoSuchReport.code: ExitCode.NO_SUCH_JOB,
     NoSuchGroup.code: ExitCode.USAGE,
     SpecError.code: ExitCode.USAGE,
 }
+
+# Errors of one target, which do not keep a command from the others.
+_ABOUT_ONE = (NoSuchJob, NoSuchGroup, NoSuchSchedule, NoSuchReport, Refused, SpecError)
 
 
 # -- the words of a command ------------------------------------------------------------------------
@@ -209,7 +227,7 @@ class JobSelection:
             try:
                 ids[find_job(client, word)] = None
             except NoSuchJob as error:
-                missing.append(unanswered(command, word, error))
+                missing.append(DOCUMENTS[command.target].of_error(word, error))
         return Chosen(list(ids), missing)
 
 
@@ -225,11 +243,82 @@ class SingleJob:
         return Chosen([find_job(client, self.job)])
 
 
+@dataclass(frozen=True)
+class Names:
+    """The targets that are named."""
+
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Its name.")]
+    filtered = False
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        return Chosen(list(dict.fromkeys(self.names)))
+
+
+@dataclass(frozen=True)
+class SingleName:
+    """The target that is named."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+    filtered = False
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        return Chosen([self.name])
+
+
+@dataclass(frozen=True)
+class DeadLetterSelection:
+    """The dead letters that are named, or all. ``yes``: nobody is asked to confirm.
+
+    Raises: BadRequest: neither ids nor ``--all``, or both.
+    """
+
+    reports: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them."),
+    ] = None
+    everything: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False
+    yes: Yes = False
+
+    def __post_init__(self) -> None:
+        if bool(self.reports) == self.everything:
+            raise BadRequest("Give ids, as `unstuck dead list` shows them, or --all.")
+
+    @property
+    def filtered(self) -> bool:
+        return self.everything
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        """Raises: BadRequest: nobody is there to confirm."""
+        ids = list(dict.fromkeys(self.reports or ()))
+        letters = client.dead_letters.all() if self.everything else []
+        for letter_id in ids:
+            with suppress(NoSuchReport):  # its answer says so
+                letters.append(client.dead_letters.get(letter_id))
+        if self.everything or command.ends:
+            confirm(command.name, letters, "dead letter", dead_letter_table, self.yes)
+        return Chosen(ids or [letter.id for letter in letters])
+
+
+@dataclass(frozen=True)
+class SingleDataset(SingleName):
+    """The dataset that is named, of a warehouse."""
+
+    warehouse: OtherWarehouse = None
+
+
 # By target, and whether the command takes one target at a time.
 _SELECTIONS: Mapping[tuple[TargetKind, bool], Callable[..., Selection]] = {
     (TargetKind.JOB, False): JobSelection,
     (TargetKind.JOB, True): SingleJob,
     (TargetKind.GROUP, True): SingleJob,
+    (TargetKind.SCHEDULE, False): Names,
+    (TargetKind.SCHEDULE, True): SingleName,
+    (TargetKind.BACKFILL, False): Names,
+    (TargetKind.DATASET, True): SingleDataset,
+    (TargetKind.STREAM, True): SingleDataset,
+    (TargetKind.POOL, False): Names,
+    (TargetKind.POOL, True): SingleName,
+    (TargetKind.DEAD_LETTER, False): DeadLetterSelection,
 }
 
 
@@ -252,8 +341,7 @@ def _give_each(
         UnstuckError: of the single target of a command.
         typer.Exit: not all did as they were asked, or the person said no.
     """
-    with connected() as connection:
-        client = connection.client
+    with _client(command, selection) as client:
         chosen = selection.choose(client, command)
         ask = partial(give, client, command, arguments=arguments)
         if command.single:
@@ -267,7 +355,25 @@ def _give_each(
         as_json,
         filtered=selection.filtered,
         more=more if chosen.passed_over else "",
+        none=f"no {command.target} fits",
     )
+
+
+@contextmanager
+def _client(command: Command, selection: Selection) -> Iterator[Client]:
+    """The client of a command. A stream is a matter of the warehouse alone, and needs no Redis."""
+    settings = settings_here()
+    if isinstance(selection, SingleDataset):
+        if selection.warehouse is not None:
+            place = Settings(warehouse=selection.warehouse).warehouse
+            settings = settings.model_copy(update={"warehouse": place})
+        warehouse_at(settings.warehouse)
+    if command.target is TargetKind.STREAM:
+        with Client(settings) as client:
+            yield client
+    else:
+        with connected(settings) as connection:
+            yield connection.client
 
 
 def _answers(
@@ -281,8 +387,8 @@ def _answers(
         ):
             try:
                 answer = ask(subject)
-            except (NoSuchJob, NoSuchGroup, SpecError) as error:
-                answer = unanswered(command, subject, error)
+            except _ABOUT_ONE as error:
+                answer = DOCUMENTS[command.target].of_error(subject, error)
             answered += 1
             yield answer
     finally:

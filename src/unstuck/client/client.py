@@ -5,13 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import redis
+from pydantic import Field
 
 from unstuck.client.job_handle import JobHandle
 from unstuck.client.schedule_client import ScheduleClient
-from unstuck.coordinator.command_table import COMMANDS, TargetKind, documented
+from unstuck.coordinator.command_table import (
+    COMMANDS,
+    Arg,
+    By,
+    Command,
+    Reason,
+    TargetKind,
+    documented,
+)
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
@@ -375,13 +384,19 @@ class Client:
         """
         return self._queries.jobs(status, name, since, limit)
 
+    @Command(
+        "skip", TargetKind.STREAM, "unstuck stream skip loads broken.json --reason 'cut short'"
+    )
     def skip_file(
-        self, dataset: str, file: str, *, reason: str = "", by: str | None = None
+        self,
+        dataset: str,
+        file: Annotated[str, Arg("Its path, or its path in the folder of the stream.")],
+        *,
+        reason: Reason = "",
+        by: By = None,
     ) -> SkippedFile:
-        """Let the stream of a dataset pass over one file for good.
-
-        Args:
-            file: its path, or its path below the folder of the stream.
+        """Let the stream of a dataset pass over one file for good, with the content that it has
+        now.
 
         Raises:
             DatasetNotFound: no such dataset.
@@ -394,11 +409,25 @@ class Client:
             Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason
         )
 
+    @Command(
+        "restore", TargetKind.DATASET, "unstuck restore flights --version 3 --reason 'late rows'"
+    )
     def restore(
-        self, dataset: str, version: int, *, reason: str = "", by: str | None = None
+        self,
+        dataset: str,
+        version: Annotated[
+            int,
+            Arg("The version of the warehouse to go back to.", option="--version"),
+            Field(ge=1, lt=2**53),
+        ],
+        *,
+        reason: Reason = "",
+        by: By = None,
     ) -> Restored:
-        """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after
-        the dataset run.
+        """Publish an older version of a dataset again, as a version of its own, after which
+        schedules that follow it run.
+
+        Other datasets stay as they are.
 
         Raises:
             DatasetNotFound: there is no such dataset, or no such version.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from unstuck.client.client import Client
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.commands.alter import work_of
-from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import Refused, WarehouseSilent
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.problems import listed

@@ -13,8 +13,7 @@ from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.records import AlteredValue, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.store.answers import Submitted
-from unstuck.documents.document import Document, Time, Word, iso
-from unstuck.tasks.errors import UnstuckError
+from unstuck.documents.document import AnswerDocument, Document, Time, Word, iso
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage
@@ -255,25 +254,17 @@ class LogLineDocument(Document):
     line: str
 
 
-class JobAnswerDocument(Document):
-    """The answer of a command to one job. ``answer``: DONE, ALREADY, REFUSED, or the code of an
-    error, such as NO_SUCH_JOB.
-    """
+class JobAnswerDocument(AnswerDocument):
+    """The answer of a command to one job."""
 
     id: str
-    answer: str
     intent: Intent | None = None
     status: Status | None = None
-    text: str
     retry_of: Word = None
 
     @property
-    def subject(self) -> str:
+    def page(self) -> str:
         return self.id
-
-    @classmethod
-    def of_error(cls, job: str, error: UnstuckError) -> JobAnswerDocument:
-        return cls(id=job, answer=error.code, text=str(error))
 
     @classmethod
     def of_result(cls, result: CommandResult) -> JobAnswerDocument:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from unstuck.coordinator.commands.job_commands import Answer, command
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import command
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult

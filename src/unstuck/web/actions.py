@@ -9,32 +9,32 @@ import secrets
 import shlex
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from unstuck.coordinator.command_table import COMMANDS, Command, TargetKind
-from unstuck.coordinator.commands.job_commands import Answer
-from unstuck.coordinator.errors import NoSuchReport
-from unstuck.coordinator.schedules import schedule_commands
-from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, legal_commands
+from unstuck.coordinator.command_table import COMMANDS, Answer, Command, TargetKind
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
-from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
 from unstuck.documents.command_answers import give
 from unstuck.tasks.identity import user_here
 from unstuck.web.rendering import client_of, page
 
-T = TypeVar("T", bound=str)
 MOST_REASON = 500  # characters
 REMEMBERED = 1000  # actions whose forms may be sent again, and change nothing
-PATHS = {TargetKind.JOB: "/jobs", TargetKind.GROUP: "/jobs"}
+PATHS = {
+    TargetKind.JOB: "/jobs",
+    TargetKind.GROUP: "/jobs",
+    TargetKind.SCHEDULE: "/schedules",
+    TargetKind.BACKFILL: "/schedules",
+    TargetKind.DEAD_LETTER: "/dead",
+}
+_PAGES = {**PATHS, TargetKind.DEAD_LETTER: "/fleet/dead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,36 +93,12 @@ def on_page(command: Command) -> bool:
 
 
 def schedule_actions(view: ScheduleView) -> list[PageAction]:
-    """The actions that are legal for a schedule as it stands."""
-    schedule = view.schedule
-    return [
-        PageAction(
-            _label(command),
-            schedule_commands.MEANS[command],
-            f"/schedules/{quote(schedule.name, safe='')}/{command}",
-            shlex.join(["unstuck", "schedule", command, schedule.name]),
-            command is ScheduleCommand.STOP,
-        )
-        for command in legal_commands(schedule.status)
-    ]
-
-
-def dead_letter_actions(letter: str, *, unreadable: bool = False) -> list[PageAction]:
-    """The actions for a dead letter; one that is ``unreadable`` can only be dropped."""
-    words = [("drop", "Remove it for good.")]
-    if not unreadable:
-        words.insert(0, ("replay", "Put it back, for a coordinator to apply or to send."))
-    return [
-        PageAction(
-            _label(word),
-            means,
-            f"/dead/{quote(letter, safe='')}/{word}",
-            shlex.join(["unstuck", "dead", word, letter]),
-            ends=word == "drop",
-            takes_reason=False,
-        )
-        for word, means in words
-    ]
+    """The actions that are legal for a schedule as it stands, and for its backfill."""
+    name, backfill = view.schedule.name, view.schedule.backfill
+    actions = actions_for(TargetKind.SCHEDULE, name, view.schedule.status)
+    if backfill is not None:
+        actions += actions_for(TargetKind.BACKFILL, name, backfill.status)
+    return actions
 
 
 def _label(word: str) -> str:
@@ -215,41 +191,10 @@ def _to_target(command: Command, request: Request) -> Response:
         about = {"reason": reason, "by": who}
         taken = {arg.name: about[arg.name] for arg in command.arguments if arg.name in about}
         done = give(client_of(request), command, subject, fields | taken)
-        to = f"{PATHS[command.target]}/{quote(done.subject, safe='')}"
+        to = f"{_PAGES[command.target]}/{quote(done.page, safe='')}".rstrip("/")
         return Answered(done.answer == Answer.REFUSED, done.text, to)
 
     return _answer(request, [*command.words[1:], subject, *fields.values()], act)
-
-
-def _to_schedule(word: ScheduleCommand, request: Request) -> Response:
-    name = request.path_params["name"]
-
-    def act(who: str, reason: str) -> Answered:
-        done = client_of(request).schedules.command(name, word, reason=reason, by=who)
-        return Answered(
-            done.answer is Answer.REFUSED, f"{done.text}.", f"/schedules/{quote(name, safe='')}"
-        )
-
-    return _answer(request, ["schedule", word, name], act)
-
-
-def _to_dead_letter(word: str, request: Request) -> Response:
-    letter = request.path_params["letter"]
-
-    def act(who: str, _: str) -> Answered:
-        letters = client_of(request).dead_letters
-        done = (letters.replay if word == "replay" else letters.drop)(letter, by=who)
-        if done.word is DeadLetterAnswer.GONE:
-            raise NoSuchReport(done.text)
-        return Answered(done.word is DeadLetterAnswer.REFUSED, done.text, "/fleet/dead")
-
-    return _answer(request, ["dead", word, letter], act)
-
-
-def _routes(
-    path: str, handler: Callable[[T, Request], Response], words: Iterable[T]
-) -> list[Route]:
-    return [Route(f"{path}/{word}", partial(handler, word), methods=["POST"]) for word in words]
 
 
 ROUTES = [
@@ -259,6 +204,4 @@ ROUTES = [
         for command in COMMANDS[target].values()
         if on_page(command)
     ),
-    *_routes("/schedules/{name}", _to_schedule, ScheduleCommand),
-    *_routes("/dead/{letter}", _to_dead_letter, ("replay", "drop")),
 ]

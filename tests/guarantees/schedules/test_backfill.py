@@ -15,7 +15,6 @@ from unstuck import BadKey, Refused, SpecError, Status
 from unstuck.client.now import Seen, troubles
 from unstuck.coordinator.model.schedule_record import Backfill, Redo
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
 from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.store.schedule_store import FORGET_AFTER, ScheduleStore
 from unstuck.tasks.failpoints import Point
@@ -160,10 +159,7 @@ def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(
 ) -> None:
     begun(coordinator, 3)
     (job,) = sweep(coordinator)
-    assert (
-        coordinator.client.schedules.command_backfill("hourly", BackfillCommand.CANCEL).answer
-        == "DONE"
-    )
+    assert coordinator.client.schedules.cancel_backfill("hourly").answer == "DONE"
     assert sweep(coordinator) == [job]
     coordinator.drive(job)
     assert sweep(coordinator) == []
@@ -232,7 +228,7 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
     ] == [("schedule", "FAILED")]
     help_given = schedules.why("hourly").help
     skip = next(command for command in help_given if " skip " in command)
-    assert "unstuck schedule backfill hourly --resume" in help_given
+    assert "unstuck schedule resume-backfill hourly" in help_given
     with pytest.raises(Refused) as error:
         coordinator.client.retry(job)
     assert f"--from {tick_text(BEGIN)} --to {tick_text(BEGIN)} --redo failed" in str(error.value)

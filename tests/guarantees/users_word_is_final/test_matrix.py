@@ -21,8 +21,7 @@ from tests.support.jobs.sample_jobs import SPECS, WITHOUT_OUTPUT
 from tests.support.jobs.state_space import COMMANDS, HALT, LOOK, WAIT, SmallWorld, Step
 from unstuck import Status
 from unstuck.coordinator import command_table
-from unstuck.coordinator.command_table import TargetKind
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import Answer, TargetKind
 from unstuck.coordinator.model.status import (
     GROUP_MOVES,
     GROUP_MOVES_REQUESTED,

@@ -13,7 +13,8 @@ import pytest
 import redis
 
 from tests.simulation.model.store import ModelStore
-from unstuck.coordinator.commands.job_commands import Answer, Commanded, command
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import JobRecord, Reason

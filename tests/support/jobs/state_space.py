@@ -21,10 +21,10 @@ from tests.support.jobs.invariants import Broken, Seen, judge
 from tests.support.jobs.job_in_memory import LEASE
 from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, RARE, SPECS, VALUES
 from unstuck import JobSpec, Status
-from unstuck.coordinator.command_table import Order
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import INTENTS, Answer, Commanded, command
+from unstuck.coordinator.commands.job_commands import INTENTS, Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import CommitGuard, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason

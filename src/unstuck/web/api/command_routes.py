@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from unstuck.coordinator.command_table import COMMANDS, Argument, Command, TargetKind
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import COMMANDS, Answer, Argument, Command, TargetKind
 from unstuck.coordinator.spec.model import Spec
 from unstuck.documents.command_answers import DOCUMENTS, give
-from unstuck.web.api.asked import Ask, By, Job, Reason, refused
+from unstuck.documents.document import AnswerDocument
+from unstuck.web.api.asked import Ask, Asked, By, Job, Reason, refused
 
 PATHS: dict[TargetKind, tuple[str, str]] = {
     TargetKind.JOB: ("jobs", "/jobs/{job}"),
     TargetKind.GROUP: ("jobs", "/jobs/{job}"),
+    TargetKind.SCHEDULE: ("schedules", "/schedules/{name}"),
+    TargetKind.BACKFILL: ("schedules", "/schedules/{name}"),
+    TargetKind.DATASET: ("datasets", "/datasets/{name}"),
+    TargetKind.STREAM: ("datasets", "/streams/{name}"),
+    TargetKind.POOL: ("fleet", "/pools/{pool}"),
+    TargetKind.DEAD_LETTER: ("fleet", "/dead/{letter}"),
 }
 # What the API reads in another way than the command line.
 _KINDS: dict[Any, Any] = {
@@ -58,17 +65,27 @@ def _add(router: APIRouter, path: str, command: Command) -> None:
         values = {argument.name: getattr(body, argument.name) for argument in command.arguments}
         if "by" in values:
             values["by"] = ask.by(values["by"])
-        done = give(ask.client, command, subject, values)
+        done = _bounded(ask, command, subject, partial(give, ask.client, command, subject, values))
         return refused(done.text) if done.answer == Answer.REFUSED else ask.answer(done)
 
     is_job = command.target in (TargetKind.JOB, TargetKind.GROUP)
-    subject = Job if is_job else Annotated[str, Path(alias="name")]
+    subject = Job if is_job else Annotated[str, Path(alias=path.rpartition("{")[2].rstrip("}"))]
     endpoint.__annotations__ |= {"subject": subject, "body": body}
     if not command.single:
         endpoint.__defaults__ = (body(),)
     endpoint.__doc__ = f"{command.help}\n\nAs `{' '.join(command.words)} --json`."
     route = f"{path}/{command.name}"
     router.post(route, response_model=DOCUMENTS[command.target], name=command.method)(endpoint)
+
+
+def _bounded(
+    ask: Asked, command: Command, subject: str, act: Callable[[], AnswerDocument]
+) -> AnswerDocument:
+    """Return the answer of ``act``, within a time if it asks the warehouse, which may hang."""
+    if command.target not in (TargetKind.DATASET, TargetKind.STREAM):
+        return act()
+    what = f"whether the {command.name} of {subject} is done cannot be told"
+    return ask.in_warehouse(ask.client.settings.warehouse, what, lambda _: act())
 
 
 def _body_of(command: Command) -> type[BaseModel]:

@@ -6,13 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.command_table import COMMANDS, TargetKind
-from unstuck.coordinator.commands.job_commands import (
-    INTENTS,
-    Answer,
-    command,
-    status_has_followed,
-)
+from unstuck.coordinator.command_table import COMMANDS, Answer, TargetKind
+from unstuck.coordinator.commands.job_commands import INTENTS, command, status_has_followed
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Intent, Status
 

@@ -12,9 +12,8 @@ import pytest
 
 from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck import Status
-from unstuck.coordinator.command_table import Order
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.group_commands import rerun
-from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.status import GroupState
 

@@ -6,9 +6,8 @@ Found by exploring (``support.state_space``).
 from __future__ import annotations
 
 from tests.support.jobs.state_space import HALT, LOOK, SmallWorld, Step
-from unstuck.coordinator.command_table import Order
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.model.status import Status
 
 CLAIM = Step("claim", "a")

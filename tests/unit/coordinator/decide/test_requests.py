@@ -9,14 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, Job, failure, group
-from unstuck.coordinator.command_table import Order
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import (
-    Answer,
-    Commanded,
-    command,
-    status_has_followed,
-)
+from unstuck.coordinator.commands.job_commands import Commanded, command, status_has_followed
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
