@@ -33,7 +33,7 @@ from unstuck.coordinator.requests.job_requests import JUDGED, JobRequests, conne
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, shorten
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.traces.trace_sender import TraceStep, wanted
@@ -121,7 +121,7 @@ def _spec(source: Any) -> JobSpec:
     # A path would be one of this host, read with the rights of this coordinator, and its first
     # words would be logged.
     if "\n" not in source.strip() and not source.lstrip().startswith("{"):
-        raise SpecError([Problem(f"{shorten(source)} is {NO_SPEC}")])
+        raise SpecError([SpecProblem(f"{shorten(source)} is {NO_SPEC}")])
     return JobSpec.from_text(source)
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import unstuck
 from unstuck.client.schedule_client import ScheduleClient
+from unstuck.coordinator.model.fleet import PoolView
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
@@ -24,7 +25,7 @@ from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts, ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
-from unstuck.coordinator.store.pool_store import Pools, PoolView
+from unstuck.coordinator.store.pool_store import Pools
 from unstuck.tasks.steps.context import OutputSlot
 from unstuck.views.jobs.job_facts import CommandResult, GroupView, JobFacts
 from unstuck.views.jobs.job_views import ForkView, JobView

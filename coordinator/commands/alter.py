@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, OPEN, Commanded
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, OPEN, Commanded, ways_on
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.spec.checks.spec_checks import values_reader
+from unstuck.coordinator.spec.checks.fork_checks import values_reader
 from unstuck.coordinator.spec.job_params import UnparsedText, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
 _NO_WORK = (
@@ -96,11 +96,7 @@ def alter(
     job = state.job
     where = f"job {job.id} is {job.status}"
     if job.terminal:
-        text = (
-            f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes "
-            "a "
-            "new job of it"
-        )
+        text = f"{where}, and a job that has ended never changes; {ways_on(job)}"
         return Commanded(Answer.REFUSED, job, text)
     old, new = job.written(), job.written()
     problems = [
@@ -216,33 +212,33 @@ def _queued_on(state: JobState, path: str) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
+def _set(spec: dict[str, Any], path: str, value: Any) -> SpecProblem | None:
     """Set one value in the parsed spec, in place. A problem where the path leads nowhere."""
     head, conf, key = path.partition(".conf.")
     parts = (
         [*head.split("."), "conf", key] if conf else path.split(".")
     )  # the names of Spark's conf hold dots
     if not all(parts):
-        return Problem(f"expected a path such as groups.clean.timeout, not {path!r}")
+        return SpecProblem(f"expected a path such as groups.clean.timeout, not {path!r}")
     place: Any = spec
     for depth, part in enumerate(parts):
         walked = ".".join(parts[: depth + 1])
         at: Any = _index(part, place) if isinstance(place, list) else part
         if at is None:
             names = [item["name"] if _is_named(item) else str(n) for n, item in enumerate(place)]
-            return Problem(
+            return SpecProblem(
                 f"{walked}: there is no such part{suggestion(part, names)}; there are: "
                 f"{listed(names)}"
             )
         if not isinstance(place, dict | list):
-            return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
+            return SpecProblem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
         if depth == len(parts) - 1:
             return _put(place, at, path, value)
         place = place.setdefault(at, {}) if isinstance(place, dict) else place[at]
     return None
 
 
-def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
+def _put(place: Any, key: Any, path: str, value: Any) -> SpecProblem | None:
     current = place.get(key) if isinstance(place, dict) else place[key]
     try:
         if _PARAM.fullmatch(path) and current is not None:
@@ -250,7 +246,7 @@ def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
         elif isinstance(value, UnparsedText):  # Spark's conf is text
             value = value.value(stays_text=isinstance(current, str) or ".conf." in path)
     except ValueError as error:
-        return Problem(f"{path}: {error}")
+        return SpecProblem(f"{path}: {error}")
     if value is None and isinstance(place, dict):
         place.pop(key, None)
     else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Commanded
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Commanded, ways_on
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.records import GroupRequest
@@ -104,7 +104,7 @@ def rerun(state: JobState, order: Order, group: Group) -> Commanded:
         why = state.record(left).reason
         text = f"{left} was canceled{f' ({why.text})' if why else ''}, and would stay so"
         return Commanded(
-            Answer.REFUSED, job, f"{text}: when job {job.id} has ended, `unstuck retry {job.id}`"
+            Answer.REFUSED, job, f"{text}: when job {job.id} has ended, {ways_on(job)}"
         )
     after = [later for later in names[1:] if list(records_of(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""

@@ -228,6 +228,13 @@ def against_retry(job: JobRecord) -> str:
 def _after(job: JobRecord) -> str:
     if job.status is Status.FINISHED:
         return "submit it again for another run"
+    return ways_on(job)
+
+
+def ways_on(job: JobRecord) -> str:
+    """Say how an ended job is run again; that of a run of a schedule depends on the schedule."""
+    if job.schedule:
+        return f"`unstuck why {job.id}` names the command that runs it again"
     return f"`unstuck retry {job.id}` makes a new job of it"
 
 

@@ -49,7 +49,8 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     if state.job.requests and apply_requests(draft):
         conclude(draft)
         return draft.decision
-    if changed is None or not state.joins_judged:
+    everything = changed is None
+    if everything or not state.joins_judged:
         state.runnable.clear()
         state.joins_judged = True
         draft.touched.extend(state.plan.groups)
@@ -58,8 +59,18 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         # Before the attempts are read: an attempt that failed since the resume is charged to the
         # new budget.
         reset_budgets(draft)
-    for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
-        read_attempt(draft, group_id)
+    for group_id in [*state.active] if changed is None else changed:
+        if group_id in state.groups:
+            read_attempt(draft, group_id)
+    _decide_groups(draft, everything=everything, resumed=resumed)
+    if not state.open_groups and not draft.job.requests:
+        complete(draft)
+    conclude(draft)
+    return draft.decision
+
+
+def _decide_groups(draft: Draft, *, everything: bool, resumed: bool) -> None:
+    """Apply timeouts, joins and the user's intent to the groups."""
     check_queue_timeouts(draft)
     judge_joins(draft)  # this may find a quorum that can no longer be reached
     check_job_timeout(draft)
@@ -68,11 +79,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     elif draft.job.timed_out is not None:
         cancel_all(draft, OUT_OF_TIME)
     else:
-        _run_further(draft, everything=changed is None, resumed=resumed)
-    if not state.open_groups and not draft.job.requests:
-        complete(draft)
-    conclude(draft)
-    return draft.decision
+        _run_further(draft, everything=everything, resumed=resumed)
 
 
 def _run_further(draft: Draft, *, everything: bool, resumed: bool) -> None:

@@ -22,33 +22,40 @@ S = GroupState
 
 
 def queue_runnable(draft: Draft) -> None:
-    """Mint attempts for what may go: retries whose time has come, then waiting members, within the
-    limits.
-    """
-    state = draft.state
-    room = Room(draft)
-    retries = [
-        (at, group_id)
-        for group_id in state.by_state[S.BACKOFF]
-        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.env))
-        <= draft.env.now
-    ]
+    """Queue due retries, then returned members, then waiting members, within the limits."""
+    state, room = draft.state, Room(draft)
     returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
-    for group_id in [group_id for _, group_id in sorted(retries)] + returned:
+    for group_id in [*_due_retries(draft), *returned]:
         if room.for_(draft.planned(group_id).spec.lane) and not draft.decision.full:
             room.take(mint(draft, group_id))
     for lane, names in draft.runnable.items():
         while names and room.for_(lane) and not draft.decision.full:
             name = next(iter(names))
-            ordinal = state.census[name].total()
-            if not state.ended_whole(name) and ordinal < (
-                draft.plan.member_count(name, state.collected) or 0
-            ):
-                forked = draft.plan.groups[name].spec.for_each is not None
-                room.take(mint(draft, fork_member(name, ordinal) if forked else name))
-            else:
+            member = _next_member(draft, name)
+            if member is None:
                 del names[name]  # its other members, if any, were returned to WAITING
+            else:
+                room.take(mint(draft, member))
     draft.decision.more |= draft.decision.full
+
+
+def _due_retries(draft: Draft) -> list[str]:
+    """Return the groups in BACKOFF whose time has come, the earliest first."""
+    due = {
+        group_id: retry_at(draft.state.groups[group_id], draft.planned(group_id).retry, draft.env)
+        for group_id in draft.state.by_state[S.BACKOFF]
+    }
+    ready = [group_id for group_id, at in due.items() if at <= draft.env.now]
+    return sorted(ready, key=lambda group_id: (due[group_id], group_id))
+
+
+def _next_member(draft: Draft, name: str) -> str | None:
+    """Return the first member of a group that was never queued; None if there is none."""
+    state, ordinal = draft.state, draft.state.census[name].total()
+    count = draft.plan.member_count(name, state.collected) or 0
+    if state.ended_whole(name) or ordinal >= count:
+        return None
+    return name if draft.plan.groups[name].spec.for_each is None else fork_member(name, ordinal)
 
 
 class Room:
@@ -135,41 +142,40 @@ def _text(frozen: FrozenInputs) -> str:
 
 
 def freeze_group(draft: Draft, name: str) -> None:
-    """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its
-    condition held.
+    """Fix the present outputs of a group's needs.
+
+    It happens when the group is first queued, or when its condition holds.
     """
-    succeeded = {
-        need: [
-            record
-            for member in draft.state.members(need)
-            if (record := draft.state.record(member)).state is S.SUCCEEDED and record.staging
-        ]
-        for need in draft.plan.groups[name].reads
-    }
-    inputs = {
-        need: tuple(group_record.marked for group_record in records)
-        for need, records in succeeded.items()
-    }
-    # What a group did that made nothing stands outside of the warehouse, where its readers may find
-    # it.
-    unmarked = [
-        group_record.staging
-        for records in succeeded.values()
-        for group_record in records
-        if not group_record.marked
-    ]
-    after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
-    empty = _empty_inputs(draft, [need for need, marked in inputs.items() if not marked])
-    needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
-    # What it needs may have been skipped for the failure of what comes before, also for one that
-    # the job lives with.
-    bad = draft.state.by_state[S.FAILED] and needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
-    cleans = draft.job.id if bad and spec.join.outlives_failure else ""
+    spec, state = draft.plan.groups[name].spec, draft.state
+    inputs: dict[str, tuple[str, ...]] = {}
+    # Staging without an output is outside of the warehouse, where its readers may find it.
+    unmarked: list[str] = []
+    for need in draft.plan.groups[name].reads:
+        members = [state.record(member) for member in state.members(need)]
+        done = [record for record in members if record.state is S.SUCCEEDED and record.staging]
+        inputs[need] = tuple(record.marked for record in done)
+        unmarked += [record.staging for record in done if not record.marked]
     forked = spec.streams and spec.for_each is not None
-    members = draft.plan.member_count(name, draft.state.collected) or 0 if forked else 0
-    frozen = FrozenInputs(inputs=inputs, after=after, empty=empty, cleans=cleans, members=members)
+    frozen = FrozenInputs(
+        inputs=inputs,
+        after=hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else "",
+        empty=_empty_inputs(draft, [need for need, marked in inputs.items() if not marked]),
+        cleans=draft.job.id if _cleans_up(draft, name) else "",
+        members=draft.plan.member_count(name, state.collected) or 0 if forked else 0,
+    )
     draft.decision.frozen[name] = _text(frozen)
-    draft.state.frozen.add(name)
+    state.frozen.add(name)
+
+
+def _cleans_up(draft: Draft, name: str) -> bool:
+    """Return whether a group runs after a failure, to clean up.
+
+    Its needs may have been skipped for an earlier failure, also for one that the job tolerates.
+    """
+    needs = draft.state.needs[name]
+    bad = needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
+    outlives = draft.plan.groups[name].spec.join.outlives_failure
+    return bool(draft.state.by_state[S.FAILED]) and bad > 0 and outlives
 
 
 def offer_again(draft: Draft, *, at_once: bool = False) -> None:
@@ -185,9 +191,8 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
     for group_id in unclaimed:
         record = state.groups[group_id]
         if at_once or offer_again_at(record, draft.env) <= draft.env.now:
-            draft.decision.offers[record.offer(draft.job.id, group_id)] = draft.planned(
-                group_id
-            ).spec.lane
+            lane = draft.planned(group_id).spec.lane
+            draft.decision.offers[record.offer(draft.job.id, group_id)] = lane
 
 
 def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.checks.spec_checks import MAX_GROUPS, MAX_MEMBERS
+from unstuck.coordinator.spec.checks.fork_checks import MAX_MEMBERS
+from unstuck.coordinator.spec.checks.graph_checks import MAX_GROUPS
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, fork_bytes
@@ -28,9 +29,7 @@ S = GroupState
 
 
 def read_attempt(draft: Draft, group_id: str) -> None:
-    """Apply what the attempt of a group says: its claim, its outcome, a lapsed lease, or a lost
-    record.
-    """
+    """Apply the attempt of a group: its claim, its outcome, a lapsed lease, or a lost record."""
     record = draft.state.record(group_id)
     attempt = draft.state.attempts.get(group_id)
     if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
@@ -43,17 +42,7 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
-        # The attempt's record is gone (a store restored in part), so no runner could ever claim or
-        # finish it.
-        if record.state is S.QUEUED:
-            spec = draft.planned(group_id).spec
-            offered = AttemptRecord(
-                epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark
-            )
-            draft.offer(group_id, offered)
-        else:
-            gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
-            apply_outcome(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
+        _replace_lost(draft, group_id, record)
         return
     if record.state is S.QUEUED and attempt.claimant:
         start(draft, group_id, record, attempt)
@@ -62,6 +51,22 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         apply_outcome(draft, group_id, attempt.outcome)
     elif record.state is not S.QUEUED and lapsed(record, attempt, draft.env):
         end_lapsed(draft, group_id, record, attempt)
+
+
+def _replace_lost(draft: Draft, group_id: str, record: GroupRecord) -> None:
+    """Handle an attempt without its record, which no runner could ever claim or finish.
+
+    It happens when a store is restored in part.
+    """
+    if record.state is not S.QUEUED:
+        gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
+        apply_outcome(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
+        return
+    spec = draft.planned(group_id).spec
+    offered = AttemptRecord(
+        epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark
+    )
+    draft.offer(group_id, offered)
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:

@@ -14,7 +14,7 @@ from unstuck.coordinator.decide.live_attempts import start
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.checks.spec_checks import values_reader
+from unstuck.coordinator.spec.checks.fork_checks import values_reader
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from unstuck.coordinator.model.size import megabytes
+from unstuck.coordinator.spec.problems import counted
 from unstuck.tasks.duration import format_duration
 
-SHOWN = 8  # partitions of a topic that are named in a line
+MAX_PARTITIONS_SHOWN = 8  # of a topic, in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,12 @@ class StreamBacklog:
             return self.trouble
         if not self.new:
             return f"nothing is unread{ignored}"
-        what = f"{self.new:,} unread file{'' if self.new == 1 else 's'}, {megabytes(self.bytes)}"
+        what = f"{counted(self.new, 'unread file')}, {megabytes(self.bytes)}"
         if self.lag:
             what = f"{self.new:,} unread offsets, {_by_partition(self.lag)}"
-        since = (
-            f", the oldest for {format_duration(max(0.0, at - self.since))}" if self.since else ""
-        )
-        return f"{what}{since}{ignored}"
+        if self.since:
+            what += f", the oldest for {format_duration(max(0.0, at - self.since))}"
+        return f"{what}{ignored}"
 
     @property
     def arrived(self) -> bool:
@@ -70,10 +70,9 @@ class StreamBacklog:
         """How far it was read, in words; empty if that is not known."""
         if self.next:
             return _by_partition(self.next, " at offset")
-        read = self.looked - self.new
-        return (
-            f"{read:,} of {self.looked:,} files are read" if self.known and not self.trouble else ""
-        )
+        if self.trouble or not self.known:
+            return ""
+        return f"{self.looked - self.new:,} of {self.looked:,} files are read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,12 @@ def _by_partition(numbers: Mapping[int, int], word: str = "") -> str:
         for partition, number in sorted(numbers.items())
         if number or word
     ]
-    more = f", and {len(parts) - SHOWN} more partitions" if len(parts) > SHOWN else ""
-    return f"{', '.join(parts[:SHOWN])}{more}"
+    more = (
+        f", and {len(parts) - MAX_PARTITIONS_SHOWN} more partitions"
+        if len(parts) > MAX_PARTITIONS_SHOWN
+        else ""
+    )
+    return f"{', '.join(parts[:MAX_PARTITIONS_SHOWN])}{more}"
 
 
 _BACKLOG: TypeAdapter[Backlog] = TypeAdapter(Backlog)

@@ -49,13 +49,11 @@ class PublishResult:
     nothing_new: str = ""
     # Files and offsets that have arrived for its streams, beyond the bound of one job.
     left: int = 0
-    taken_over: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by dataset, the job that owned it before
+    # by dataset, the job that owned it before
+    taken_over: Mapping[str, str] = field(default_factory=dict)
     goes_on: bool = False  # it has no result yet, and it does not hang
-    at: float = field(
-        default=0.0, compare=False
-    )  # of the entry in the log, by the clock of its publisher
+    # of the entry in the log, by the clock of its publisher
+    at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +130,23 @@ class Decision:
     offered: dict[str, AttemptRecord] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
-    unfrozen: dict[str, None] = field(
-        default_factory=dict
-    )  # groups and members whose frozen inputs go
-    uncollected: dict[str, None] = field(
-        default_factory=dict
-    )  # forks whose values will be collected again
-    instructions: dict[str, tuple[int, str, str]] = field(
-        default_factory=dict
-    )  # group → epoch, nonce, CANCEL or DRAIN
+    # groups and members whose frozen inputs go
+    unfrozen: dict[str, None] = field(default_factory=dict)
+    # forks whose values will be collected again
+    uncollected: dict[str, None] = field(default_factory=dict)
+    # group → epoch, nonce, CANCEL or DRAIN
+    instructions: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[CommitGuard] = field(default_factory=list)
-    offers: dict[Offer, str] = field(
-        default_factory=dict
-    )  # that stand from now on, or again → lane
+    # that stand from now on, or again → lane
+    offers: dict[Offer, str] = field(default_factory=dict)
     withdrawn: dict[Offer, str] = field(default_factory=dict)  # that stand no longer → lane
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
     new_try: bool = False  # publish or abort is a new try, and not one that goes on
     notices: tuple[str, ...] = ()  # for the outbox, as JSON
-    ended: Counter[str] = field(
-        default_factory=Counter
-    )  # attempts that have ended, by their outcome
+    # attempts that have ended, by their outcome
+    ended: Counter[str] = field(default_factory=Counter)
     # Seconds that publishing took, if this ends the job with a version.
     publishing: float | None = None
     due: float | None = None  # None: terminal, never again

@@ -252,7 +252,9 @@ class Backfill:
             return "CANCELED" if self.over else "CANCELING"
         if self.over:
             return "DONE"
-        return "FAILED" if self.halted else "PAUSED" if self.paused else "RUNNING"
+        if self.halted:
+            return "FAILED"
+        return "PAUSED" if self.paused else "RUNNING"
 
     @property
     def done(self) -> int:
@@ -348,9 +350,9 @@ class ScheduleRecord:
     def follows(self) -> list[str]:
         """The datasets after whose new versions it runs."""
         after = json.loads(self.policy).get("after") or []
-        return (
-            after if isinstance(after, list) else after.get("any_of") or after.get("all_of") or []
-        )
+        if isinstance(after, dict):
+            after = after.get("any_of") or after["all_of"]
+        return list(after)
 
     @property
     def clocked(self) -> bool:
@@ -405,7 +407,7 @@ _RECORD: TypeAdapter[ScheduleRecord] = TypeAdapter(ScheduleRecord)
 
 
 def derive(record: ScheduleRecord) -> ScheduleStatus:
-    """The status of a schedule."""
+    """Return the status of a schedule."""
     if record.intent is ScheduleIntent.STOP:
         return ScheduleStatus.STOPPED
     if record.over:
@@ -414,11 +416,17 @@ def derive(record: ScheduleRecord) -> ScheduleStatus:
         return ScheduleStatus.PAUSED
     if record.halted:
         return ScheduleStatus.HALTED
-    # After a retry that a person canceled, nothing is tried by itself before a tick, if there are
-    # any.
-    if record.retries or record.trouble or (record.failures and (record.runs or record.clocked)):
+    if record.retries or record.trouble or _tries_by_tick(record):
         return ScheduleStatus.RETRYING
     return ScheduleStatus.RUNNING if any(run.job for run in record.runs) else ScheduleStatus.WAITING
+
+
+def _tries_by_tick(record: ScheduleRecord) -> bool:
+    """Return whether the next run of a schedule is a try after a failure.
+
+    After a retry that a person canceled, only the next tick tries again, if there is one.
+    """
+    return record.failures > 0 and bool(record.runs or record.clocked)
 
 
 _W = ScheduleStatus

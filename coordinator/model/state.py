@@ -55,20 +55,17 @@ class JobState:
         self.collected = dict(collected)
         self.attempts = attempts
         self.frozen = set(frozen)  # groups and members whose inputs have been fixed
-        self.census: dict[str, Census] = {
-            name: Counter() for name in plan.groups
-        }  # per planned group, records only
+        # By planned group, without groups that have no record.
+        self.census: dict[str, Census] = {name: Counter() for name in plan.groups}
         self.by_state: dict[GroupState, dict[str, None]] = {state: {} for state in GroupState}
         self.recovering: dict[str, None] = {}
         self.fatal: dict[str, None] = {}  # failed for good, and nothing after them lives with it
-        self.runnable: dict[
-            str, dict[str, None]
-        ] = {}  # per queue: groups that may go, with unqueued members
+        # per queue: groups that may go, with unqueued members
+        self.runnable: dict[str, dict[str, None]] = {}
         self.joins_judged = False  # ``runnable`` holds all that may go
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
-        self.fulls: dict[
-            str, int | None
-        ] = {}  # per planned group: members counted into its successors' needs
+        # per planned group: members counted into its successors' needs
+        self.fulls: dict[str, int | None] = {}
         self.open_groups = 0  # planned groups that are not done
         self.outliving = 0  # those of them that run although the job fails fast
         # Members in all; a fork that is not expanded, or that ended as a whole, counts as one.

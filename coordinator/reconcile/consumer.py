@@ -127,7 +127,7 @@ class Consumer:
         self._heartbeat.leave()
 
     def step(self) -> None:
-        """One round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
+        """Run one round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
         if self._last_batch > 1:
             # One pass over a job costs as much for many reports as for one.
             self.stopping.wait(LINGER)
@@ -137,14 +137,7 @@ class Consumer:
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5
-            waiting = {entry.id for busy in self._busy.values() for entry in busy.entries}
-            idle = self._stream.claim_idle(self._settings.report_idle, BATCH)
-            idle = [entry for entry in idle if entry.id not in waiting]
-            # A report that ended each coordinator that read it is not tried for ever.
-            self._poisoned(
-                idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not"
-            )
-            self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
+            self._claim_idle()
         self.again(now)
         if now >= self._next_look:
             # At least twice in the term of a lock, so that its end is seen before it comes.
@@ -153,13 +146,28 @@ class Consumer:
             self.sweep.run_if_overdue(self._beat)
         if now >= self._next_trim:
             self._next_trim = now + 30.0
-            if self._reconciler.exhausted:
-                raise PublishersExhausted(
-                    "too many publishers hang in a warehouse; another process may find it well"
-                )
-            self._stream.trim()
-            self._heartbeat.forget_silent()
+            self._tidy()
         self._beat()
+
+    def _claim_idle(self) -> None:
+        """Take over the reports of dead coordinators."""
+        waiting = {entry.id for busy in self._busy.values() for entry in busy.entries}
+        claimed = self._stream.claim_idle(self._settings.report_idle, BATCH)
+        idle = [entry for entry in claimed if entry.id not in waiting]
+        # A report that ended each coordinator that read it is not tried for ever.
+        self._poisoned(
+            idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not"
+        )
+        self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
+
+    def _tidy(self) -> None:
+        """Trim the stream, and forget silent processes. Raises: PublishersExhausted."""
+        if self._reconciler.exhausted:
+            raise PublishersExhausted(
+                "too many publishers hang in a warehouse; another process may find it well"
+            )
+        self._stream.trim()
+        self._heartbeat.forget_silent()
 
     def _beat(self) -> None:
         """Record the heartbeat of this coordinator, about once a second.

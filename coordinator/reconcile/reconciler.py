@@ -25,7 +25,8 @@ from unstuck.coordinator.model.loading import without_groups
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.coordinator.notices.rules.job_rules import subscriptions, tell
+from unstuck.coordinator.notices.rules.job_rules import notices_of_job
+from unstuck.coordinator.notices.rules.subscriptions import subscriptions
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
 from unstuck.coordinator.spec.notify_spec import FleetRule
@@ -68,6 +69,9 @@ class Round(StrEnum):
     REFUSED = "REFUSED"  # another commit came in between, or the clock was read too early
     MISSING = "MISSING"  # there is no such job
     FAILED = "FAILED"  # the job could not be decided, and will be tried once more
+
+
+_NOT_BEGUN = {BeginAnswer.MISSING: PassResult.MISSING, BeginAnswer.BUSY: PassResult.BUSY}
 
 
 class Reconciler:
@@ -232,10 +236,8 @@ class Pass:
     def run(self) -> PassResult:
         """Decide until nothing is left, or it is another job's turn."""
         self._begin()
-        if self._begun.answer is BeginAnswer.MISSING:
-            return PassResult.MISSING
-        if self._begun.answer is BeginAnswer.BUSY:
-            return PassResult.BUSY
+        if self._begun.answer in _NOT_BEGUN:
+            return _NOT_BEGUN[self._begun.answer]
         reach(Point.AFTER_LOCK, self.job)
         rounds: Counter[Round] = Counter()
         while rounds.total() < MAX_ROUNDS:
@@ -247,12 +249,11 @@ class Pass:
                 return PassResult.MISSING
             if ended is not Round.REFUSED:
                 self.reports, self.published = (), None
-            # A pass that met the lock busy tries again by itself: one more round for it is enough.
-            if (
-                ended is Round.DONE
-                and self._end(anyway=rounds[Round.DONE] > 1) is not EndAnswer.AGAIN
-            ):
-                return PassResult.DONE
+            if ended is Round.DONE:
+                # A pass that met the lock busy tries again: one more round for it is enough.
+                answer = self._end(anyway=rounds[Round.DONE] > 1)
+                if answer is not EndAnswer.AGAIN:
+                    return PassResult.DONE
             if rounds[Round.MORE] == TURN:
                 self._end(anyway=True)
                 return PassResult.MORE
@@ -298,17 +299,16 @@ class Pass:
         """Load, decide and commit once."""
         if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
             self._reconciler.cache.pop(self.job, None)
-            return self._acknowledge(
-                Applied.TERMINAL, None
-            )  # as after an outage: of a wide job there are many
-        at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
-        if not 0 <= self._begun.now - at < CACHE_SECONDS:
-            cached = None
+            # After an outage, a wide job has many such reports.
+            return self._acknowledge(Applied.TERMINAL, None)
+        cached = self._cached()
         # Reports that never stop must not keep a job from a look at its silent groups (a lost
         # report, a dead worker, a lost offer): all groups are looked at once in a sweep's period,
         # and when the time of one has come.
-        looked_at, look_at = (0.0, 0.0) if cached is None else (cached.looked_at, cached.look_at)
-        if self._begun.now >= min(looked_at + self._sweep_every, look_at):
+        look_at = 0.0
+        if cached is not None:
+            look_at = min(cached.looked_at + self._sweep_every, cached.look_at)
+        if self._begun.now >= look_at:
             self.groups = None
         state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
@@ -321,6 +321,11 @@ class Pass:
             self._time_was_renewed = True
             return Round.REFUSED
         return self._decide(state)
+
+    def _cached(self) -> JobState | None:
+        """Take the cached state of the job; None if it is too old."""
+        at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
+        return cached if 0 <= self._begun.now - at < CACHE_SECONDS else None
 
     def _time_is_old(self, job: JobRecord) -> bool:
         """The job was written after this pass began, by the user or by a pass that took the lock
@@ -338,33 +343,37 @@ class Pass:
         acks = receipt(state, self.reports)
         job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
-            self._store.acknowledge(
-                self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks
-            )
+            due = None if job.terminal else now + HALTED_LOOK
+            self._store.acknowledge(self.job, due, due_seen, acks)
             return Round.DONE
-        everything = self.groups is None
         env = self._environment(state)
         decision = decide(state, self.groups, env)
         self._tell(state, decision, env)
-        state.look_at = decision.due or 0.0
-        if decision.more:
-            state.looked_at = 0.0  # the next pass looks at everything, whatever report it is for
-        elif everything:
-            state.looked_at = now
-        elif decision.due is not None:
-            # The pass began by pushing the due away, and has not looked at what may have made the
-            # job due.
-            decision.due = min(decision.due, state.looked_at + self._sweep_every)
+        self._note_look(state, decision)
         if decision.empty:
             self._store.acknowledge(self.job, decision.due, due_seen, acks, decision.offers)
         else:
             commit_id = self._reconciler.ids()
             answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
+            if answer is CommitAnswer.MISSING:
+                return Round.MISSING
             if answer is not CommitAnswer.APPLIED:
-                return Round.MISSING if answer is CommitAnswer.MISSING else Round.REFUSED
+                return Round.REFUSED
             state.job = replace(state.job, commit=commit_id)
         self._committed(state, decision)
         return Round.MORE if decision.more else Round.DONE
+
+    def _note_look(self, state: JobState, decision: Decision) -> None:
+        """Record when everything was last looked at, and when that is due again."""
+        state.look_at = decision.due or 0.0
+        if decision.more:
+            state.looked_at = 0.0  # the next pass looks at everything, whatever report it is for
+        elif self.groups is None:
+            state.looked_at = self._begun.now
+        elif decision.due is not None:
+            # The pass began by pushing the due away, and has not looked at what may have made the
+            # job due.
+            decision.due = min(decision.due, state.looked_at + self._sweep_every)
 
     def _tell(self, state: JobState, decision: Decision, env: Environment) -> None:
         """Put into the decision what is told with it, and what was told on the record."""
@@ -376,7 +385,7 @@ class Pass:
         job, everything = state.job, self.groups is None
         subscribed = self._reconciler.asked(job.name, state.plan.notify)
         usual = partial(self._reconciler.usual, job, env.now)
-        alerting = tell(
+        alerting = notices_of_job(
             subscribed, decision.old, state, env, decision.due, usual=usual, everything=everything
         )
         decision.notices = tuple(notice.to_json() for notice in alerting.notices)

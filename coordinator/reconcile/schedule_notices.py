@@ -14,10 +14,10 @@ from typing import Any
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.notices.rules.job_rules import subscriptions
-from unstuck.coordinator.notices.rules.schedule_rules import tell_of_schedule
-from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published
+from unstuck.coordinator.notices.rules.schedule_rules import notices_of_schedule
+from unstuck.coordinator.notices.rules.subscriptions import subscriptions
 from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.steps import NOTHING, Published
 from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.tasks.spec.fields import STORED
 
@@ -61,7 +61,7 @@ class ScheduleNotices:
         if not subscribed.conditions and not after.told:
             return after, (), due
         view = view_of(after, now, due, published, jobs, backlog)
-        alerting = tell_of_schedule(subscribed, before, after, view, events, self.zone)
+        alerting = notices_of_schedule(subscribed, before, after, view, events, self.zone)
         after = replace(after, told=alerting.alerts)
         if alerting.look_at is not None and due is not None:
             due = min(due, alerting.look_at)

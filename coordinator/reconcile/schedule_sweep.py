@@ -30,15 +30,13 @@ from unstuck.coordinator.reconcile.stream_looks import (
 )
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Ticks, window
 from unstuck.coordinator.schedules.decide_schedule import (
-    NOT_READ,
-    LogSeen,
     ScheduleDecision,
     decide,
     earliest_package,
-    policy_of,
     settled,
 )
 from unstuck.coordinator.schedules.run_outcome import RunSeen, seen_as, seen_in_log
+from unstuck.coordinator.schedules.steps import NOT_READ, LogSeen, policy_of
 from unstuck.coordinator.schedules.submission import (
     Noted,
     not_submitted,
@@ -138,50 +136,59 @@ class Schedules:
         return 0.0
 
     def decide(self, name: str, due_seen: str = "", log_seen: LogSeen = NOT_READ) -> None:
-        """Decide one schedule, and submit what it asks for.
+        """Decide one schedule, and submit its runs.
 
         Before a tick is skipped, the warehouse log is read.
         """
         for _ in range(MAX_TRIES):
             record = self._schedules.load(name)
-            if record is None:
+            if record is None or self._decide_once(record, due_seen, log_seen):
                 return
-            jobs = [run.job or run.job_id(name) for run in record.going_on]
-            runs = {job: job_state for job in jobs if (job_state := self._seen(job)) is not None}
-            published = self._schedules.published(record.warehouse, record.follows)
-            streams = reads_streams(record.spec) and not record.status.terminal
-            backlog = self._schedules.backlogs([name])[0] if streams else None
-            now = (
-                self._schedules.now()
-            )  # after all that was read: a wait counts from the failure, not from before it
-            ticks = self._ticks_of_backfill(record)
-            decision = decide(record, runs, now, published, self._term, ticks, log_seen)
-            if streams and decision.due is not None:
-                decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
-            statuses = {job: state.status for job, state in runs.items()}
-            seen_now: dict[str, Any] = {
-                "jobs": statuses,
-                "published": published,
-                "backlog": backlog,
-            }
-            after, notices, due = self._notices.completed(
-                record, decision.record, decision.events, decision.due, now, **seen_now
-            )
-            decision = replace(decision, record=after, due=due)
-            if self._commit(record, decision, due_seen, notices) is CommitAnswer.APPLIED:
-                self._forget_runs(decision)
-                if streams:
-                    self._looks.begin(record, backlog, now)
-                if decision.read_log_since is not None:
-                    work = partial(self._decide_by_log, record, decision.read_log_since)
-                    self._background((name, "skip"), record.warehouse, work)
-                looks = policy_of(decision.record.policy).only_if is not None
-                place = place_of(record) if looks else record.warehouse
-                for run in decision.submits(now):
-                    self._background(
-                        (name, run.tick, run.number), place, partial(self._submit, name, run)
-                    )
-                return
+
+    def _decide_once(self, record: ScheduleRecord, due_seen: str, log_seen: LogSeen) -> bool:
+        """Decide and commit once. Return False if another commit came first."""
+        jobs = [run.job or run.job_id(record.name) for run in record.going_on]
+        states = {job: self._seen(job) for job in jobs}
+        runs = {job: job_state for job, job_state in states.items() if job_state is not None}
+        published = self._schedules.published(record.warehouse, record.follows)
+        streams = reads_streams(record.spec) and not record.status.terminal
+        backlog = self._schedules.backlogs([record.name])[0] if streams else None
+        # After all reads, so that a wait counts from the failure.
+        now = self._schedules.now()
+        ticks = self._ticks_of_backfill(record)
+        decision = decide(record, runs, now, published, self._term, ticks, log_seen)
+        if streams and decision.due is not None:
+            decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
+        after, notices, due = self._notices.completed(
+            record,
+            decision.record,
+            decision.events,
+            decision.due,
+            now,
+            jobs={job: state.status for job, state in runs.items()},
+            published=published,
+            backlog=backlog,
+        )
+        decision = replace(decision, record=after, due=due)
+        if self._commit(record, decision, due_seen, notices) is not CommitAnswer.APPLIED:
+            return False
+        self._forget_runs(decision)
+        if streams:
+            self._looks.begin(record, backlog, now)
+        self._begin_work(record, decision, now)
+        return True
+
+    def _begin_work(self, record: ScheduleRecord, decision: ScheduleDecision, now: float) -> None:
+        """Begin to read the warehouse log and to submit runs, in the background."""
+        name = record.name
+        if decision.read_log_since is not None:
+            work = partial(self._decide_by_log, record, decision.read_log_since)
+            self._background((name, "skip"), record.warehouse, work)
+        looks = policy_of(decision.record.policy).only_if is not None
+        place = place_of(record) if looks else record.warehouse
+        for run in decision.submits(now):
+            submit = partial(self._submit, name, run)
+            self._background((name, run.tick, run.number), place, submit)
 
     def _decide_by_log(
         self, record: ScheduleRecord, first: float, alive: Callable[[], None]

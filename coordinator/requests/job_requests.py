@@ -33,7 +33,7 @@ from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import BadKey, BadRequest, KeyConflict, NoSuchJob, Refused
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.tick import belongs_to_tick, is_by_hand, tick_of_key, tick_text
+from unstuck.coordinator.model.tick import belongs_to_tick, is_by_hand, tick_of_key
 from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests
@@ -202,11 +202,12 @@ class JobRequests:
             raise Refused(against_damage(old, state.damage).text)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
-        if old.schedule and not is_by_hand(old.key) and self.schedules.goes_on(old.schedule):
+        if self._is_run_of_schedule(old):
+            commands = self.again(old)
+            remedy = f"see `{commands[0]}`" if commands else "this tick needs no other run"
             raise Refused(
-                f"job {job} is a run of schedule {old.schedule}, which retries its runs by itself; "
-                f"`unstuck schedule run {old.schedule}` tries at once, and an older tick is run "
-                f"again by `{_redo(old)}`"
+                f"job {job} is a run of schedule {old.schedule}, which alone runs its ticks again; "
+                f"{remedy}"
             )
         try:
             mended = JobSpec.of(old.written() if spec is None else spec, params or {})
@@ -224,6 +225,19 @@ class JobRequests:
                 f"{error.result.version}. Redis has forgotten that job in a rollback. `unstuck "
                 f"retry {job} --rerun GROUP` publishes once more"
             ) from None
+
+    def again(self, job: JobRecord) -> tuple[str, ...] | None:
+        """Return the commands that run the tick of an ended job again; none if the tick is done or
+        skipped. None: a retry runs the job again.
+        """
+        if job.status not in RETRY_LEGAL or not self._is_run_of_schedule(job):
+            return None
+        return self.schedules.commands_that_run(job.schedule, tick_of_key(job.key) or 0.0)
+
+    def _is_run_of_schedule(self, job: JobRecord) -> bool:
+        """Whether ``job`` is the run of a tick of a schedule that has not ended."""
+        of_tick = job.schedule and not is_by_hand(job.key)
+        return bool(of_tick) and self.schedules.goes_on(job.schedule)
 
     def state(self, job: str) -> tuple[JobState, float, float | None]:
         """The state of a job, the time of Redis, and when the job is due. Raises: NoSuchJob."""
@@ -268,9 +282,3 @@ class JobRequests:
         if result.answer is Answer.DONE:
             self._submitter.make_durable(f"job {job}")
         return result
-
-
-def _redo(run: JobRecord) -> str:
-    """The command that runs the tick of ``run`` again."""
-    tick = tick_text(tick_of_key(run.key) or 0.0)
-    return f"unstuck schedule backfill {run.schedule} --from {tick} --to {tick} --redo failed"

@@ -22,23 +22,25 @@ from unstuck.coordinator.command_table import (
 from unstuck.coordinator.errors import BadRequest, Damaged, DatasetOwned, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.model.tick import Tick, tick_text
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
 from unstuck.coordinator.notices.known_targets import unknown_targets
-from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
+from unstuck.coordinator.notices.rules.schedule_rules import notice_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Bound, Ticks, Wanted
-from unstuck.coordinator.schedules.decide_schedule import EMPTY_LOG, policy_of, settled
+from unstuck.coordinator.schedules.decide_schedule import settled
 from unstuck.coordinator.schedules.schedule_commands import (
     ScheduleCommanded,
     backfill_command,
     begin_backfill,
     command,
+    command_that_runs,
     goes_on,
     run_by_hand,
     set_again,
     skip,
 )
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.schedules.steps import EMPTY_LOG, policy_of
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.checks.sql_tables import check_tables
 from unstuck.coordinator.spec.checks.unused import doubts
@@ -439,7 +441,7 @@ class ScheduleRequests:
                 if why := goes_on(record):
                     raise Refused(why)
                 notices, commit = (
-                    [notice.to_json() for notice in told_of_removal(record, who, now)],
+                    [notice.to_json() for notice in notice_of_removal(record, who, now)],
                     record.commit,
                 )
             event = {"kind": "USER_REMOVE", "at": now, "by": who} | (
@@ -451,6 +453,19 @@ class ScheduleRequests:
             ):
                 text = f"schedule {name} is removed; the jobs of its runs stay"
                 return CommandOutcome(name, Answer.DONE, text)
+
+    def commands_that_run(self, name: str, tick: float) -> tuple[str, ...]:
+        """Return the command that runs a tick again; none if it is done or skipped. Raises:
+        NoSuchSchedule.
+        """
+        record = self._record(name)
+        ticks = self._store.ticks(name, *((0.0,) if record.builds_on else (tick, tick)))
+        current = ticks.get(tick, Tick(tick))
+        if current.outcome in (TickOutcome.DONE, TickOutcome.SKIPPED):
+            return ()
+        if current.outcome is TickOutcome.RUNNING:
+            return (f"unstuck schedule why {name}",)
+        return (command_that_runs(record, current, ticks, self._store.now()),)
 
     def goes_on(self, name: str) -> bool:
         """Whether there is such a schedule, and it has not ended."""

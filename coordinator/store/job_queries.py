@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain
+from operator import itemgetter
 from typing import Any, cast
 
 import redis
 
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.loading import state_of
-from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.transport.stack_store import StackStore
 
+S = GroupState
+BATCH = 500  # jobs whose lines are read in one round trip
+MAX_GROUPS = 500  # whose durations are read
 EARLIER = 500  # jobs, of any name, that are searched for earlier jobs of one name
 SAME_NAME = 20  # of these, how many are read
 
@@ -54,26 +59,27 @@ class Queries:
         since: float | None = None,
         limit: int | None = None,
     ) -> list[ListedJob]:
-        """Jobs, the newest first. The arguments mean what they mean for ``Client.jobs``."""
-        low = "-inf" if since is None else since
+        """Return jobs, the newest first. The arguments are those of ``Client.jobs``."""
         indexes = [self._keys.status(state) for state in status] or [self._keys.jobs]
-        number = -1 if name or limit is None else limit
-        # At one moment: a job that moves from one status to another would else be found twice, or
-        # not at all.
+        ids = self._newest(indexes, since, None if name else limit)
+        listed: list[ListedJob] = []
+        for start in range(0, len(ids), BATCH):
+            lines = self.listed(ids[start : start + BATCH])
+            listed += [line for line in lines if name is None or fnmatchcase(line.name, name)]
+            if limit is not None and len(listed) >= limit:
+                return listed[:limit]
+        return listed
+
+    def _newest(self, indexes: Sequence[str], since: float | None, limit: int | None) -> list[str]:
+        """Return the jobs of these indexes, the newest first; at most ``limit`` of each."""
+        low = "-inf" if since is None else since
+        number = -1 if limit is None else limit
+        # In one transaction: a job that moves from one status to another is read once.
         pipe = self._redis.pipeline(transaction=True)
         for index in indexes:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
-        entries: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
-        entries.sort(key=lambda item: item[1], reverse=True)
-        listed: list[ListedJob] = []
-        for start in range(0, len(entries), 500):
-            ids = [job for job, _ in entries[start : start + 500]]
-            for line in self.listed(ids):
-                if name is None or fnmatch.fnmatchcase(line.name, name):
-                    listed.append(line)
-                if len(listed) == limit:
-                    return listed
-        return listed
+        entries: list[tuple[str, float]] = list(chain.from_iterable(pipe.execute()))
+        return [job for job, _ in sorted(entries, key=itemgetter(1), reverse=True)]
 
     def listed(self, jobs: Sequence[str]) -> list[ListedJob]:
         """Those of these jobs that are in the store, in their order."""
@@ -128,46 +134,35 @@ class Queries:
         return float(looked or 0), float(period or 0)
 
     def durations(self, state: JobState) -> dict[str, list[float]]:
-        """Seconds that groups which run now took when they succeeded in earlier jobs of the same
-        name.
+        """Return the seconds that running groups took in earlier jobs of the same name.
 
-        Only of jobs among the last ``EARLIER`` before this one, and of at most 500 groups.
+        It reads the last ``EARLIER`` jobs before this one, at most `MAX_GROUPS` groups, and only
+        groups that SUCCEEDED.
         """
-        groups = [
-            group for group in state.active if state.record(group).state is GroupState.RUNNING
-        ][:500]
+        active = [group for group in state.active if state.record(group).state is S.RUNNING]
+        groups = active[:MAX_GROUPS]
         if not groups:
             return {}
-        low = f"({state.job.submitted_at!r}"
-        ids = cast(
-            list[str],
-            self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER),
-        )
-        summaries = (
-            cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
-        )
-        name = state.job.name
-        same = [
-            other
-            for other, text in zip(ids, summaries, strict=True)
-            if text and ListedJob.from_json(text).name == name
-        ]
         pipe = self._redis.pipeline(transaction=False)
-        for other in same[:SAME_NAME]:
+        for other in self._earlier(state.job):
             pipe.hmget(self._keys.of(other).groups, groups)
         durations: dict[str, list[float]] = {}
         for texts in pipe.execute():
             for group_id, text in zip(groups, texts, strict=True):
-                record = GroupRecord.readable(text) if text else None
-                if (
-                    record is not None
-                    and record.state is GroupState.SUCCEEDED
-                    and not record.adopted
-                ):
-                    durations.setdefault(group_id, []).append(
-                        max(0.0, record.since - record.started_at)
-                    )
+                took = _duration(text)
+                if took is not None:
+                    durations.setdefault(group_id, []).append(took)
         return durations
+
+    def _earlier(self, job: JobRecord) -> list[str]:
+        """Return the last jobs before this one with the same name."""
+        low = f"({job.submitted_at!r}"
+        ids = cast(
+            list[str],
+            self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER),
+        )
+        same = [line.id for line in self.listed(ids) if line.name == job.name]
+        return same[:SAME_NAME]
 
     def stacks(self, state: JobState) -> dict[str, StepStack]:
         """Where the steps of groups stand that run long, by group."""
@@ -208,3 +203,11 @@ def _event(entry: str, fields: Mapping[str, str]) -> dict[str, Any]:
         at = int(entry.partition("-")[0]) / 1000
         text = f"the stored event {entry} cannot be read ({type(error).__name__}: {error})"
         return {"kind": "EVENT_UNREADABLE", "at": at, "text": text}
+
+
+def _duration(text: str | None) -> float | None:
+    """Return the seconds that a stored group ran; None unless it SUCCEEDED in its own job."""
+    record = GroupRecord.readable(text) if text else None
+    if record is None or record.state is not S.SUCCEEDED or record.adopted:
+        return None
+    return max(0.0, record.since - record.started_at)

@@ -6,36 +6,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import Annotated
 
 import redis
 
 from unstuck.coordinator.command_table import Answer, Arg, Command, CommandOutcome, TargetKind
 from unstuck.coordinator.errors import BadRequest, Refused
+from unstuck.coordinator.model.fleet import PoolView
 from unstuck.tasks.protocol.keys import Keys, pool_of
 from unstuck.tasks.spec.fields import MAX_COUNT
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 SHOWN = 20  # attempts
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """One pool.
-
-    Attributes:
-        slots: how many attempts may hold a slot at once.
-        used: how many do; more than ``slots`` after it was made smaller.
-        waiting: offers that stand ready, or wait for a slot.
-        holders: attempts that hold a slot, as ``job/group``; the first of them.
-    """
-
-    name: str
-    slots: int
-    used: int
-    waiting: int
-    holders: tuple[str, ...]
 
 
 class Pools:

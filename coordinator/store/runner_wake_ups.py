@@ -44,44 +44,52 @@ def share_wake_ups(
     idle: Iterable[RunnerStatus],
     listening: Mapping[str, Collection[RunnerStatus]],
 ) -> dict[str, int]:
-    """How many wake-ups to send to each queue with ``offers``. Queues take turns in choosing idle
-    runners.
+    """Return how many wake-ups to send to each queue with ``offers``.
 
-    A runner that is woken takes the offers of all its queues, so one wake-up on one of them is
-    enough. Who listens on
-    few queues is chosen first: the others may be needed elsewhere.
+    Queues take turns in choosing idle runners. A runner that is woken takes the offers of all its
+    queues, so one wake-up is enough. Runners that listen on few queues are chosen first, since the
+    others may be needed elsewhere.
 
     Args:
-        offers: how many may be taken, per queue.
-        waiting: wake-ups that nobody has consumed yet, per queue: each has its runner already.
+        offers: how many may be taken, by queue.
+        waiting: wake-ups that are not consumed yet, by queue: each has its runner already.
     """
-    choice = sorted(idle, key=lambda runner: (len(runner.queues), runner.id))
-    left = {
-        queue: iter([runner.id for runner in choice if queue in runner.queues]) for queue in waiting
-    }
-    chosen: set[str] = set()
-
-    def choose(queue: str) -> bool:
-        runner = next((runner_id for runner_id in left[queue] if runner_id not in chosen), None)
-        chosen.update(() if runner is None else (runner,))
-        return runner is not None
-
+    choice = _Choice(idle)
     for queue, count in waiting.items():
         for _ in range(count):
-            if not choose(queue):
-                break
-    unserved = {queue: count - waiting[queue] for queue, count in sorted(offers.items())}
-    # Where nobody listens, one wake-up waits for the first listener.
-    sent = Counter(
-        queue
-        for queue in unserved
-        if offers[queue] and not waiting[queue] and not listening.get(queue)
-    )
-    turns = deque(queue for queue, count in unserved.items() if count > 0 and listening.get(queue))
+            choice.take(queue)
+    sent = Counter[str]()
+    turns = deque[str]()
+    for queue, count in sorted(offers.items()):
+        if listening.get(queue):
+            turns += [queue] * (count > waiting[queue])
+        elif count and not waiting[queue]:
+            sent[queue] = 1  # it waits for the first listener
     while turns:
         queue = turns.popleft()
-        if choose(queue):
+        if choice.take(queue):
             sent[queue] += 1
-            if sent[queue] < unserved[queue]:
+            if sent[queue] < offers[queue] - waiting[queue]:
                 turns.append(queue)
     return dict(sent)
+
+
+class _Choice:
+    """The idle runners, each of which is chosen once."""
+
+    def __init__(self, idle: Iterable[RunnerStatus]) -> None:
+        self._by_queue: dict[str, deque[str]] = {}
+        self._chosen: set[str] = set()
+        for runner in sorted(idle, key=lambda runner: (len(runner.queues), runner.id)):
+            for queue in runner.queues:
+                self._by_queue.setdefault(queue, deque()).append(runner.id)
+
+    def take(self, queue: str) -> bool:
+        """Choose the next runner of a queue. Return whether there was one."""
+        left = self._by_queue.get(queue, deque())
+        while left:
+            runner = left.popleft()
+            if runner not in self._chosen:
+                self._chosen.add(runner)
+                return True
+        return False

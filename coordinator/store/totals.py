@@ -15,7 +15,7 @@ from typing import Any
 from unstuck.coordinator.model.records import JobRecord
 
 BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10800.0, 43200.0, 86400.0)  # seconds
-MOST_NAMES = 100  # of jobs that are counted by themselves
+MAX_NAMES = 100  # of jobs that are counted by themselves
 _JOB = "job "  # begins the field of a name
 PUBLISHING = "publishing"  # the field of the publishing of all jobs
 
@@ -59,7 +59,7 @@ def ended_as(job: JobRecord, publishing: float | None) -> dict[str, Any]:
     published = {} if publishing is None else _timed(publishing)
     return {
         "name": job.name,
-        "most": MOST_NAMES,
+        "most": MAX_NAMES,
         "job": {str(job.status): 1, **ran},
         "publishing": published,
     }

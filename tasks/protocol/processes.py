@@ -1,5 +1,4 @@
-"""The registry of processes: runners and coordinators say here what they are and what they do, for
-people to read.
+"""Register processes in Redis: runners and coordinators with their state, for people.
 
 A runner's watchdog writes for its runner, a coordinator writes for itself.
 """
@@ -25,8 +24,7 @@ COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once 
 
 @dataclass(frozen=True, slots=True)
 class WarehouseSeen:
-    """The warehouse that a process was set to, as the process saw it last
-    (``tasks.warehouse.probe``).
+    """The configured warehouse of a process, as last seen (``tasks.warehouse.probe``).
 
     Attributes:
         uri: its address; None if the process was set to none.
@@ -139,9 +137,7 @@ class ProcessRegistry:
         self._failed = False
 
     def note(self, describe: Callable[[float], ProcessStatus]) -> None:
-        """Write what ``describe`` makes of the present time of Redis; it may raise what Redis
-        raises.
-        """
+        """Write the result of ``describe`` for the current Redis time. Raises errors of Redis."""
         try:
             status = describe(self._now())
             # By json, because pydantic refuses a path whose bytes are no text.
@@ -174,8 +170,9 @@ class ProcessRegistry:
         return [status for status in self.read() if isinstance(status, RunnerStatus)]
 
     def targets(self) -> set[str] | None:
-        """The targets of notices that coordinators know which are heard of; None: none is. Raises:
-        redis.RedisError.
+        """Return the notice targets that live coordinators know; None without one.
+
+        Raises: redis.RedisError.
         """
         now = self._now()
         coordinators = [status for status in self.read() if isinstance(status, CoordinatorStatus)]

@@ -53,13 +53,11 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
     """
     if timeout is None or not job.counted_from or job.timed_out is not None or job.phase:
         return None
-    if job.intent not in (Intent.RUN, Intent.STOP) or (
-        job.halted is not None and job.intent is Intent.RUN
-    ):
+    runs = job.intent is Intent.RUN and job.halted is None
+    if not runs and job.intent is not Intent.STOP:
         return None
-    paused = (
-        max(0.0, env.now - job.paused_at) if job.paused_at else 0.0
-    )  # a resume that is not taken in yet
+    # After a resume that is not applied yet, the time of the pause does not count.
+    paused = max(0.0, env.now - job.paused_at) if job.paused_at else 0.0
     return min(job.counted_from, env.now) + paused + timeout
 
 
@@ -96,17 +94,16 @@ def publish_silent(job: JobRecord, env: Environment) -> float:
 
 
 def due_at(state: JobState, env: Environment, more: bool = False) -> float:
-    """When this job must be decided again even if nobody says anything. Every non-terminal job has
-    such a time.
+    """Return when a job is decided again without any event. Every open job has such a time.
 
-    A job without an attempt, as one that is paused, can miss nothing but a command, which makes the
-    job due itself.
+    A job without an attempt, such as a paused one, can miss only a command, which makes the job
+    due itself.
     """
     now = env.now
     if more:
         return now
     publishing = bool(state.job.phase)
-    # What a grace holds back has no time of its own; under a pause it holds nothing back.
+    # A grace has no time of its own. Under a pause it holds nothing back.
     idle = not state.active and not publishing and (env.takeover or state.job.status in HELD)
     soon, later = now + 0.05, now + (IDLE_LOOK if idle else env.dispatch_timeout)
     times = [max(publish_at(state.job, env), soon) if publishing else later]
@@ -114,18 +111,23 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
         times.append(max(cancel_at(state.job, env), soon))
     times.append(job_timeout_at(state.job, state.plan.timeout, env) or 0.0)
     for group_id in state.active:
-        record = state.groups[group_id]
-        attempt = state.attempts.get(group_id)
-        if record.state is S.QUEUED:
-            times.append(offer_again_at(record, env))
-            queue_timeout = state.planned(group_id).spec.queue_timeout
-            times.append(queue_timeout_at(state.job, record, queue_timeout, env) or 0.0)
-        elif attempt is not None:
-            # A lapsed lease is looked at again after a moment, when a grace may end.
-            lease = min(lease_end(record, attempt, env), now + env.lease_ttl)
-            times.append(lease + 0.01 if lease > now else now + 0.5)
+        times += _attempt_times(state, group_id, env)
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early
     # look: the event that makes room wakes the job.
     return max(min((at for at in times if at > now), default=later), soon)
+
+
+def _attempt_times(state: JobState, group_id: str, env: Environment) -> list[float]:
+    """Return the times at which the attempt of a group needs a look; 0 for a time without one."""
+    record, attempt = state.groups[group_id], state.attempts.get(group_id)
+    if record.state is S.QUEUED:
+        queue_timeout = state.planned(group_id).spec.queue_timeout
+        given_up_at = queue_timeout_at(state.job, record, queue_timeout, env)
+        return [offer_again_at(record, env), given_up_at or 0.0]
+    if attempt is None:
+        return []
+    # A lapsed lease is looked at again after a moment, when a grace may end.
+    lease = min(lease_end(record, attempt, env), env.now + env.lease_ttl)
+    return [lease + 0.01 if lease > env.now else env.now + 0.5]

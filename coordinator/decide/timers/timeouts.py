@@ -14,6 +14,7 @@ from unstuck.coordinator.decide.timers.clock import CLOCK_SLACK
 from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import HELD, GroupState, Intent
+from unstuck.coordinator.spec.problems import counted
 from unstuck.tasks.duration import format_duration
 
 S = GroupState
@@ -49,7 +50,8 @@ def check_queue_timeouts(draft: Draft) -> None:
 def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
     runners = draft.env.runners.get(queue, 0)
     if runners:
-        who = f"{runners} runner{'s' if runners > 1 else ''} listen on queue {queue}"
+        listen = counted(runners, "runner listens", "runners listen")
+        who = f"{listen} on queue {queue}"
         what = "they were busy: start more workers, or raise queue_timeout:"
     else:
         who = f"no runner listens on queue {queue}"
@@ -77,8 +79,9 @@ def check_job_timeout(draft: Draft) -> None:
     text = f"the job ran longer than its timeout of {format_duration(draft.plan.timeout or 0.0)}"
     if draft.state.fatal:
         first = draft.state.first_failed
-        more = len(draft.state.fatal) - 1
-        text += f"; before that group {first}{f' and {more} more' if more else ''} had failed"
+        others = len(draft.state.fatal) - 1
+        more = f" and {others} more" if others else ""
+        text += f"; before that group {first}{more} had failed"
     reason = Reason("JOB_TIMEOUT", f"{text}; raise timeout: of the job or make it smaller")
     draft.job = replace(job, timed_out=reason)
     draft.tell("JOB_TIMEOUT", code=reason.code, text=reason.text)

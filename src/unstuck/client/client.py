@@ -26,10 +26,15 @@ from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.outbox import Notices
+from unstuck.coordinator.problems.detect import detect
+from unstuck.coordinator.problems.problem import Problem
+from unstuck.coordinator.problems.queues import full_pools, nobody_takes, unread_messages
+from unstuck.coordinator.problems.state import InstallationState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
@@ -52,11 +57,11 @@ from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.fleet_view import FleetView, fleet_of
+from unstuck.views.fleet_view import fleet_of
+from unstuck.views.installation import limits_of, read_state
 from unstuck.views.jobs.job_facts import CommandResult, JobFacts
 from unstuck.views.jobs.job_views import JobView, fleet_facts, view_of
-from unstuck.views.jobs.late_jobs import LateJob, late_jobs
-from unstuck.views.queues import full_pools, nobody_takes, unread_messages
+from unstuck.views.jobs.late_jobs import late_jobs
 from unstuck.views.running_code import different_code_for, unlike_runners
 from unstuck.views.waiting_offers import WaitingOffers, waiting_offers
 
@@ -255,12 +260,7 @@ class Client:
         state, now, due = self._requests.state(job)
         if not why:
             return view_of(state, now, due)
-        if by_fleet:
-            fleet = self._fleet_facts(state, now)
-        else:
-            fleet = replace(
-                fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all())
-            )
+        fleet = self._fleet_facts(state, now) if by_fleet else self._facts_of_job(state, now)
         return view_of(state, now, due, explain(state, self._environment(now), due, members, fleet))
 
     def _why(self, job: str) -> str:
@@ -291,16 +291,20 @@ class Client:
     def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
         fleet = self.fleet(include_unserved=False)
         return replace(
-            fleet_facts(self._queries, state, now),
+            self._facts_of_job(state, now),
             durations=self._queries.durations(state),
             unread=unread_messages(fleet, self.settings.stalled_after),
             busy=nobody_takes(fleet),
-            pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
             unlike=unlike_runners(
                 {} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners
             ),
         )
+
+    def _facts_of_job(self, state: JobState, now: float) -> FleetFacts:
+        again = self._requests.again(state.job)
+        pools = full_pools(self.pools.all())
+        return replace(fleet_facts(self._queries, state, now), pools=pools, again=again)
 
     def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""
@@ -319,20 +323,21 @@ class Client:
             self._redis, self._keys, self.settings.runner_silence, include_unserved=include_unserved
         )
 
-    def late_jobs(self) -> list[LateJob]:
-        """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the
-        oldest first.
-        """
+    def late_jobs(self) -> list[Problem]:
+        """Return the problems of late names that no schedule submits, the oldest first."""
         return late_jobs(ExpectedJobsStore(self._redis, self._keys))
 
-    def failed_jobs(self) -> list[ListedJob]:
-        """Return the last job of each name that FAILED, unless a job of the name was submitted
-        since then.
+    def problems(self) -> list[Problem]:
+        """Return the problems of the installation, the worst first; see `unstuck now`.
 
-        The runs of ticks are not included: their schedules report them. The last failure comes
-        first.
+        >>> [(problem.code.value, problem.name) for problem in client.problems()]
+        [('NO_COORDINATOR', 'coordinators')]
         """
-        return self._queries.failed()
+        return detect(self.problem_state(), limits_of(self.settings))
+
+    def problem_state(self) -> InstallationState:
+        """Read the state in which `problems` are detected."""
+        return read_state(self._redis, self._keys, self.settings)
 
     def offers(self) -> list[WaitingOffers]:
         """The offers that stand ready for runners, by queue and pool, those first that wait for

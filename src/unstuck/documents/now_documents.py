@@ -1,34 +1,32 @@
-"""The documents of ``now``: what is not well, what goes on, and what has ended."""
+"""The documents of ``now``: problems, running jobs, and ended jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from unstuck.client.now import MOST, EndedJobs, Seen, Trouble
+from unstuck.client.now import MAX_ROWS_SHOWN, EndedJobs, Snapshot
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.problems.problem import ProblemCode, Severity
 from unstuck.documents.document import Document, Time, Word
 from unstuck.documents.job_documents import ListedJobDocument
 
 
-class TroubleDocument(Document):
-    """One thing that is not well. ``job`` is its id, null where it is about no single job."""
+class InstallationProblemDocument(Document):
+    """A problem. ``job`` is the id of the job, null if the problem concerns no single job."""
 
+    code: ProblemCode
     kind: str
     name: str
-    status: str
     text: str
     since: Time
+    remedy: Word
+    severity: Severity
     job: Word
-
-    @classmethod
-    def of_trouble(cls, trouble: Trouble, waits: Mapping[str, str]) -> TroubleDocument:
-        job = "" if trouble.job is None else trouble.job.id
-        return cls.of(trouble, text=trouble.text or waits.get(job, ""), job=job)
 
 
 class EndedDocument(Document):
-    """The jobs of one name that ended in the last day: the one that ended last, and how many ended
-    how.
+    """The jobs of one name that ended in the last day: the one that ended last, and the number by
+    status.
     """
 
     name: str
@@ -43,29 +41,25 @@ class EndedDocument(Document):
 
 
 class NowDocument(Document):
-    """Things that are not well, the worst first; the newest jobs that go on beside that; what
-    ended, the last first.
+    """Problems, the worst first; the newest running jobs without a problem; ended jobs, the last
+    first.
     """
 
     at: Time
-    not_well: list[TroubleDocument]
-    goes_on: list[ListedJobDocument]
+    problems: list[InstallationProblemDocument]
+    running: list[ListedJobDocument]
     ended: list[EndedDocument]
 
     @classmethod
-    def of_seen(
-        cls,
-        snapshot: Seen,
-        reported: Sequence[Trouble],
-        ended: Sequence[EndedJobs],
-        waits: Mapping[str, str],
-    ) -> NowDocument:
+    def of_snapshot(cls, snapshot: Snapshot, waits: Mapping[str, str]) -> NowDocument:
+        """``snapshot``: explained; ``waits``: the line of ``why`` by job id."""
         return cls(
             at=snapshot.at,
-            not_well=[TroubleDocument.of_trouble(trouble, waits) for trouble in reported],
-            goes_on=[
-                ListedJobDocument.of_line(job, waits.get(job.id, ""))
-                for job in snapshot.beside(reported)
+            problems=[
+                InstallationProblemDocument.model_validate(each) for each in snapshot.problems
             ],
-            ended=[EndedDocument.of_ended(ended_jobs) for ended_jobs in ended[:MOST]],
+            running=[
+                ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in snapshot.others
+            ],
+            ended=[EndedDocument.of_ended(each) for each in snapshot.ended[:MAX_ROWS_SHOWN]],
         )

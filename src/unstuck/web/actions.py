@@ -87,6 +87,14 @@ def actions_for(
     ]
 
 
+def job_actions(job: str, status: str, advice: Collection[str]) -> list[PageAction]:
+    """The actions for a job. ``advice``: the commands of its explanation, which name a retry where
+    one helps.
+    """
+    actions = actions_for(TargetKind.JOB, job, status)
+    return [action for action in actions if action.label != "Retry" or action.command in advice]
+
+
 def on_page(command: Command) -> bool:
     """It has no required argument but the group, so a button is enough."""
     return all(arg.name == "group" for arg in command.arguments if arg.required)

@@ -551,6 +551,9 @@ def test_a_person_does_not_retry_a_run_beside_its_schedule(coordinator: Coordina
     coordinator.read()
     coordinator.work(coordinator.offers(job)[0], failed())
     coordinator.read()
+    with pytest.raises(Refused, match="unstuck schedule why ticking"):
+        coordinator.client.retry(job)
+    coordinator.sweep.run()
     with pytest.raises(Refused, match="unstuck schedule run ticking"):
         coordinator.client.retry(job)
     coordinator.client.schedules.stop("ticking")

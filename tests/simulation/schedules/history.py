@@ -31,7 +31,7 @@ from tests.simulation.stage.trouble import Trouble
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.tick import TickOutcome, tick_text
-from unstuck.coordinator.notices.rules import schedule_rules
+from unstuck.coordinator.notices.rules import alerts
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
 from unstuck.coordinator.requests import schedule_requests
 
@@ -56,7 +56,7 @@ def simulate_schedules(
     logging.disable(logging.CRITICAL)
     try:
         with (
-            patch.object(schedule_rules, "TOLD_AGAIN_AFTER", AGAIN),
+            patch.object(alerts, "TOLD_AGAIN_AFTER", AGAIN),
             patch.object(
                 schedule_requests, "unknown_targets", lambda *_: ()
             ),  # they are asked of a Redis

@@ -12,7 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Response
 from pydantic import BeforeValidator, WithJsonSchema
 
-from unstuck.client.now import Seen, ended_lately, troubles, waits_now
+from unstuck.client.now import Snapshot
 from unstuck.client.waits import waits_of
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
@@ -98,16 +98,11 @@ def late_jobs(ask: Ask) -> Response:
 
 @jobs.get("/now", response_model=NowDocument)
 def now(ask: Ask) -> Response:
-    """The things that are not well, what goes on, and what ended in the last day: as `unstuck now
-    --json`.
+    """The current problems, the running jobs, and the jobs that ended in the last day: as `unstuck
+    now --json`.
     """
-    snapshot = Seen.of(ask.client)
-    reported = troubles(snapshot)
-    return ask.answer(
-        NowDocument.of_seen(
-            snapshot, reported, ended_lately(snapshot), waits_now(ask.client, snapshot, reported)
-        )
-    )
+    snapshot, waits = Snapshot.of(ask.client).explained(ask.client)
+    return ask.answer(NowDocument.of_snapshot(snapshot, waits))
 
 
 @jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)

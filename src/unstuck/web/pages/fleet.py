@@ -12,13 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from unstuck.coordinator.command_table import TargetKind
+from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.store.dead_letter_store import READABLE, UNREADABLE, unreadable
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
 from unstuck.doctor.finding import Finding, Level
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.redis_url import without_password
-from unstuck.views.fleet_view import FleetView
 from unstuck.views.running_code import SHORT, different_code
 from unstuck.web.actions import PageAction, actions_for
 from unstuck.web.paging import is_entry, part_of

@@ -30,7 +30,7 @@ from unstuck.views.jobs.job_facts import GroupView, JobFacts, altered_while_runn
 from unstuck.views.jobs.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
 from unstuck.views.jobs.job_pictures import graph_of_job, timeline_of
 from unstuck.views.jobs.job_views import JobView, folded
-from unstuck.web.actions import actions_for
+from unstuck.web.actions import actions_for, job_actions
 from unstuck.web.pages import job_model as model
 from unstuck.web.paging import is_entry
 from unstuck.web.rendering import client_of, log_breaker, page, unchanged
@@ -139,7 +139,7 @@ def job(request: Request) -> Response:
         errors=errors,
         more_errors=more_errors,
         outputs=outputs,
-        actions=actions_for(TargetKind.JOB, view.job.id, view.job.status),
+        actions=job_actions(view.job.id, view.job.status, explained.help if explained else ()),
         anchor=model.anchor,
         job_href=model.job_href,
         drawn=DRAWN,

@@ -34,7 +34,7 @@ from unstuck import Status, UnstuckError, published_files
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.tasks.warehouse.log import Warehouse

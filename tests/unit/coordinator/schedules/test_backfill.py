@@ -16,7 +16,7 @@ from unstuck.coordinator.model.schedule_record import Backfill, Redo, Run, Sched
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text, ticks_changed
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import decide, policy_of, settled
+from unstuck.coordinator.schedules.decide_schedule import decide, settled
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import (
     backfill_command,
@@ -25,6 +25,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
     set_again,
     skip,
 )
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.submission import not_submitted, submitted
 
 T0 = 1_800_000_000.0  # a whole hour

@@ -23,20 +23,12 @@ from unstuck.coordinator.model.schedule_record import (
 )
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.decide_schedule import (
-    CLOCKS_DIFFER,
-    NOT_READ,
-    TERM,
-    LogSeen,
-    ScheduleDecision,
-    decide,
-    policy_of,
-    settled,
-)
+from unstuck.coordinator.schedules.decide_schedule import TERM, ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.explain import explain_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import JUDGES, command, set_again
 from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.steps import CLOCKS_DIFFER, NOT_READ, LogSeen, policy_of
 from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, submitted
 from unstuck.coordinator.schedules.trigger import start_delay
 

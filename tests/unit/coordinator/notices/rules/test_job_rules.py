@@ -17,7 +17,9 @@ from unstuck.coordinator.model.notice import Alert as OpenProblem
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.notices.message import message_of
-from unstuck.coordinator.notices.rules.job_rules import Telling, subscriptions, tell
+from unstuck.coordinator.notices.rules.alerts import Alerting
+from unstuck.coordinator.notices.rules.job_rules import notices_of_job
+from unstuck.coordinator.notices.rules.subscriptions import subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule
 
 
@@ -30,7 +32,7 @@ class Told(Job):
         super().__init__(*groups, notify=[{"on": on, "to": "ops"}] if on else [], **spec)
         self.state.job = replace(self.state.job, commit="c1")
         self.notices: list[Notice] = []
-        self.last = Telling({}, (), None)
+        self.last = Alerting({}, (), None)
         self.usual = 0.0
         self.fleet = fleet
 
@@ -42,7 +44,7 @@ class Told(Job):
     def told_with(self, decision: Decision, state: JobState | None = None) -> None:
         state = state or self.state
         asked = subscriptions("job", self.plan.notify, self.fleet)
-        self.last = tell(
+        self.last = notices_of_job(
             asked,
             decision.old,
             state,

@@ -22,12 +22,7 @@ from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.rules.late_deadlines import deadlines
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import (
-    ScheduleDecision,
-    decide,
-    policy_of,
-    settled,
-)
+from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import (
     backfill_command,
@@ -35,6 +30,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
     command,
     set_again,
 )
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.submission import not_submitted
 from unstuck.coordinator.spec.notify_spec import FleetRule, late_of
 
@@ -180,8 +176,9 @@ def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_
     assert len(play.notices) == 2, "it is not well yet"
     play.at(141)
     play.ends(Status.FINISHED, 142)
-    assert [(one.event, set(one.to)) for one in play.notices[2:]] == [
-        ("recovered", {"ops", "boss"})
+    assert [(notice.event, notice.to) for notice in play.notices[2:]] == [
+        ("recovered", ("ops",)),
+        ("recovered", ("boss",)),
     ]
 
 
