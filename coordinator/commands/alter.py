@@ -12,9 +12,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded, ways_on
+from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, OPEN, Commanded, ways_on
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
@@ -61,14 +62,33 @@ def work_of(group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:
-    """The job after ``values`` were set in its spec.
+@Command(
+    "alter",
+    TargetKind.JOB,
+    "unstuck alter flights --set groups.clean.timeout=2h",
+    legal=OPEN,
+    settles=True,
+)
+def alter(
+    state: JobState,
+    order: Order,
+    values: Annotated[
+        Mapping[str, Any],
+        Arg(
+            "`groups.clean.timeout=2h`, `params.year=2014`; `=null` takes it out.",
+            option="--set",
+            metavar="PATH=VALUE",
+        ),
+    ],
+) -> Commanded:
+    """Change values of a job's spec, all or none.
+
+    Timeouts, retries, limits and queues in every state; code, parameters and conf while it is
+    PAUSED, HALTED or RETRYING.
 
     Args:
-        values: by path, as in ``groups.clean.timeout`` or ``params.year``; groups by name, steps by
-            number. An `UnparsedText` is read as a spec would read it, except where text stands.
-            None takes a value out.
-        at: now, in seconds since the epoch, and ``by`` whom, for the record.
+        values: by path; groups by name, steps by number. An `UnparsedText` is read as a spec would
+            read it, except where text stands. None takes a value out.
 
     Raises:
         SpecError: a path leads nowhere, or the spec would be wrong with these values.
@@ -101,7 +121,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
         )
     if refused := _refusal(state, changes):
         return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
-    alteration = Alteration(at, by, reason, changes)
+    alteration = Alteration(order.at, order.by, order.reason, changes)
     alterations = (*job.alterations, alteration)
     altered = replace(
         job,

@@ -10,9 +10,10 @@ readable until a vacuum.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.problems import listed
 from unstuck.coordinator.store.staging_index import StagingIndex
@@ -36,6 +37,7 @@ class Restored:
         replaced: the partitions that have other rows now.
         stream: the folder of the stream that goes on where it was; None if the dataset is read from
             none.
+        text: a sentence for people.
     """
 
     version: int
@@ -44,6 +46,11 @@ class Restored:
     files: int
     replaced: Replaced | None = None
     stream: str | None = None
+    text: str = field(default="", compare=False)
+
+    @property
+    def answer(self) -> Answer:
+        return Answer.DONE if self.new else Answer.ALREADY
 
 
 def restore(
@@ -80,7 +87,11 @@ def restore(
         stream = None if now.checkpoint is None else now.checkpoint.stream
         change = _change(now, past)
         if not change.removed and not change.added and now.schema == past.schema:
-            return Restored(now.changed, False, now.rows, len(now.files), stream=stream)
+            text = (
+                f"{name} has nothing to restore: version {now.changed} is as it was at version "
+                f"{version}"
+            )
+            return Restored(now.changed, False, now.rows, len(now.files), stream=stream, text=text)
 
         def entry(n: int, state: State) -> Entry:
             current = state[name]
@@ -106,7 +117,19 @@ def restore(
             )
 
         appended, new = warehouse.append(publish_id, now.changed, entry)
-    return Restored(appended.n, new, past.rows, len(past.files), change.replaced, stream)
+    text = (
+        f"{name} is published as it was at version {version}, with {past.rows:,} rows, as version "
+        f"{appended.n}"
+    )
+    if change.replaced is not None:
+        text += f"\nIts partitions: {change.replaced.text()}"
+    if stream is not None:
+        text += (
+            f"\n{name} is loaded from the stream {stream}, which goes on where it was: files that "
+            "were read are not read again. A higher generation: of the input reads all of them "
+            "again."
+        )
+    return Restored(appended.n, new, past.rows, len(past.files), change.replaced, stream, text)
 
 
 def _change(now: DatasetState, past: DatasetState) -> Change:

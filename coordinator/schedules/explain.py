@@ -169,7 +169,7 @@ def backfill_help(schedule: ScheduleFacts) -> tuple[str, ...]:
         return ()
     skips = (f"unstuck schedule skip {name} {tick_text(run.tick)}" for run in fill.failed[:1])
     return (
-        f"unstuck schedule backfill {name} --resume",
+        f"unstuck schedule resume-backfill {name}",
         *skips,
-        f"unstuck schedule backfill {name} --cancel",
+        f"unstuck schedule cancel-backfill {name}",
     )

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
@@ -37,34 +36,6 @@ from unstuck.coordinator.schedules.steps import (
     passed,
     policy_of,
 )
-
-
-class ScheduleCommand(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    RUN = "run"
-    STOP = "stop"
-
-
-# What each does, for people.
-MEANS = {
-    ScheduleCommand.PAUSE: (
-        "Start no run any more, until it is resumed. A run that goes on may end."
-    ),
-    ScheduleCommand.RESUME: (
-        "Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on."
-    ),
-    ScheduleCommand.RUN: (
-        "Run now: try at once what has failed, or make a run that belongs to no tick."
-    ),
-    ScheduleCommand.STOP: "End the schedule for good. A run that goes on may end.",
-}
-
-
-class BackfillCommand(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,38 +104,27 @@ def set_again(
     return _done(_tried_at_once(changed), text, event, *_set_back(old, changed, now))
 
 
-def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
-    """Return the commands that may change a schedule in this status."""
-    if status.terminal:
-        return []
-    needless = {
-        ScheduleCommand.PAUSE: status is ScheduleStatus.PAUSED,
-        ScheduleCommand.RESUME: status not in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED),
-    }
-    return [candidate for candidate in ScheduleCommand if not needless.get(candidate)]
-
-
 def command(
     record: ScheduleRecord,
-    requested: ScheduleCommand,
+    requested: str,
     now: float,
     by: str = "",
     reason: str = "",
     log: LogSeen = EMPTY_LOG,
 ) -> ScheduleCommanded:
-    """Return the answer to ``requested``, and the record after it.
+    """Return the answer to ``requested``, a key of `JUDGES`, and the record after it.
 
     Args:
         now: seconds, by the clock of Redis.
         log: for a resume, the packages of ticks since the cursor.
     """
     if record.status.terminal:
-        if requested is ScheduleCommand.STOP:
+        if requested == "stop":
             return _already(record, f"schedule {record.name} is {record.status} already")
         return _has_ended(record)
-    ahead = requested in (ScheduleCommand.RESUME, ScheduleCommand.RUN) and _is_ahead(record, now)
+    ahead = requested in ("resume", "run") and _is_ahead(record, now)
     start = _from_now(record, now) if ahead else record
-    result = _COMMANDS[requested](start, now, by, log)
+    result = JUDGES[requested](start, now, by, log)
     if ahead and result.answer is not Answer.DONE:
         text = f"the ticks of schedule {record.name} count from now"
         result = replace(result, answer=Answer.DONE, text=text)
@@ -226,7 +186,7 @@ def _while_backfilling(
     """Return the answer to a backfill during another one; None if ``parallel`` changes."""
     state = f"is {current.status}: {current.progress}"
     if _range(current) != _range(new):
-        cancel = f"`unstuck schedule backfill {record.name} --cancel` ends it"
+        cancel = f"`unstuck schedule cancel-backfill {record.name}` ends it"
         return _refused(record, f"and its backfill {state}; {cancel}")
     if current.parallel == new.parallel or current.canceled:
         return _already(record, f"{_backfill(record)} {state}")
@@ -323,10 +283,10 @@ def command_that_runs(record: ScheduleRecord, tick: Tick, ticks: Ticks, now: flo
     backfill = f"unstuck schedule backfill {name}"
     options: list[tuple[str, ScheduleCommanded]]
     if any(run.tick == tick.at for run in record.retries):
-        options = [(f"unstuck schedule run {name}", command(record, ScheduleCommand.RUN, now))]
+        options = [(f"unstuck schedule run {name}", command(record, "run", now))]
     elif any(run.tick == tick.at for run in held):
-        resume = backfill_command(record, BackfillCommand.RESUME, now)
-        options = [(f"{backfill} --resume", resume)]
+        resume = backfill_command(record, "resume", now)
+        options = [(f"unstuck schedule resume-backfill {name}", resume)]
     else:
         alone = Wanted(utc(tick.at), utc(tick.at), redo="failed")
         onward = Wanted.between(policy_of(record.policy), at, None, redo="all", from_here=True)
@@ -342,38 +302,36 @@ def command_that_runs(record: ScheduleRecord, tick: Tick, ticks: Ticks, now: flo
 
 
 def backfill_command(
-    record: ScheduleRecord, requested: BackfillCommand, now: float, by: str = "", reason: str = ""
+    record: ScheduleRecord, requested: str, now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:
-    """Pause, resume or cancel the backfill of a schedule; its active runs may end."""
+    """Return the answer to ``requested``, a key of `_BACKFILL_CHANGES`; active runs may end."""
     old, which = record.backfill, _backfill(record)
-    again = old is not None and old.canceled and requested is BackfillCommand.CANCEL
+    again = old is not None and old.canceled and requested == "cancel"
     if old is None or (old.over and not again):
         return _refused(record, "and no backfill of it goes on")
     if old.over:
         return _already(record, f"{which} is canceled already: {old.progress}")
-    new = _changed_backfill(old, requested, by)
+    change, outcome = _BACKFILL_CHANGES[requested]
+    new = change(old, by)
     if old.canceled or new == old:
         return _already(record, f"{which} is {old.status}: {old.progress}")
     event = _event(f"USER_BACKFILL_{requested.upper()}", now, by=by, text=reason)
-    text = f"{which} {_BACKFILL_TEXTS[requested]}: {new.progress}"
+    text = f"{which} {outcome}: {new.progress}"
     return _done(replace(record, backfill=new), text, event)
 
 
-_BACKFILL_TEXTS = {
-    BackfillCommand.PAUSE: "is paused",
-    BackfillCommand.RESUME: "goes on",
-    BackfillCommand.CANCEL: "is canceled; its runs that go on may end",
+# Of each command for a backfill: the backfill after it, and how it stands then.
+_BACKFILL_CHANGES: dict[str, tuple[Callable[[Backfill, str], Backfill], str]] = {
+    "pause": (
+        lambda old, by: old if old.paused else replace(old, paused=True, paused_by=by),
+        "is paused",
+    ),
+    "resume": (lambda old, by: resumed(old), "goes on"),
+    "cancel": (
+        lambda old, by: replace(old, canceled=True),
+        "is canceled; its runs that go on may end",
+    ),
 }
-
-
-def _changed_backfill(backfill: Backfill, requested: BackfillCommand, by: str) -> Backfill:
-    match requested:
-        case BackfillCommand.PAUSE:
-            return backfill if backfill.paused else replace(backfill, paused=True, paused_by=by)
-        case BackfillCommand.RESUME:
-            return resumed(backfill)
-        case BackfillCommand.CANCEL:
-            return replace(backfill, canceled=True)
 
 
 def _event(kind: str, at: float, **texts: str) -> dict[str, Any]:
@@ -496,13 +454,11 @@ def _stop(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> Schedule
     return _done(stopped, f"schedule {record.name} is stopped for good{_running(record)}")
 
 
-_COMMANDS: dict[
-    ScheduleCommand, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]
-] = {
-    ScheduleCommand.PAUSE: _pause,
-    ScheduleCommand.RESUME: _resume,
-    ScheduleCommand.RUN: _run,
-    ScheduleCommand.STOP: _stop,
+JUDGES: dict[str, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "run": _run,
+    "stop": _stop,
 }
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.model.facts import facts_of
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import (

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.command_table import By, Command, TargetKind
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.reports import DEAD_KEPT, DeadLetter, Fields
@@ -26,6 +27,7 @@ from unstuck.tasks.protocol.report import Report, in_short
 from unstuck.tasks.protocol.token import Token
 
 MOST_OF_A_VALUE = 20_000  # characters
+READABLE, UNREADABLE = "readable", "unreadable"  # by a coordinator of this release
 REMEMBERED = 86400  # seconds for which the answer to a replay or a drop is remembered
 
 
@@ -100,7 +102,8 @@ class DeadLetters:
             raise NoSuchReport(_gone(report))
         return letter
 
-    def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
+    @Command("replay", TargetKind.DEAD_LETTER, "unstuck dead replay --all", legal={READABLE})
+    def replay(self, report: str, *, by: By = None) -> DeadLetterResult:
         """Return a report to the coordinators. Durable and idempotent.
 
         Refused if the report would be a dead letter again: it is unreadable, or its job is unknown.
@@ -112,8 +115,15 @@ class DeadLetters:
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by or user_here())
 
-    def drop(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Remove a report for good. Idempotent."""
+    @Command(
+        "drop",
+        TargetKind.DEAD_LETTER,
+        "unstuck dead drop 1388530799000-0 --yes",
+        legal={READABLE, UNREADABLE},
+        ends=True,
+    )
+    def drop(self, report: str, *, by: By = None) -> DeadLetterResult:
+        """Remove a dead letter for good."""
         return self._resolve(
             report, self._find(report), DeadLetterAnswer.DROPPED, by or user_here()
         )

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.messages import PATTERNS, pattern_of
 from unstuck.tasks.errors import DatasetNotFound, WarehouseMismatch
@@ -40,6 +41,19 @@ class SkippedFile:
     path: str
     version: int
     new: bool
+
+    @property
+    def answer(self) -> Answer:
+        return Answer.DONE if self.new else Answer.ALREADY
+
+    @property
+    def text(self) -> str:
+        """A sentence for people."""
+        if not self.new:
+            return f"{self.path} counts as read already, so there is nothing to skip"
+        if self.version:
+            return f"{self.path} is skipped, as version {self.version} of the warehouse says"
+        return f"{self.path} is skipped: the first load of the dataset will pass over it"
 
 
 class _Moved(Exception):

@@ -172,6 +172,12 @@ By = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+OtherWarehouse = Annotated[
+    str | None,
+    typer.Option(
+        "--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse)."
+    ),
+]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Graph = Annotated[
     Path | None,

@@ -5,13 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import redis
+from pydantic import Field
 
 from unstuck.client.job_handle import JobHandle
 from unstuck.client.schedule_client import ScheduleClient
-from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.command_table import (
+    COMMANDS,
+    Arg,
+    By,
+    Command,
+    Reason,
+    TargetKind,
+    documented,
+)
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
@@ -61,6 +70,7 @@ _BREAKER = (
 )  # of this process: what hangs in a warehouse outlives the client that asked
 
 
+@documented(*COMMANDS[TargetKind.JOB].values(), *COMMANDS[TargetKind.GROUP].values())
 class Client:
     """Submit jobs, give them commands, and ask about them.
 
@@ -171,63 +181,26 @@ class Client:
         spec: Spec | None = None,
         params: Mapping[str, Any] | None = None,
         rerun: Sequence[str] = (),
+        start: str | None = None,
         adopt_all: bool = False,
         take_over: bool = False,
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle:
-        """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never
-        changes itself.
-
-        Work that stands is taken over by its marker, if it would be done the same way again.
-        Retrying a job twice is one new job.
-
-        Args:
-            spec: as of `submit`, in the place of the stored one; what differs, and what depends on
-                it, runs again.
-            params: values for parameters that are to change; what depends on them runs again.
-            rerun: groups that run again in any case, with all that comes after them.
-            adopt_all: take over work also where the code of its steps has changed since.
-            take_over: as of `submit`; a retry of a job that was submitted so takes over, too.
-            reason: why, for the event log of the new job.
-
-        Raises:
-            NoSuchJob, NoSuchGroup: there is none.
-            Refused: the job has not ended, or it is FINISHED.
-            DatasetOwned: another job owns a dataset that the job publishes.
-            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be
-                seen from here.
-            WarehouseSilent: its warehouse has not answered in time; nothing was stored.
-            SpecError: the parameters are wrong, or the spec names a version that the warehouse does
-                not have yet.
-            Unreachable: Redis could not be asked; asking again is safe.
-        """
-        how: dict[str, Any] = {
-            "spec": spec,
-            "params": params,
-            "rerun": rerun,
-            "adopt_all": adopt_all,
-        }
-        return JobHandle(
-            self, self._requests.retry(job, **how, take_over=take_over, reason=reason, by=by)
-        )
+        how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "start": start}
+        how |= {"adopt_all": adopt_all, "take_over": take_over, "reason": reason, "by": by}
+        return JobHandle(self, self._requests.retry(job, **how))
 
     def command(
-        self,
-        job: str,
-        action: Command,
-        *,
-        reason: str = "",
-        by: str | None = None,
-        now: bool = False,
+        self, job: str, word: str, *, reason: str = "", by: str | None = None, **arguments: Any
     ) -> CommandResult:
-        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it
-        changes nothing.
+        """Give a job a command by its word on the command line. Durable and idempotent: repeating
+        it changes nothing.
 
         Args:
+            word: such as ``force-stop``; ``arguments``: those of its method.
             reason: why, for the event log.
             by: who asks; the OS user by default.
-            now: of a pause: interrupt what is running.
 
         Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be
         done.
@@ -236,69 +209,41 @@ class Client:
             NoSuchJob: there is no such job.
             Unreachable: Redis could not be asked; asking again is safe.
         """
-        return CommandResult.of(self._requests.command(job, action, reason=reason, by=by, now=now))
+        return CommandResult.of(
+            self._requests.command(job, word, reason=reason, by=by, **arguments)
+        )
+
+    def pause(
+        self, job: str, *, now: bool = False, reason: str = "", by: str | None = None
+    ) -> CommandResult:
+        return self.command(job, "pause", now=now, reason=reason, by=by)
+
+    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "resume", reason=reason, by=by)
+
+    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "stop", reason=reason, by=by)
+
+    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "cancel", reason=reason, by=by)
+
+    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "force-stop", reason=reason, by=by)
 
     def alter(
         self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what
-        may change when.
-
-        Args:
-            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a
-                value out.
-
-        Raises:
-            SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
-        """
-        return CommandResult.of(self._requests.alter(job, values, reason=reason, by=by))
+        return self.command(job, "alter", values=values, reason=reason, by=by)
 
     def skip(
         self, job: str, group: str, *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Skip a group, a fork or one member that has not ended; what comes after decides by its
-        join rule.
-
-        Raises: NoSuchGroup; see also `command`.
-        """
-        return CommandResult.of(self._requests.skip(job, group, reason=reason, by=by))
+        return self.command(job, "skip", group=group, reason=reason, by=by)
 
     def rerun(
         self, job: str, group: str, *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Run a group, a fork or one member again, and everything after it.
-
-        Raises: NoSuchGroup; see also `command`.
-        """
-        return CommandResult.of(self._requests.rerun(job, group, reason=reason, by=by))
-
-    def pause(
-        self, job: str, *, reason: str = "", by: str | None = None, now: bool = False
-    ) -> CommandResult:
-        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody).
-
-        See `command`.
-        """
-        return CommandResult.of(self._requests.pause(job, reason=reason, by=by, now=now))
-
-    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """Go on with a paused job, with its full retry budget. See `command`."""
-        return CommandResult.of(self._requests.resume(job, reason=reason, by=by))
-
-    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """Start nothing more, let what runs end, and end the job. See `command`."""
-        return CommandResult.of(self._requests.stop(job, reason=reason, by=by))
-
-    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """Interrupt what runs and end the job; at the deadline it ends without its workers.
-
-        See `command`.
-        """
-        return CommandResult.of(self._requests.cancel(job, reason=reason, by=by))
-
-    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """End the job at once, whatever its workers do. See `command`."""
-        return CommandResult.of(self._requests.force_stop(job, reason=reason, by=by))
+        return self.command(job, "rerun", group=group, reason=reason, by=by)
 
     def show(
         self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False
@@ -444,13 +389,19 @@ class Client:
         """
         return self._queries.jobs(status, name, since, limit)
 
+    @Command(
+        "skip", TargetKind.STREAM, "unstuck stream skip loads broken.json --reason 'cut short'"
+    )
     def skip_file(
-        self, dataset: str, file: str, *, reason: str = "", by: str | None = None
+        self,
+        dataset: str,
+        file: Annotated[str, Arg("Its path, or its path in the folder of the stream.")],
+        *,
+        reason: Reason = "",
+        by: By = None,
     ) -> SkippedFile:
-        """Let the stream of a dataset pass over one file for good.
-
-        Args:
-            file: its path, or its path below the folder of the stream.
+        """Let the stream of a dataset pass over one file for good, with the content that it has
+        now.
 
         Raises:
             DatasetNotFound: no such dataset.
@@ -463,11 +414,25 @@ class Client:
             Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason
         )
 
+    @Command(
+        "restore", TargetKind.DATASET, "unstuck restore flights --version 3 --reason 'late rows'"
+    )
     def restore(
-        self, dataset: str, version: int, *, reason: str = "", by: str | None = None
+        self,
+        dataset: str,
+        version: Annotated[
+            int,
+            Arg("The version of the warehouse to go back to.", option="--version"),
+            Field(ge=1, lt=2**53),
+        ],
+        *,
+        reason: Reason = "",
+        by: By = None,
     ) -> Restored:
-        """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after
-        the dataset run.
+        """Publish an older version of a dataset again, as a version of its own, after which
+        schedules that follow it run.
+
+        Other datasets stay as they are.
 
         Raises:
             DatasetNotFound: there is no such dataset, or no such version.

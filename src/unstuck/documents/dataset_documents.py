@@ -8,7 +8,7 @@ import datetime
 import math
 from typing import Any
 
-from unstuck.documents.document import Document, Time
+from unstuck.documents.document import AnswerDocument, Document, Time
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
@@ -68,7 +68,7 @@ class DatasetDocument(Document):
         )
 
 
-class RestoredDocument(Document):
+class RestoredDocument(AnswerDocument):
     """A dataset that stands as it did before; ``new`` is false if it stood so already."""
 
     dataset: str
@@ -78,6 +78,17 @@ class RestoredDocument(Document):
     files: int
     replaced: Replaced | None
     stream: str | None
+
+
+class SkippedFileDocument(AnswerDocument):
+    """A file that the stream of a dataset passes over. ``version``: of the warehouse that says so;
+    0 before the first load. ``new`` is false if it was so already.
+    """
+
+    dataset: str
+    path: str
+    version: int
+    new: bool
 
 
 class DatasetVersionDocument(Document):

@@ -12,7 +12,7 @@ from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.finding import Finding, Level
-from unstuck.documents.document import Document, Time, Word
+from unstuck.documents.document import AnswerDocument, Document, Time, Word
 from unstuck.tasks.identity import RunsOn
 
 
@@ -193,9 +193,7 @@ class WholeDeadLetterDocument(DeadLetterDocument):
         return cls.of_letter(letter, unreadable=unreadable(letter))
 
 
-class DeadLetterAnswerDocument(Document):
-    """The answer of a command to one dead letter: REPLAYED, DROPPED, REFUSED or GONE."""
+class DeadLetterAnswerDocument(AnswerDocument):
+    """The answer of a command to one dead letter; also REPLAYED or DROPPED."""
 
     id: str
-    answer: str
-    text: str

@@ -13,7 +13,7 @@ from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.records import AlteredValue, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.store.answers import Submitted
-from unstuck.documents.document import Document, Time, Word, iso
+from unstuck.documents.document import AnswerDocument, Document, Time, Word, iso
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage
@@ -254,17 +254,17 @@ class LogLineDocument(Document):
     line: str
 
 
-class JobAnswerDocument(Document):
-    """The answer of a command to one job. ``answer``: DONE, ALREADY, REFUSED, NO_SUCH_JOB, or
-    WRONG: no such group.
-    """
+class JobAnswerDocument(AnswerDocument):
+    """The answer of a command to one job."""
 
     id: str
-    answer: str
-    intent: Intent | None
-    status: Status | None
-    text: str
-    retry_of: Word
+    intent: Intent | None = None
+    status: Status | None = None
+    retry_of: Word = None
+
+    @property
+    def page(self) -> str:
+        return self.id
 
     @classmethod
     def of_result(cls, result: CommandResult) -> JobAnswerDocument:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from unstuck.coordinator.commands.job_commands import Answer, Command, command
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import command
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
@@ -261,7 +262,7 @@ class Coordinator:
     def cancel(self, job: str, why: str) -> None:
         """As `Client.cancel`, by the user of this process."""
         record = self.record(job)
-        cancellation = command(record, Command.CANCEL, by=user_here(), why=why)
+        cancellation = command(record, "cancel", by=user_here(), why=why)
         if cancellation.answer is Answer.DONE:
             event = {"kind": "USER_CANCEL", "by": user_here(), "was": record.status, "text": why}
             self.store.command(cancellation.job, record, _mint(), event)

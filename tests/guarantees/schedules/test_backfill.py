@@ -17,7 +17,6 @@ from unstuck import BadKey, Refused, SpecError, Status
 from unstuck.cli.app import app
 from unstuck.coordinator.model.schedule_record import Backfill, Redo
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
 from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.store.schedule_store import FORGET_AFTER, ScheduleStore
 from unstuck.tasks.failpoints import Point
@@ -162,10 +161,7 @@ def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(
 ) -> None:
     begun(coordinator, 3)
     (job,) = sweep(coordinator)
-    assert (
-        coordinator.client.schedules.command_backfill("hourly", BackfillCommand.CANCEL).answer
-        == "DONE"
-    )
+    assert coordinator.client.schedules.cancel_backfill("hourly").answer == "DONE"
     assert sweep(coordinator) == [job]
     coordinator.drive(job)
     assert sweep(coordinator) == []
@@ -234,7 +230,7 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
     ] == [("schedule", "FAILED")]
     help_given = schedules.why("hourly").help
     skip = next(command for command in help_given if " skip " in command)
-    assert "unstuck schedule backfill hourly --resume" in help_given
+    assert "unstuck schedule resume-backfill hourly" in help_given
     name, tick = skip.split()[-2:]
     assert schedules.skip(name, tick, reason="no source").answer == "DONE"
     (second,) = sweep(coordinator)
@@ -246,7 +242,7 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
 # What precedes the failed tick of a schedule, and the command that runs the tick again.
 ADVICE = {
     "the clock": "schedule run hourly",
-    "a backfill": "schedule backfill hourly --resume",
+    "a backfill": "schedule resume-backfill hourly",
     "a canceled backfill": "schedule backfill hourly --from {tick} --to {tick} --redo failed",
     "a canceled backfill, and later ticks": "schedule backfill hourly --from {tick} --from-here",
     "a stopped schedule": "retry {job}",
@@ -267,7 +263,7 @@ def failed_tick(coordinator: Coordinator, case: str) -> str:
     fail(coordinator, job)
     coordinator.sweep.run()
     if "canceled" in case:
-        schedules.command_backfill("hourly", BackfillCommand.CANCEL)
+        schedules.cancel_backfill("hourly")
         wait_until(lambda: not sweep(coordinator) and backfill(coordinator).over, 10, "its end")
     if "later" in case:
         schedules.set({**BALANCE, "groups": [group("a")], "schedule": in_seconds})
@@ -305,7 +301,7 @@ def test_the_command_that_is_named_for_a_failed_tick_is_accepted(
 
 def test_no_command_is_named_for_a_tick_that_another_run_has_done(coordinator: Coordinator) -> None:
     job = failed_tick(coordinator, "a backfill")
-    coordinator.client.schedules.command_backfill("hourly", BackfillCommand.RESUME)
+    coordinator.client.schedules.resume_backfill("hourly")
     (second,) = sweep(coordinator)
     assert coordinator.drive(second) is Status.FINISHED
     coordinator.sweep.run()

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unstuck.coordinator.commands.job_commands import Answer, Commanded
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.model.facts import facts_of
 from unstuck.coordinator.model.records import (
     Alteration,

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck import Status
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
@@ -124,7 +123,7 @@ def lost_workers(job: Told) -> None:
 
 def stopped(job: Told) -> None:
     job.decide()
-    job.tell(Command.STOP)
+    job.tell("stop")
     job.decide()
 
 
@@ -132,7 +131,7 @@ def canceled(job: Told) -> None:
     job.decide()
     job.claim("a")
     job.decide()
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     job.decide()
     job.now += 61
     job.decide()
@@ -281,11 +280,11 @@ def test_the_time_in_which_a_job_is_paused_is_no_time_in_which_it_runs() -> None
     job = Told(group("a"), group("b", "a"), on=[{"running_for": "1h"}])
     job.decide()
     job.run("a")
-    job.tell(Command.PAUSE)
+    job.tell("pause")
     job.decide()
     job.now += 10_000
     job.decide()
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.notices == []
     assert job.last.look_at == job.now + 3600
@@ -320,12 +319,12 @@ def test_every_halt_is_told_and_the_resume_as_its_end() -> None:
     assert job.notices[0].text == "the coordinator could not decide this job"
     assert "unstuck resume j" in job.notices[0].commands
     job.now += 5
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.events() == ["halted", "recovered"]
     halt(job)
     job.now += 5
-    job.tell(Command.RESUME)
+    job.tell("resume")
     halt(job)
     assert job.events() == ["halted", "recovered", "halted", "halted"], (
         "somebody had resumed it before each"
@@ -352,7 +351,7 @@ def test_who_asked_only_for_the_wait_is_told_of_its_end_however_the_job_ends() -
     job.decide()
     job.now += 300
     job.decide()
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     job.decide()
     assert job.events() == ["waiting_for_worker", "recovered"]
     assert job.notices[1].status == "CANCELED"
@@ -425,7 +424,7 @@ def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_whic
     halt(halts)
     halts.fleet = rules_for(*left)
     halts.now += 5
-    halts.tell(Command.RESUME)
+    halts.tell("resume")
     halts.decide()
     assert events(halts, "ops") == events(halts, "boss") == ["halted", "recovered"]
 
@@ -467,7 +466,7 @@ def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_
     job.decide()
     halt(job)
     job.now += 5
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.events() == ["halted", "recovered"]
 
