@@ -18,6 +18,7 @@ from pydantic_core import to_jsonable_python
 from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
+from unstuck.coordinator.model.tick import tick_of_key
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.replaced import Replaced
@@ -357,6 +358,11 @@ class JobRecord:
         """The key that a user gave to this job, or to the first of those that it retries."""
         return self.chain_key or ("" if self.retry_of else self.key)
 
+    @property
+    def tick(self) -> float | None:
+        """The tick of which it is a run, or retries one; None: of none."""
+        return tick_of_key(self.user_key)
+
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
         arguments = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
@@ -366,6 +372,7 @@ class JobRecord:
             base=self.base or 0,
             mixed=self.mixed,
             schedule=self.schedule,
+            judged_at=self.tick,
         )
 
     def written(self) -> dict[str, Any]:

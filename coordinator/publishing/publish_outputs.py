@@ -30,18 +30,11 @@ from unstuck.tasks.warehouse.log_entry import Change, Entry, State, owners_of
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 
-def publish(
-    request: PublishRequest,
-    answered: Callable[[], None] = lambda: None,
-    *,
-    now: float | None = None,
-) -> PublishResult:
+def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None) -> PublishResult:
     """Make the outputs of a job visible, all in one entry of the warehouse log.
 
     Args:
         answered: called after each answer of the warehouse; there may be tens of thousands.
-        now: seconds since the epoch by the clock of the job, if it has its own; for
-            `expect.fresh`.
 
     Returns:
         The result by the entry. ``failed`` is final, and the same on every repeat.
@@ -59,7 +52,8 @@ def publish(
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         package = read_package(warehouse.storage, request)
-        check_expectations(request.outputs, package.expected, request.as_of if now is None else now)
+        as_of = request.at if request.judged_at is None else request.judged_at
+        check_expectations(request.outputs, package.expected, as_of)
         idle = dict.fromkeys(output.nothing_new for output in package.outputs.values())
         idle.pop("", None)
         if idle:

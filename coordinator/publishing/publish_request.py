@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.model.tick import tick_of_key
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.lineage import Needs
 from unstuck.tasks.spec.outputs import OutputSpec
@@ -32,7 +31,7 @@ class PublishRequest:
         base: the version at which the job began. No entry of ``publish_id`` is at or below it.
         at: seconds since the epoch, for people.
         take_over: the job becomes the owner of what it publishes, whoever owns it.
-        judged_at: the time for ``expect.fresh``; for a run of a schedule, its tick.
+        judged_at: the time as of which the job is judged: its tick, if that is older than ``at``.
     """
 
     warehouse: str
@@ -71,7 +70,7 @@ class PublishRequest:
             job_name=job.name,
             base=job.base or 0,
             at=at,
-            judged_at=tick_of_key(job.key) if job.schedule else None,
+            judged_at=None if job.tick is None else min(at, job.tick),
             package_id=job.package_id or job.id,
             take_over=job.take_over,
             params=plan.params,
@@ -83,11 +82,6 @@ class PublishRequest:
             outputs=plan.outputs,
         )
 
-    @property
-    def as_of(self) -> float:
-        """The time for ``expect.fresh``: the tick of a run, if that is past."""
-        return self.at if self.judged_at is None else min(self.at, self.judged_at)
-
     def spec_of(self, name: str, output: StagedOutput) -> OutputSpec:
         """Return how the dataset ``name`` is published; rejected rows follow their output."""
         if output.rejected_of:
@@ -97,7 +91,7 @@ class PublishRequest:
     def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
         """Return an entry of this request with the number ``n``."""
         if kind == "package":
-            more["package_id"] = self.package_id
+            more |= {"package_id": self.package_id, "judged_at": self.judged_at}
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
 
 

@@ -136,6 +136,7 @@ class Plan:
         base: int = 0,
         mixed: bool = False,
         schedule: str = "",
+        judged_at: float | None = None,
     ) -> dict[str, str]:
         """Return the stored plan of each group for the runners.
 
@@ -168,6 +169,7 @@ class Plan:
                 base=base,
                 mixed=mixed,
                 schedule=schedule,
+                judged_at=judged_at,
                 zone=self.zone,
                 checks=checks,
                 appended=self.appended_by(group),

@@ -273,6 +273,7 @@ class Attempt:
             secrets=self._secrets,
             partition_by=plan.partition_by,
             checks=plan.checks,
+            judged_at=plan.judged_at,
             recorded=upstream.results,
             sources=upstream.sources,
             published=self._published,

@@ -59,6 +59,7 @@ class GroupPlan(Strict):
             they are published by appending.
         for_python: parameters that have no effect unless the Python of this group takes them.
         schedule: of which the job is a run, for the lines of its log.
+        judged_at: the time as of which its rows are judged: the tick of its job; None: the present.
         zone: the time zone of its steps; empty: that of the fleet.
         publishes: the names of the outputs that are published, of any group; None: all of this
             group.
@@ -82,6 +83,7 @@ class GroupPlan(Strict):
     appended: tuple[str, ...] = ()
     for_python: tuple[str, ...] = ()
     schedule: str = ""
+    judged_at: float | None = None
     zone: str = ""
     publishes: tuple[str, ...] | None = ()
     publishing: dict[str, Publishing] = Field(default_factory=dict)

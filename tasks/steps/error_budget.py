@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 from itertools import islice, takewhile
 
@@ -17,21 +19,26 @@ def check_budget(
     rejected: StagedOutput,
     quality: Quality,
     before: Iterable[Entry],
-    now: float,
+    judged_at: float | None = None,
 ) -> None:
     """Check the share of rejected rows of ``name``, where ``quality`` counts those of several runs.
 
     Args:
         before: the entries of the log that changed the dataset, the newest first.
-        now: seconds since the epoch.
+        judged_at: the time as of which the rows are judged, in seconds since the epoch. Rows of
+            later times do not count. None: the present.
 
     Raises: TooManyRejectedRows.
     """
     if quality.over is None or not rejected.rows:
         return
     runs, seconds = runs_or_time(quality.over)
-    recent = takewhile(lambda entry: entry.at > now - seconds, before)
-    loads = islice(filter(None, (_rows(name, entry) for entry in recent)), runs - 1)
+    first = (time.time() if judged_at is None else judged_at) - seconds
+    last = math.inf if judged_at is None else judged_at
+    # No row of an entry belongs to a time after the entry.
+    recent = takewhile(lambda entry: max(entry.at, entry.as_of) > first, before)
+    earlier = (entry for entry in recent if first < entry.as_of <= last)
+    loads = islice(filter(None, (_rows(name, entry) for entry in earlier)), runs - 1)
     counted = [(good.rows, rejected.rows), *loads]
     bad = sum(part for _, part in counted)
     rows = bad + sum(part for part, _ in counted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,6 +65,7 @@ class Work:
     secrets: Secrets = field(default_factory=Secrets)
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
     checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
+    judged_at: float | None = None  # as of which rows are judged; None: the present
     recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
     sources: Mapping[str, list[int]] = field(
         default_factory=dict
@@ -270,7 +270,9 @@ class Work:
         """
         assert self.published is not None
         try:
-            check_budget(name, good, rejected, quality, self.published.versions(name), time.time())
+            check_budget(
+                name, good, rejected, quality, self.published.versions(name), self.judged_at
+            )
         except TooManyRejectedRows as error:
             self.refused[name] = error
             raise

@@ -91,6 +91,7 @@ class Entry:
         code, reason: of an ABORT: what a machine may compare, and a sentence.
         made_on: dataset → the versions that made its rows, in words; several where a job is mixed.
         tables: by dataset, for those that are written into Delta tables.
+        judged_at: the time as of which the job was judged, such as its tick; None: ``at``.
     """
 
     n: int
@@ -109,6 +110,12 @@ class Entry:
     version: int = ENTRY_VERSION
     tables: dict[str, Table] = field(default_factory=dict)
     package_id: str = ""
+    judged_at: float | None = None
+
+    @property
+    def as_of(self) -> float:
+        """The time to which its rows belong: of the run of a tick, the tick."""
+        return self.at if self.judged_at is None else self.judged_at
 
     def is_of(self, publish_id: str, package_id: str) -> bool:
         """Return whether it is an entry of ``publish_id``, or of a package with ``package_id``."""

@@ -52,30 +52,22 @@ class JumpingClock:
 
     def __init__(self, now: datetime.datetime | None = None) -> None:
         """``now``: where it begins."""
-        self._ahead, self._jumped = 0.0 if now is None else now.timestamp() - time.time(), 0.0
+        self._ahead = 0.0 if now is None else now.timestamp() - time.time()
 
     def __call__(self) -> float:
         """Seconds since the epoch."""
-        return self.without_jumps() + self._jumped
-
-    def without_jumps(self) -> float:
-        """Seconds since the epoch, if no wait had been jumped over."""
         return time.time() + self._ahead
 
     def jump(self, seconds: float) -> None:
-        self._jumped += max(0.0, seconds)
+        self._ahead += max(0.0, seconds)
 
 
 class _WarehousesHere(Warehouses):
-    """Judges how old rows are by the clock of the job, of which a test says where it begins."""
-
-    def __init__(self, clock: JumpingClock) -> None:
-        self._clock = clock
+    """Judges the run of a tick as of its tick, also if a test runs a tick that is to come."""
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
-        return publish(
-            PublishRequest.of(state, time.time()), answered, now=self._clock.without_jumps()
-        )
+        request = PublishRequest.of(state, time.time())
+        return publish(replace(request, judged_at=state.job.tick), answered)
 
 
 class Reported:
@@ -210,7 +202,7 @@ class Coordinator:
             *(
                 store,
                 lambda wake_ups: None,
-                _WarehousesHere(clock),
+                _WarehousesHere(),
                 settings,
                 _mint,
                 cast(Background, AtOnce()),

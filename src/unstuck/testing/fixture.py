@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.in_process.attempts import Failing
 from unstuck.in_process.run_job import InProcess
@@ -230,7 +231,13 @@ class Unstuck:
         ) as process:
             # `JobRun` reads what was staged.
             ended = process.run_or_leave(
-                here, **selection._asdict(), fail=fail, times=times, keep=True, leaves=_OF_PYTEST
+                here,
+                key=None if now is None else f"{spec.name}@{tick_text(now.timestamp())}",
+                **selection._asdict(),
+                fail=fail,
+                times=times,
+                keep=True,
+                leaves=_OF_PYTEST,
             )
         done = JobRun(ended, here.values, self._log, lambda: self.spark)
         self._tell(done.why())

@@ -48,6 +48,8 @@ def test_a_run_of_a_schedule_that_was_set_without_values_has_those_of_its_tick(
     }
     assert written["zone"] == "Europe/Berlin", "the day that its steps cut is that of the tick"
     assert "schedule" not in written
+    (plan,) = coordinator.record(job).group_plans(coordinator.store.load(job).plan).values()
+    assert json.loads(plan)["judged_at"] == 1774823400.0, "rows are judged as of the tick"
 
 
 def test_a_backfill_gives_the_days_of_the_zone_in_which_it_was_given_though_the_schedule_gets_another(

@@ -38,3 +38,8 @@ def days(spark: None, ctx: Any) -> pa.Table:
 
 def total(spark: None, ctx: Any) -> pa.Table:
     return pa.table({"orders": [ctx.input("by_region").num_rows]})
+
+
+def counted(spark: Any, ctx: Any, good: int) -> pa.Table:
+    """``good`` good rows, and a bad one."""
+    return pa.table({"n": [0, *range(1, good + 1)]})

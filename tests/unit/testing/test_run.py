@@ -298,6 +298,24 @@ def test_the_job_of_a_tick_runs_with_its_parameters_at_its_time(unstuck: Unstuck
     assert began.isoformat()[:16] == "2026-03-29T01:00"
 
 
+def test_the_rows_of_a_tick_are_judged_as_of_the_tick(unstuck: Unstuck) -> None:
+    """`over: 1d` counts the rows of the day before the tick, though all runs are of today."""
+    rules = {"rules": {"ok": "n > 0"}, "max_rejected_ratio": 0.2, "over": "1d"}
+    spec = {
+        "name": "counted",
+        "schedule": {"cron": "0 6 * * *", "zone": "UTC"},
+        "params": {"good": 9},
+        "outputs": {"counted": {"mode": "append", "quality": rules}},
+        "groups": [group("count", "counted", "counted", retry={"max": 0})],
+    }
+    assert unstuck.at("2026-01-01 06:00", spec).run().finished
+    next_day = unstuck.at("2026-01-02 05:59", spec, {"good": 1})
+    assert next_day.tick.day == 1
+    assert next_day.run().finished
+    alone = unstuck.at("2026-01-03 06:00", spec, {"good": 1}).run()
+    assert "1 of 2 rows of counted were rejected in 1 runs" in alone.why()
+
+
 def test_the_steps_of_a_tick_have_the_zone_of_their_schedule(unstuck: Unstuck) -> None:
     step = {"sql": "SELECT current_timezone() AS zone", "output": "zones"}
     berlin = {"cron": "30 2 * * *", "zone": "Europe/Berlin"}

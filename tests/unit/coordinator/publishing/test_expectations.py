@@ -215,12 +215,11 @@ def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
 
 
 @pytest.mark.parametrize(
-    ("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW + 3600, False), (None, False)]
+    ("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW, False), (None, False)]
 )
 def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
     loads: Loads, judged_at: float | None, is_fresh: bool
 ) -> None:
-    """A tick that is to come, by a clock that was ahead, is judged now."""
     spec = {"expect": {"fresh": {"column": "day", "within": "1h"}}}
     made = {"flights": loads.part("flights", newest=NOW - 40 * 3600 - 60)}
     assert (loads.publish(spec, made, judged_at=judged_at).failed is None) is is_fresh

@@ -17,20 +17,35 @@ from unstuck.tasks.warehouse.marker import StagedOutput
 NOW = 1_000_000.0
 
 
-def run(good: int, rejected: int, *, ago: float = 60.0, mode: str = "append") -> Entry:
+def run(
+    good: int,
+    rejected: int,
+    *,
+    ago: float = 60.0,
+    mode: str = "append",
+    judged_at: float | None = None,
+) -> Entry:
     """The entry of a run that has loaded so many rows."""
     changes = {"loads": good, "loads__rejected": rejected}
     datasets = {name: Change(mode, [], [], rows, "") for name, rows in changes.items()}
-    return Entry(1, 0, "job", "package", "job", "load", NOW - ago, datasets=datasets)
+    at = NOW - ago
+    return Entry(1, 0, "job", "package", "job", "load", at, datasets=datasets, judged_at=judged_at)
 
 
 def passes(
-    good: int, rejected: int, *before: Entry, over: str = "3 runs", ratio: float = 0.1
+    good: int,
+    rejected: int,
+    *before: Entry,
+    over: str = "3 runs",
+    ratio: float = 0.1,
+    judged_at: float = NOW,
 ) -> bool:
     """Whether a run with so many rows passes after those of ``before``, the newest first."""
     quality = Quality(rules={"ok": "true"}, max_rejected_ratio=ratio, over=over)
     try:
-        check_budget("loads", made(good, ok=rejected), made(rejected), quality, iter(before), NOW)
+        check_budget(
+            "loads", made(good, ok=rejected), made(rejected), quality, iter(before), judged_at
+        )
     except TooManyRejectedRows:
         return False
     return True
@@ -62,6 +77,18 @@ def test_only_runs_of_the_time_count() -> None:
     before = [run(8, 2, ago=3599), run(100, 0, ago=3601)]
     assert not passes(9, 1, *before, over="1h")
     assert passes(9, 1, *before, over="1d")
+
+
+@pytest.mark.parametrize("over", ["1d", "20 runs"])
+def test_the_run_of_an_old_tick_counts_with_the_ticks_before_it(over: str) -> None:
+    """A backfill publishes the runs of many days within minutes."""
+    day = 86400.0
+    tick = NOW - 5 * day
+    before, later = run(9, 1, judged_at=tick - 3600), run(100, 0, judged_at=tick + 3600)
+    assert not passes(8, 2, later, before, over=over, judged_at=tick)
+    assert passes(8, 2, later, run(100, 0, judged_at=tick - 3600), over=over, judged_at=tick)
+    older = run(100, 0, judged_at=tick - day)
+    assert passes(8, 2, older, over=over, judged_at=tick) is (over == "20 runs")
 
 
 @pytest.mark.parametrize(
