@@ -165,7 +165,7 @@ def _help(schedule: ScheduleFacts) -> Iterator[str]:
 def backfill_help(schedule: ScheduleFacts) -> tuple[str, ...]:
     """Return the commands that help with a FAILED backfill."""
     fill, name = schedule.backfill, schedule.name
-    if fill is None or fill.over or fill.halted is None:
+    if fill is None or fill.over or fill.canceled or fill.halted is None:
         return ()
     skips = (f"unstuck schedule skip {name} {tick_text(run.tick)}" for run in fill.failed[:1])
     return (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group
@@ -290,13 +291,35 @@ def test_the_command_that_is_named_for_a_failed_tick_is_accepted(
     if not command.startswith("retry"):
         with pytest.raises(Refused, match=re.escape(f"`unstuck {command}`")):
             coordinator.client.retry(job)
+    for text in advice:
+        if "FILE" not in text:
+            assert answer_of(coordinator, text).exit_code == 0
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_each_command_that_is_named_for_a_schedule_is_accepted(
+    make_coordinator: Callable[..., Coordinator], case: str
+) -> None:
+    first = make_coordinator()
+    failed_tick(first, case)
+    for n, text in enumerate(first.client.schedules.why("hourly").help):
+        coordinator = make_coordinator(prefix=f"again-{n}")
+        failed_tick(coordinator, case)
+        command = coordinator.client.schedules.why("hourly").help[n].partition(" #")[0]
+        if "SPEC" not in command:
+            answer = answer_of(coordinator, command)
+            assert answer.exit_code == 0, f"{text}: {answer.output}"
+
+
+def answer_of(coordinator: Coordinator, command: str) -> Result:
+    """The answer of the command line to ``unstuck …``."""
+    settings = coordinator.settings
     environ = {
-        "UNSTUCK_REDIS_URL": coordinator.settings.redis_url,
-        "UNSTUCK_WAREHOUSE": coordinator.settings.warehouse,
+        "UNSTUCK_REDIS_URL": settings.redis_url,
+        "UNSTUCK_WAREHOUSE": settings.warehouse,
+        "UNSTUCK_PREFIX": settings.prefix,
     }
-    for text in (command, *(text.removeprefix("unstuck ") for text in advice[-2:])):
-        told = CliRunner().invoke(app, text.split(), env=environ)
-        assert told.exit_code == 0, told.output
+    return CliRunner().invoke(app, command.removeprefix("unstuck ").split(), env=environ)
 
 
 def test_no_command_is_named_for_a_tick_that_another_run_has_done(coordinator: Coordinator) -> None:
