@@ -54,9 +54,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         # Before the attempts are read: an attempt that failed since the resume is charged to the
         # new budget.
         reset_budgets(draft)
-    for group_id in [*state.active] if changed is None else changed:
-        if group_id in state.groups:
-            read_attempt(draft, group_id)
+    _read_attempts(draft, changed)
     _decide_groups(draft, everything=everything, resumed=resumed)
     if not state.open_groups and not draft.job.requests:
         complete(draft)
@@ -69,6 +67,13 @@ def _touch_all(draft: Draft) -> None:
     draft.state.runnable.clear()
     draft.state.joins_judged = True
     draft.touched.extend(draft.plan.groups)
+
+
+def _read_attempts(draft: Draft, changed: Iterable[str] | None) -> None:
+    """Apply the attempts of ``changed`` groups; None: of all active groups."""
+    for group_id in [*draft.state.active] if changed is None else changed:
+        if group_id in draft.state.groups:
+            read_attempt(draft, group_id)
 
 
 def _decide_groups(draft: Draft, *, everything: bool, resumed: bool) -> None:

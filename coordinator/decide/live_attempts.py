@@ -36,8 +36,8 @@ def read_attempt(draft: Draft, group_id: str) -> None:
     # An attempt that was claimed and has ended since the last look takes two moves, and one more
     # for each fork that it feeds. The first attempt of a commit is always applied: one that no
     # commit has room for would wait for ever.
-    moves = draft.decision.moves
-    if moves and moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
+    room = MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds)
+    if draft.decision.moves > max(0, room):
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):

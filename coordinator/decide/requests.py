@@ -94,8 +94,7 @@ def _restart(draft: Draft, group_id: str) -> None:
     """End the attempt of a recovering group that has values from before an alter.
 
     The next attempt has the new values. An attempt that nobody has claimed stays, since its runner
-    will
-    read the new plan.
+    will read the new plan.
     """
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     if record.state is S.QUEUED and attempt is not None and attempt.claimant:

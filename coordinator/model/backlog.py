@@ -24,8 +24,7 @@ class StreamBacklog:
         changed: files that were read and have other content now.
         looked: files or partitions of the stream.
         since: when the oldest unread file was written; if that is unknown, since when looks have
-            seen
-            it. 0 if nothing is unread.
+            seen it. 0 if nothing is unread.
         lag: of a topic: partition → its unread offsets.
         next: of a topic: partition → the offset at which the next run begins.
         trouble: why a run would fail.

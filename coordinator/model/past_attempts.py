@@ -48,9 +48,11 @@ class PastAttempt:
         """How it ended, or how it stands: LOST, RELEASED, or a state of groups."""
         if not self.ended_as:
             return S.QUEUED if self.claimed_at is None else S.RUNNING
+        if self.lost:
+            return "LOST"
         if self.ended_as == S.BACKOFF:
-            return "LOST" if self.lost else S.FAILED if self.failed else "RELEASED"
-        return "LOST" if self.lost else self.ended_as
+            return S.FAILED if self.failed else "RELEASED"
+        return self.ended_as
 
 
 def attempts_of(events: Iterable[Event]) -> Iterator[PastAttempt]:

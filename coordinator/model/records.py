@@ -386,11 +386,8 @@ class JobRecord:
 
     def changed_fields(self, old: JobRecord) -> dict[str, str]:
         """Hash fields to write so that ``old`` becomes this record."""
-        changed = {
-            name: _field_text(value, _DEFAULTS.get(name))
-            for name in _READ
-            if (value := getattr(self, name)) != getattr(old, name)
-        }
+        names = [name for name in _READ if getattr(self, name) != getattr(old, name)]
+        changed = {name: _field_text(getattr(self, name), _DEFAULTS.get(name)) for name in names}
         return changed | {
             f"{FIELD}{digest}": text
             for digest, text in self.texts.items()

@@ -112,8 +112,7 @@ class Run:
         """Return the id of its job, which follows from its key.
 
         A store that was rolled back makes the same job again. A tick that runs again has a new id,
-        since
-        its ``redo`` is part of the id.
+        since its ``redo`` is part of the id.
         """
         named = f"{self.key(schedule)} {self.redo}" if self.redo else self.key(schedule)
         number = int.from_bytes(hashlib.sha256(named.encode()).digest())
@@ -371,18 +370,21 @@ class ScheduleRecord:
         open_alerts = {
             condition: alert.since for condition, alert in self.told.items() if not alert.over
         }
-        fill = self.backfill
-        return open_alerts | (
-            {"backfill": fill.at} if fill is not None and fill.halted and not fill.over else {}
-        )
+        fill = self.open_backfill
+        if fill is None or fill.halted is None:
+            return open_alerts
+        return open_alerts | {"backfill": fill.at}
+
+    @property
+    def open_backfill(self) -> Backfill | None:
+        """The backfill that has not ended; None if there is none."""
+        return self.backfill if self.backfill is not None and not self.backfill.over else None
 
     @property
     def ordered_backfill(self) -> Backfill | None:
         """The open backfill whose runs must not overlap with other runs; None if there is none."""
-        fill = self.backfill
-        if fill is None or fill.over or not (self.builds_on or fill.in_order):
-            return None
-        return fill
+        fill = self.open_backfill
+        return fill if fill is not None and (self.builds_on or fill.in_order) else None
 
     def to_json(self) -> str:
         """Return compact JSON without defaults, and without the spec, which is a separate field."""

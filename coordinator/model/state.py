@@ -127,8 +127,7 @@ class JobState:
         """Whether all groups SUCCEEDED without an output, so that the log need not be read.
 
         This is false for a job that was altered, or of which a group ran again, was skipped or
-        failed. It
-        may have published before the store was rolled back. Only the log knows.
+        failed. It may have published before the store was rolled back. Only the log knows.
         """
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False

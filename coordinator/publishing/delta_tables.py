@@ -556,7 +556,9 @@ def _quoted(column: str) -> str:
 
 def _text(value: Any) -> str | None:
     """A value of a partition column as the Delta log writes it, and as the marker does."""
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
 
 
 @contextmanager

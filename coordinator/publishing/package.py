@@ -199,6 +199,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         with_rows = parts
     outputs = [part.output for part in parts]
     checkpoints = [output.checkpoint for output in outputs if output.checkpoint]
+    idle = {output.nothing_new for output in outputs}
     return StagedOutput(
         files=list(chain.from_iterable(part.output.files for part in with_rows)),
         rows=sum(output.rows for output in outputs),
@@ -206,7 +207,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         rejected_of=outputs[0].rejected_of,
         checkpoint=whole_checkpoint(files, name, checkpoints),
         replaces=list(chain.from_iterable(output.replaces for output in outputs)),
-        nothing_new=outputs[0].nothing_new if all(o.nothing_new for o in outputs) else "",
+        nothing_new="" if "" in idle else outputs[0].nothing_new,
     )
 
 

@@ -153,8 +153,7 @@ def abort(
     """Make sure that a job is never published, unless it is already; the result says which.
 
     It is used by cancel, force-stop and the cancel deadline during publishing. Errors and repeats
-    are
-    as for ``publish``.
+    are as for ``publish``.
     """
     warehouse = _open(request, answered)
     entry = _append_abort(warehouse, request, why.code, why.text)

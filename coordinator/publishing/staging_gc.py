@@ -315,7 +315,8 @@ def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:
         if folder not in kept:
             expired.append(folder)
         else:
-            expired += [path for name in names if (path := f"{folder}/{name}") not in kept]
+            paths = [f"{folder}/{name}" for name in names]
+            expired += [path for path in paths if path not in kept]
     return expired
 
 

@@ -60,8 +60,7 @@ def vacuum(
         before: seconds since the epoch; a version that was the newest at that time or later is
             kept.
         reading: returns the oldest version that a job may read, and that job; None if there is
-            none.
-            Its argument is the version up to which everything was removed before.
+            none. Its argument is the version up to which everything was removed before.
         counted: called once the log says which versions stay. From then on, no job is stored that
             looked before.
         dry_run: remove nothing, and count.
@@ -97,20 +96,21 @@ def vacuum(
         progress(number, len(removable))
         if needed(path):
             kept += 1
-        elif (file_size := _remove(warehouse, path, dry_run=dry_run)) is not None:
-            sizes.append(file_size)
-    size, count = sum(sizes), len(sizes)
+        else:
+            sizes += _remove(warehouse, path, dry_run=dry_run)
     if not dry_run and not kept and oldest > removed:
         warehouse.finish_vacuum(oldest)
-    return Vacuumed(max(oldest, noted), count, size, kept, kept_for)
+    return Vacuumed(max(oldest, noted), len(sizes), sum(sizes), kept, kept_for)
 
 
-def _remove(warehouse: Warehouse, path: str, *, dry_run: bool) -> int | None:
-    """Remove a file. Return its size; None if an earlier vacuum that died removed it."""
+def _remove(warehouse: Warehouse, path: str, *, dry_run: bool) -> list[int]:
+    """Remove a file. Return its size; nothing if an earlier vacuum that died removed it."""
     size = warehouse.storage.size(path)
-    if size is not None and not dry_run:
+    if size is None:
+        return []
+    if not dry_run:
         warehouse.storage.remove_file(path)
-    return size
+    return [size]
 
 
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:
@@ -126,13 +126,19 @@ def _removable(warehouse: Warehouse, removed: int, oldest: int, head: int) -> li
     if oldest <= removed:
         return []
     gone = chain.from_iterable(_removed_by(warehouse, n) for n in range(removed + 1, oldest + 1))
+    live = _live(warehouse, oldest, head)
+    return [path for path in dict.fromkeys(gone) if path.startswith(STAGING) and path not in live]
+
+
+def _live(warehouse: Warehouse, oldest: int, head: int) -> set[str]:
+    """Return the files of all versions from ``oldest`` to ``head``."""
     live: set[str] = set()
     for dataset in warehouse.state(oldest, removed=True).values():
         live.update(file.path for file in dataset.files)
     for n in range(oldest + 1, head + 1):
         for change in warehouse.existing_entry(n).datasets.values():
             live.update(file.path for file in change.added)
-    return [path for path in dict.fromkeys(gone) if path.startswith(STAGING) and path not in live]
+    return live
 
 
 def _removed_by(warehouse: Warehouse, n: int) -> Iterator[str]:

@@ -93,8 +93,7 @@ class CoordinatorStallDetector(StallDetector):
     """The stall detector of a coordinator, which receives submits and commands from Celery.
 
     Its own sweep works without Celery, so jobs are decided; but a submit or a command through
-    Celery
-    would wait for ever.
+    Celery would wait for ever.
     """
 
     consequence = (

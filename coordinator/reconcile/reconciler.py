@@ -175,8 +175,7 @@ class Reconciler:
 
         Raises:
             redis.RedisError: the store cannot be reached. Nothing is lost: reports stay pending,
-            the job
-                stays due.
+            the job stays due.
         """
         groups = (
             None if due or not reports else [delivered.report.token.group for delivered in reports]
@@ -250,14 +249,8 @@ class Pass:
                 return PassResult.MISSING
             if ended is not Round.REFUSED:
                 self.reports, self.published = (), None
-            if ended is Round.DONE:
-                # A pass that met the lock busy tries again: one more round for it is enough.
-                answer = self._end(anyway=rounds[Round.DONE] > 1)
-                if answer is not EndAnswer.AGAIN:
-                    return PassResult.DONE
-            if rounds[Round.MORE] == TURN:
-                self._end(anyway=True)
-                return PassResult.MORE
+            if (result := self._over(ended, rounds)) is not None:
+                return result
             # Refused, more to do, or another pass met the lock busy: look at everything, from a
             # fresh due.
             self.groups = None
@@ -298,7 +291,7 @@ class Pass:
 
     def _round(self) -> Round:
         """Load, decide and commit once."""
-        if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
+        if self._begun.ended and not self._has_refusals():
             self._reconciler.cache.pop(self.job, None)
             # After an outage, a wide job has many such reports.
             return self._acknowledge(Applied.TERMINAL, None)
@@ -323,6 +316,20 @@ class Pass:
             return Round.REFUSED
         return self._decide(state)
 
+    def _has_refusals(self) -> bool:
+        return any(delivered.report.refused for delivered in self.reports)
+
+    def _over(self, ended: Round, rounds: Mapping[Round, int]) -> PassResult | None:
+        """End the pass after a round, if it is done or had its turn; None to go on."""
+        if ended is Round.DONE:
+            # A pass that met the lock busy tries again: one more round for it is enough.
+            answer = self._end(anyway=rounds[Round.DONE] > 1)
+            return None if answer is EndAnswer.AGAIN else PassResult.DONE
+        if rounds[Round.MORE] == TURN:
+            self._end(anyway=True)
+            return PassResult.MORE
+        return None
+
     def _cached(self) -> JobState | None:
         """Take the cached state of the job; None if it is too old."""
         at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
@@ -332,8 +339,7 @@ class Pass:
         """Return whether the job was written after this pass began.
 
         A user, or a pass that took over the lock, may have done so. Then this pass reads the clock
-        again. A
-        time that still lies ahead was written before the clock was set back.
+        again. A time that still lies ahead was written before the clock was set back.
         """
         written_at = max(job.intent_at, job.started_at, job.counted_from, job.paused_at)
         lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_term

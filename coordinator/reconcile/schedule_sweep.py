@@ -95,8 +95,7 @@ class Schedules:
             background: submits outside the caller's thread.
             ids: creates random words for commit ids.
             term: seconds for which other coordinators leave a schedule to this one. If two decide
-                the
-                same, a commit compares, and a key has one job.
+                the same, a commit compares, and a key has one job.
             clock: monotonic seconds.
             notices: adds notices to its commits.
             looks: reads the backlogs of streams; None: a `StreamLooks` on ``background``.

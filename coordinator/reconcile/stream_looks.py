@@ -54,8 +54,7 @@ class StreamLooks:
 
         Args:
             concern: returns whether a rule concerns the backlog of a schedule, which is then
-                decided
-                after each look.
+                decided after each look.
         """
         self._concern = concern
         self._schedules, self._background = schedules, background

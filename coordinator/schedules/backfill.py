@@ -67,8 +67,7 @@ class Wanted:
         """Return a backfill from ``first`` to ``last``, the ends included.
 
         A bound is a time with its offset, or a day in the zone of the schedule. Without ``last``,
-        the
-        range ends at the newest tick that has come.
+        the range ends at the newest tick that has come.
 
         Raises: ValueError.
         """
@@ -475,10 +474,10 @@ def _neighbor_problem(
     first_at = _first_to_run(requested, policy, ticks, now)
     if first_at is None:
         return ""
-    kept = [at for at, tick in ticks.items() if tick.outcome is not TickOutcome.SKIPPED]
-    before = [at for at in kept if at < first_at]
-    if before and ticks[before[-1]].outcome is TickOutcome.FAILED:
-        failed = tick_text(before[-1])
+    kept = [tick for tick in ticks.values() if tick.outcome is not TickOutcome.SKIPPED]
+    before = [tick for tick in kept if tick.at < first_at]
+    if before and before[-1].outcome is TickOutcome.FAILED:
+        failed = tick_text(before[-1].at)
         skip = f"leave it out with `unstuck schedule skip {schedule} {failed}`"
         return f", and the tick {failed} before it failed: begin with it, or {skip}"
     ran = [at for at, tick in ticks.items() if tick.outcome in _RAN]

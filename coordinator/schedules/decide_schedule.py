@@ -114,7 +114,7 @@ def decide(
         if isinstance(step, Wait) or _is_unread(step, log):
             break
         record, event = _after(record, _skipped_or_published(record, step, log), now)
-        events += [event] if event else []
+        events += filter(None, [event])
     due, read_log_since = now, None
     if isinstance(step, Wait):
         due = _look_at(record, step, now, term)
@@ -137,8 +137,8 @@ def _is_unread(step: Step, log: LogSeen) -> bool:
 def _looks(record: ScheduleRecord, due: float, now: float, term: float) -> list[float]:
     """Return the times of the next looks at a schedule and at its backfill."""
     looks = [due] if record.runs or not record.status.terminal else []
-    if record.backfill is not None and not record.backfill.over:
-        looks.append(_look_at_backfill(record, record.backfill, now, term))
+    if record.open_backfill is not None:
+        looks.append(_look_at_backfill(record, record.open_backfill, now, term))
     return looks
 
 

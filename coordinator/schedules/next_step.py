@@ -54,8 +54,7 @@ def next_step(
         return _while_running(record, runs)
     if (retry := _retry(record, policy, now)) is not None:
         return retry
-    until = until_of(policy)
-    if record.more_at and (until is None or now < until):
+    if record.more_at and not _is_over(policy, now):
         return Submit(Run(tick=_unused(record, record.more_at)), more=True)
     if policy.after is None:
         return _by_tick(record, policy, now)
@@ -157,10 +156,9 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
     if following is not None:
         at = following.timestamp()
         return Wait("NEXT_TICK", _until_tick(record, at, now), at + delay)
-    until = until_of(policy)
-    if record.clocked or (until is not None and until <= now):
+    if record.clocked or _is_over(policy, now):
         return _at_its_end(record)
-    return Wait("BY_HAND", "it runs when somebody asks for a run", until)
+    return Wait("BY_HAND", "it runs when somebody asks for a run", until_of(policy))
 
 
 def _until_tick(record: ScheduleRecord, tick: float, now: float) -> str:
@@ -194,13 +192,13 @@ def _by_dataset(
 
     All versions that came since its last run make one run.
     """
-    until = until_of(policy)
-    if until is not None and until <= now:
+    if _is_over(policy, now):
         return _at_its_end(record)
     new = _new_versions(record, published)
     lacking = [name for name in record.follows if name not in new]
     if not new or (lacking and after.all_of):
-        return Wait("DATASETS", f"it waits for a new version of {listed(lacking)}", until)
+        text = f"it waits for a new version of {listed(lacking)}"
+        return Wait("DATASETS", text, until_of(policy))
     published_at = max(at for _, at in new.values())
     delay = _delay(record, policy, sorted(new), record.new_at or published_at, now)
     if delay is not None:
@@ -233,6 +231,11 @@ def _delay(
 def until_of(policy: ScheduleSpec) -> float | None:
     """Return the time from which the schedule has no runs; None if there is none."""
     return None if policy.until is None else policy.until.timestamp()
+
+
+def _is_over(policy: ScheduleSpec, now: float) -> bool:
+    until = until_of(policy)
+    return until is not None and until <= now
 
 
 def _unused(record: ScheduleRecord, tick: float) -> float:

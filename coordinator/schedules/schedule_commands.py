@@ -152,11 +152,10 @@ def begin_backfill(
 
     Args:
         ticks: ticks of the schedule that had a run or were skipped; all of them, if its runs build
-            on
-            each other.
+            on each other.
         reads: the version from which ``requested.from_here`` starts; None: the newest.
     """
-    policy, old, name = policy_of(record.policy), record.backfill, record.name
+    policy, current, name = policy_of(record.policy), record.open_backfill, record.name
     if record.status is ScheduleStatus.STOPPED:
         return _has_ended(record)
     if wrong := _backfill_problem(record, requested, now):
@@ -167,7 +166,6 @@ def begin_backfill(
         reads=reads,
     )
     event = _event("USER_BACKFILL", now, by=by, text=reason or f"{new.total:,} ticks")
-    current = old if old is not None and not old.over else None
     if current is not None and (answer := _while_backfilling(record, current, new)) is not None:
         return answer
     if record.builds_on and (wrong := order_problem(record, requested, policy, ticks, now)):
@@ -446,11 +444,9 @@ def _set_back(old: ScheduleRecord, new: ScheduleRecord, now: float) -> tuple[dic
 
 
 def _stop(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
-    fill = record.backfill
-    backfill = fill if fill is None or fill.over else replace(fill, canceled=True)
-    stopped = replace(
-        record, intent=ScheduleIntent.STOP, requests=(), retries=(), backfill=backfill
-    )
+    stopped = replace(record, intent=ScheduleIntent.STOP, requests=(), retries=())
+    if record.open_backfill is not None:
+        stopped = replace(stopped, backfill=replace(record.open_backfill, canceled=True))
     return _done(stopped, f"schedule {record.name} is stopped for good{_running(record)}")
 
 

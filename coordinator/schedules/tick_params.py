@@ -21,8 +21,7 @@ def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAM
     """Return the job that ``spec`` is at ``tick``, with all values and without its schedule.
 
     The same tick has the same values at any time and on any host, so a run that is submitted twice
-    is
-    one job.
+    is one job.
 
     Args:
         params: values that a person gives to a run by hand, in the place of those of the tick.
@@ -36,9 +35,8 @@ def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAM
     if spec.steps_zone:
         written["zone"] = spec.steps_zone
     if spec.notify:
-        written["notify"] = [
-            rule for notify_rule in spec.notify if (rule := notify_rule.of_run()) is not None
-        ]
+        rules = [rule.of_run() for rule in spec.notify]
+        written["notify"] = [rule for rule in rules if rule is not None]
     return JobSpec.from_values(written, values)
 
 
@@ -68,10 +66,11 @@ def tick_params(
     params: Mapping[str, Any], schedule: ScheduleSpec, tick: datetime
 ) -> dict[str, str]:
     """Return the values of the parameters that are bound to the tick. Raises: SpecError."""
+    bound = {name: tick_of(written) for name, written in params.items()}
     return {
-        name: _value_of(written, bound, schedule, name, tick)
-        for name, written in params.items()
-        if (bound := tick_of(written))
+        name: _value_of(params[name], bound_to, schedule, name, tick)
+        for name, bound_to in bound.items()
+        if bound_to
     }
 
 

@@ -190,8 +190,7 @@ def evaluate(
     Args:
         params: the job's parameters, with those of the group.
         results: returns what a group recorded; None for a group that did not succeed. A missing
-            value
-            is none.
+            value is none.
     """
     shown: list[str] = []
     try:

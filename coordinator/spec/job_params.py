@@ -120,8 +120,7 @@ def is_declared(written: Any) -> bool:
     """Return whether an entry is a declaration, and not a plain default.
 
     A mapping with the key ``type`` is a declaration if its type is one of ours, or if it has only
-    keys
-    of a declaration.
+    keys of a declaration.
     """
     if not isinstance(written, dict) or "type" not in written:
         return False
@@ -265,13 +264,15 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[SpecProble
         return
     yield from _wrong_format(param, loc)
     yield from _wrong_choices(param, loc)
-    if param.default is None or tick_of(written):
-        return
-    wrong = _wrong(param.type, param.default)
-    if not wrong and not any(_wrong(param.type, choice) for choice in param.choices or ()):
-        wrong = _no_choice(param.choices, param.default)
-    if wrong:
+    if param.default is not None and not tick_of(written) and (wrong := _wrong_default(param)):
         yield SpecProblem(wrong, (*loc, "default"))
+
+
+def _wrong_default(param: Param) -> str:
+    wrong = _wrong(param.type, param.default)
+    if wrong or any(_wrong(param.type, choice) for choice in param.choices or ()):
+        return wrong
+    return _no_choice(param.choices, param.default)
 
 
 def _wrong_choices(param: Param, loc: Loc) -> Iterator[SpecProblem]:

@@ -330,8 +330,7 @@ class JobSpec(Strict):
 
         Raises:
             SpecError: an unknown name, a value that cannot be read or has another type, or no value
-                for
-                a required parameter.
+                for a required parameter.
         """
         written = {name: getattr(self, name) for name in self.model_fields_set}
         if not params and not fill(self.params, {}, scheduled=scheduled)[1]:
@@ -407,8 +406,7 @@ class JobSpec(Strict):
         """Return the spec as canonical JSON, which `model_validate` reads.
 
         It has what was written and no defaults. So a release with more fields stores the same text,
-        and
-        ``worker_losses: 3`` in a group still wins over another number under ``defaults:``.
+        and ``worker_losses: 3`` in a group still wins over another number under ``defaults:``.
 
         Raises:
             SpecError: a ``sql_file:`` was not read yet; see `with_sql_files`.

@@ -132,14 +132,13 @@ def late_of(value: Any) -> Late:
 
 def _days(part: str) -> frozenset[int]:
     """The days of ``FRI`` or ``FRI-MON``. Raises: ValueError."""
-    ends = [
-        _DAYS.index(end) if (end := day.strip().upper()) in _DAYS else -1 for day in part.split("-")
-    ]
-    if len(ends) > 2 or -1 in ends:
+    days = [day.strip().upper() for day in part.split("-")]
+    if len(days) > 2 or not set(days).issubset(_DAYS):
         raise ValueError(
-            f"expected days of the week, {', '.join(_DAYS)}, as MON-FRI or SAT,SUN, not "
+            f"expected days of the week ({', '.join(_DAYS)}), such as MON-FRI or SAT,SUN, not "
             f"{describe(part)}"
         )
+    ends = [_DAYS.index(day) for day in days]
     return frozenset((ends[0] + i) % 7 for i in range((ends[-1] - ends[0]) % 7 + 1))
 
 
@@ -202,7 +201,8 @@ class ConditionWithValue(Strict):
         return self
 
     def _written(self) -> dict[str, Any]:
-        return {word: value for word in EXAMPLES if (value := getattr(self, word)) is not None}
+        values = {word: getattr(self, word) for word in EXAMPLES}
+        return {word: value for word, value in values.items() if value is not None}
 
     @property
     def condition(self) -> Condition:

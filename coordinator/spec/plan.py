@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
+from itertools import chain
 from typing import Any, TypeVar
 
 from unstuck.coordinator.spec.checks.fork_checks import values_reader
@@ -25,6 +26,8 @@ from unstuck.tasks.spec.group import READ_VALUES, ForkFrom, GroupSpec, Step, for
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.work_order import Collect, GroupPlan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,7 @@ class Plan:
             no limit.
         outputs: how single outputs are published.
         default_publish: groups that no other needs (for a join: what it joins); published unless
-            the
-            spec names others.
+            the spec names others.
         for_python: by group, the parameters that have no effect unless its Python takes them.
         params_told: the parameters in words, shortened.
         zone: the time zone of its steps; empty: that of the fleet.
@@ -119,7 +121,8 @@ class Plan:
         if not (group.spec.streams and is_published):
             return ()
         own = outputs_of(group.spec)
-        foreign = {output for name in self.groups for output in outputs_of(self.groups[name].spec)}
+        declared = (outputs_of(planned.spec) for planned in self.groups.values())
+        foreign = set(chain.from_iterable(declared))
         if not any(step.python for step in group.spec.steps):
             foreign.update(self.outputs)  # SQL writes only what it declares
         appended = appended_outputs(self.outputs, self.publish)
@@ -145,16 +148,15 @@ class Plan:
         """
         pack = Packer().pack
         plans = {}
-        partition_by = _unlike({n: output.partition_by for n, output in self.outputs.items()}, ())
-        checks = _unlike({n: output.checks for n, output in self.outputs.items()}, Checks())
-        publishing = {n: output.publishing for n, output in self.outputs.items()}
-        publishing = _unlike(publishing, Publishing())
+        partition_by = self._of_outputs(lambda output: output.partition_by, tuple[str, ...]())
+        checks = self._of_outputs(lambda output: output.checks, Checks())
+        publishing = self._of_outputs(lambda output: output.publishing, Publishing())
         for group in self.groups.values():
             if not group.spec.steps:
                 continue
             publishes = self.publish or ()
             makes_all = self.publish is None and group.name in self.default_publish
-            forks, others = self._outputs_read(group)
+            forks, branches = self._outputs_read(group)
             plan = GroupPlan(
                 group=_without_values(group.spec),
                 collect=group.collect,
@@ -165,7 +167,7 @@ class Plan:
                 any_code=any_code,
                 partition_by=partition_by,
                 forks=forks,
-                branches={} if group.spec.join.rule == "all_succeeded" else others,
+                branches=branches,
                 base=base,
                 mixed=mixed,
                 schedule=schedule,
@@ -182,25 +184,27 @@ class Plan:
             plans[group.name] = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))
         return plans
 
+    def _of_outputs(self, read: Callable[[OutputSpec], T], default: T) -> dict[str, T]:
+        """Return a part of each output where it differs from the default."""
+        parts = {name: read(output) for name, output in self.outputs.items()}
+        return {name: part for name, part in parts.items() if part != default}
+
     def _outputs_read(
         self, group: PlannedGroup
     ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-        """Return the outputs that a group reads, by their maker: of forks, and of other groups."""
+        """Return the outputs that a group reads, by their maker: of forks, and of branches.
+
+        A branch is a group that may have no output, since the join does not need its success.
+        """
         forks: dict[str, tuple[str, ...]] = {}
-        others: dict[str, tuple[str, ...]] = {}
+        branches: dict[str, tuple[str, ...]] = {}
         for name in group.reads:
             maker = self.groups[name].spec
-            outputs = others if maker.for_each is None else forks
-            outputs[name] = tuple(outputs_of(maker))
-        return forks, others
-
-
-T = TypeVar("T")
-
-
-def _unlike(values: Mapping[str, T], default: T) -> dict[str, T]:
-    """Return the entries that differ from the default."""
-    return {name: value for name, value in values.items() if value != default}
+            if maker.for_each is not None:
+                forks[name] = tuple(outputs_of(maker))
+            elif group.spec.join.rule != "all_succeeded":
+                branches[name] = tuple(outputs_of(maker))
+        return forks, branches
 
 
 NO_GROUPS = Plan("", {}, {}, None, None, True, None, frozenset(), {})
@@ -231,14 +235,17 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
     if group.for_each and group.fork_from is None:
         params = {**spec.values, **group.params}
         update["for_each"] = {
-            name: _listed_in(params, source) if isinstance(source, ForkFrom) else source
-            for name, source in group.for_each.items()
+            name: _listed_in(params, source) for name, source in group.for_each.items()
         }
     return group.model_copy(update=update) if update else group
 
 
-def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[ForkItem, ...]:
-    """Return the values of a fork over a parameter; none if it has no value."""
+def _listed_in(
+    params: Mapping[str, Any], source: tuple[ForkItem, ...] | ForkFrom
+) -> tuple[ForkItem, ...]:
+    """Return the values of a fork, which may be those of a parameter."""
+    if not isinstance(source, ForkFrom):
+        return source
     values = params.get(source.param or "") or ()
     if source.distinct:
         values = {fork_key(value): value for value in values}.values()

@@ -265,14 +265,9 @@ def _wrong_cron(text: str) -> str:
     """Say why ``text`` is no cron expression that ever comes; empty if it is one."""
     parts = text.split()
     if len(parts) != 5:
-        written = _NICKNAMES.get(text.strip().lower())
-        hint = (
-            f"; write {written}"
-            if written
-            else "; for seconds, take every:"
-            if len(parts) == 6
-            else ""
-        )
+        hint = "; for seconds, use every:" if len(parts) == 6 else ""
+        if written := _NICKNAMES.get(text.strip().lower()):
+            hint = f"; write {written}"
         names = ", ".join(_CRON_FIELDS)
         return f"expected five fields ({names}), such as 30 2 * * *, not {shorten(text)}{hint}"
     for at, (field, expected) in enumerate(_CRON_FIELDS.items()):
@@ -300,8 +295,7 @@ def builds_on(
     """Return why each run of a job builds on the one before; empty if it does not.
 
     The reason is a dataset that the job reads and publishes, or ``sequential: true``. An input with
-    a
-    version reads the same rows in every run.
+    a version reads the same rows in every run.
     """
     for group in every:
         for group_input in group.inputs.values():

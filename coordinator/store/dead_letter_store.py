@@ -192,7 +192,9 @@ def unreadable(report: DeadLetter) -> str:
 
 
 def _kind(report: DeadLetter) -> str:
-    return "task" if report.task else "notice" if report.notice else "report"
+    if report.task:
+        return "task"
+    return "notice" if report.notice else "report"
 
 
 def _job_of(report: DeadLetter) -> str:

@@ -41,7 +41,8 @@ class Indexes:
         before, _, after = self._record_key.partition("\0")
         jobs = [key.removeprefix(before).removesuffix(after) for key in cast(list[str], keys)]
         missing, *lineless = self._index(dict.fromkeys(jobs, ""))
-        self._index({job: line for job in lineless if (line := self._line(job))})
+        lines = {job: self._line(job) for job in lineless}
+        self._index({job: line for job, line in lines.items() if line})
         self._count = KEYS_AFTER_A_LOSS if missing else KEYS_LOOKED_AT
 
     def _index(self, lines: dict[str, str]) -> list[Any]:

@@ -28,12 +28,12 @@ def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus
 
     Other lanes have versions that no runner has.
     """
-    return sorted(
-        lane
-        for lane in lanes
-        if not (versions := versions_of(lane))
-        or any(runner.runs_on.may_run(versions) for runner in listening.get(queue_of(lane), ()))
-    )
+    return sorted(lane for lane in lanes if _is_served(lane, listening.get(queue_of(lane), ())))
+
+
+def _is_served(lane: str, runners: Collection[RunnerStatus]) -> bool:
+    versions = versions_of(lane)
+    return not versions or any(runner.runs_on.may_run(versions) for runner in runners)
 
 
 def share_wake_ups(

@@ -34,8 +34,7 @@ def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:
     """Return the seconds to wait after a number of failures in a row.
 
     The wait is ``backoff * 2**(failures-1)``, capped, with jitter. The jitter is drawn from
-    ``seed``,
-    so that deciding twice gives the same time. It only shortens the wait.
+    ``seed``, so that deciding twice gives the same time. It only shortens the wait.
     """
     plain = doubled(policy.backoff, policy.max_backoff, failures - 1)
     return plain * (1 - random.Random(seed).random() * policy.jitter)

@@ -22,10 +22,8 @@ def lease_end(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> 
     """Return when the lease of a running attempt ends, in seconds by the clock of Redis.
 
     An attempt without a claim (the store was rolled back after the commit that read it) has one
-    term
-    from that commit on. A living runner claims it again in that time; without this limit nobody
-    would
-    notice a dead one.
+    term from that commit on. A living runner claims it again in that time; without this limit
+    nobody would notice a dead one.
     """
     return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 

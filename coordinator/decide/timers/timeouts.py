@@ -88,8 +88,7 @@ def count_job_time(job: JobRecord, now: float) -> JobRecord:
     """Return ``job``, which has its new status, with the time that counts for its timeout.
 
     The time in PAUSED and HALTED does not count. A time that lies ahead was written before the
-    clock
-    was set back; it is counted from now.
+    clock was set back; it is counted from now.
     """
     counted_from, paused_at = (
         at if at <= now + CLOCK_SLACK else now for at in (job.counted_from, job.paused_at)

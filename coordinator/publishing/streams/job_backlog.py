@@ -38,12 +38,14 @@ class BacklogLooks:
 def backlog_of(looks: Mapping[str, Look], before: Backlog | None, now: float) -> Backlog:
     """Return the backlog at ``now``; ``before`` is that of the look before."""
     previous = {} if before is None else before.streams
-    return Backlog(
-        now, {address: _noted(look, previous.get(address), now) for address, look in looks.items()}
-    )
+    streams = {
+        address: _noted(look, previous.get(address, StreamBacklog()), now)
+        for address, look in looks.items()
+    }
+    return Backlog(now, streams)
 
 
-def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklog:
+def _noted(look: Look, before: StreamBacklog, now: float) -> StreamBacklog:
     backlog = StreamBacklog(
         new=look.new,
         changed=look.changed,
@@ -55,7 +57,6 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         trouble=look.trouble[:500],
         known=look.reachable,
     )
-    before = before or StreamBacklog()
     as_before = replace(backlog, since=before.since, seen_to=before.seen_to)
     if look.trouble or not look.reachable:
         return as_before  # what was unread still is, as far as is known

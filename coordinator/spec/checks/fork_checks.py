@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -81,11 +82,11 @@ def _fork(
 ) -> Iterator[SpecProblem]:
     """Find mistakes in the parameters and values of one fork."""
     visible = {**params, **group.params}
+    for written, at in params_of(group, loc):
+        for param in written.keys() & group.fork_params:
+            text = f"{param!r} is a parameter of the fork; remove it here"
+            yield SpecProblem(text, (*at, param), True)
     for param, source in (group.for_each or {}).items():
-        for written, at in params_of(group, loc):
-            if param in written:
-                text = f"{param!r} is a parameter of the fork; remove it here"
-                yield SpecProblem(text, (*at, param), True)
         values, place = _values(visible, source), (*loc, "for_each", param)
         if isinstance(source, ForkFrom) and source.param is not None:
             place = (*place, "param")
@@ -187,16 +188,20 @@ def _wrong_source(
         if source == maker.name or source in outputs_of(maker):
             return _wrong_maker(needed.get(source, maker), source)
     outside = source if source in groups else owners.get(source)
-    if outside == group.name:
+    if outside is not None:
+        return _source_outside(group, source, outside)
+    if len(needed) < len(group.needs):
+        return ""  # an unknown need, which is reported
+    return _unknown_source(source, [*needed.values()])
+
+
+def _source_outside(group: GroupSpec, source: str, maker: str) -> str:
+    if maker == group.name:
         return (
             f"{source!r} is an output of this group; a fork takes its values from a group that it "
             "needs"
         )
-    if outside is not None:
-        return f"{source!r} is an output of group {outside!r}; add that group to needs:"
-    if len(needed) < len(group.needs):
-        return ""  # an unknown need, which is reported
-    return _unknown_source(source, [*needed.values()])
+    return f"{source!r} is an output of group {maker!r}; add that group to needs:"
 
 
 def _unknown_source(source: str, needed: Sequence[GroupSpec]) -> str:
@@ -206,9 +211,8 @@ def _unknown_source(source: str, needed: Sequence[GroupSpec]) -> str:
         return ""
     if makers:
         return _wrong_maker(makers[0], source)
-    candidates = [maker.name for maker in needed]
-    for maker in needed:
-        candidates += [output for output in outputs_of(maker) if output not in candidates]
+    outputs = chain.from_iterable(map(outputs_of, needed))
+    candidates = dict.fromkeys([*(maker.name for maker in needed), *outputs])
     near = suggestion(source, candidates)
     return f"no needed group makes {source!r}{near}; known: {listed(candidates)}"
 

@@ -83,11 +83,7 @@ def _missing_need(
     before = group.steps[:step]
     if any(earlier.python is not None for earlier in before):
         return ""  # it may have created a view with this name
-    available = {name.lower() for name in (*group.inputs, group.name)}
-    for read in groups_read(group, groups):
-        available.update(name.lower() for name in (read.name, *outputs_of(read)))
-    for earlier in before:
-        available |= created_in(earlier.sql or "")
+    available = _available(group, groups).union(*(created_in(each.sql or "") for each in before))
     for table in sorted(tables):
         maker = made_by.get(table, group.name)
         if maker != group.name and table not in available:
@@ -96,6 +92,14 @@ def _missing_need(
                 f"add needs: [{maker}], or name {table} in inputs: to read rows of an earlier job"
             )
     return ""
+
+
+def _available(group: GroupSpec, groups: Mapping[str, GroupSpec]) -> set[str]:
+    """Return the names that the first step of a group can read, in lower case."""
+    names = [*group.inputs, group.name]
+    for read in groups_read(group, groups):
+        names += [read.name, *outputs_of(read)]
+    return {name.lower() for name in names}
 
 
 def wrong_statement(sql: str) -> str:

@@ -43,8 +43,7 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[SpecPro
     named = [_named_in(group) for group in spec.groups]
     everywhere = _words_of_outputs(spec).union(*named)
     for name in spec.params:
-        users = (group for group in spec.groups if _may_take(group, name, takes))
-        if name not in everywhere and next(users, None) is None:
+        if name not in everywhere and not any(_may_take(g, name, takes) for g in spec.groups):
             yield SpecProblem("nothing in the job uses this parameter", ("params", name))
     for i, group in enumerate(spec.groups):
         for name in group.params:

@@ -39,7 +39,7 @@ def refused(schedule: str) -> str:
         ),
         ("{cron: 30 2 * *, zone: UTC}", "schedule.cron: expected five fields"),
         ('{cron: "@daily", zone: UTC}', "write 0 0 * * *"),
-        ("{cron: 0 30 2 * * *, zone: UTC}", "for seconds, take every:"),
+        ("{cron: 0 30 2 * * *, zone: UTC}", "for seconds, use every:"),
         ("{cron: 30 24 * * *, zone: UTC}", "schedule.cron: '24' is no hour; expected 0 to 23"),
         ("{cron: 30 2 * JUNE *, zone: UTC}", "'JUNE' is no month; expected 1 to 12, or JAN to DEC"),
         ("{cron: 0 0 30 2 *, zone: UTC}", "'0 0 30 2 *' never comes"),
