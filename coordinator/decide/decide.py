@@ -63,7 +63,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
 
 
 def _touch_all(draft: Draft) -> None:
-    """Let all joins be judged."""
+    """Mark all joins to be judged."""
     draft.state.runnable.clear()
     draft.state.joins_judged = True
     draft.touched.extend(draft.plan.groups)

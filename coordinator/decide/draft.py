@@ -96,10 +96,10 @@ class Draft:
         )
 
     def check_unclaimed(self, group_id: str) -> None:
-        """Let the commit check once more that nobody has claimed the attempt.
+        """Add a guard: the commit checks again that nobody has claimed the attempt.
 
-        An attempt that this decision offers is not in the store yet: nobody can claim it, and the
-        check would fail.
+        An attempt that this decision offers is not in the store yet, so nobody can claim it, and
+        the check would fail.
         """
         if group_id not in self.decision.offered:
             record = self.state.record(group_id)
@@ -144,19 +144,22 @@ class Draft:
             self.state.attempts[group_id] = replace(attempt, instruction=instruction)
 
     def commit_is_full(self) -> bool:
-        """The limit of one commit is reached; if so, the job is decided again at once."""
+        """Return whether one commit has room for no more.
+
+        If so, the job is decided again at once.
+        """
         self.decision.more |= self.decision.full
         return self.decision.full
 
     def while_room(self, groups: Iterable[str]) -> Iterator[str]:
-        """``groups`` until the limit of one commit is reached."""
+        """Yield ``groups`` until the limit of one commit is reached."""
         for group_id in groups:
             if self.commit_is_full():
                 return
             yield group_id
 
     def unclaimed(self) -> list[str]:
-        """Groups on offer that nobody had claimed when the attempts were read."""
+        """Yield the offered groups that nobody had claimed when the attempts were read."""
         attempts = self.state.attempts
         return [
             g
@@ -165,5 +168,5 @@ class Draft:
         ]
 
     def tell(self, kind: str, **event: Any) -> None:
-        """An event of the job itself."""
+        """Add an event of the job itself."""
         self.decision.events.append({"kind": kind, **event})

@@ -16,9 +16,9 @@ MAX_RELEASES = 50
 
 
 def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
-    """A step failed: charge the group's retries, and try again if one is left."""
+    """Charge a failed step to the group's retries, and try again if one is left."""
     policy, failures = draft.planned(group_id).retry, record.failures + 1
-    # The first error of its own stands before that of a worker that was lost earlier, which is no
+    # The first error of its own precedes that of a worker that was lost earlier, which is no
     # reason of the end.
     first = failure if not record.failures else record.first_error
     charged = replace(record, first_error=first, last_error=failure, failures=failures)
@@ -38,7 +38,7 @@ def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
 
 
 def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
-    """A worker was lost: charge that, and try again unless so many in a row were."""
+    """Charge a lost worker to the group, and try again unless too many were lost in a row."""
     limit, losses = draft.planned(group_id).spec.worker_losses, record.losses + 1
     # A lost worker never hides the user's own error.
     charged = replace(
@@ -54,7 +54,7 @@ def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
 
 
 def release(draft: Draft, group_id: str, record: GroupRecord, why: str) -> None:
-    """An attempt was handed back, which is charged to nobody: try again at once."""
+    """Try again at once after an attempt was handed back, which is charged to nobody."""
     charged = replace(record, releases=record.releases + 1)
     if charged.releases > MAX_RELEASES:
         text = f"handed back {charged.releases} times without an end: {why}"

@@ -56,12 +56,12 @@ def pause(draft: Draft) -> None:
 
 
 def cancel_at(job: JobRecord, env: Environment) -> float:
-    """When a job that is to be canceled ends without its runners."""
+    """Return when a job that is canceled ends without its runners."""
     return come_if_beyond(job.intent_at, env.now + env.cancel_deadline) + env.cancel_deadline
 
 
 def cancel(draft: Draft) -> None:
-    """Tell running attempts to end; after the deadline the job ends without its runners."""
+    """Cancel running attempts; after the deadline the job ends without its runners."""
     cancel_unclaimed(draft, CANCELED)
     for group_id in draft.while_room(list(draft.state.by_state[S.RUNNING])):
         draft.instruct(group_id, "CANCEL")
@@ -101,7 +101,7 @@ def fail_fast(draft: Draft) -> None:
 
 
 def cancel_all(draft: Draft, reason: Reason) -> None:
-    """Everything that is not done is canceled.
+    """Cancel everything that is not done.
 
     Running attempts become stale at once, and their watchdogs end them.
     """

@@ -108,7 +108,10 @@ def judge_one(draft: Draft, name: str) -> None:
 
 
 def _admit(draft: Draft, name: str, count: int | None, reason: Reason) -> None:
-    """Let a group run whose join and condition hold; ``count``: its members, if known."""
+    """Run a group whose join and condition hold.
+
+    ``count`` is the number of its members, if known.
+    """
     spec = draft.plan.groups[name].spec
     if spec.is_join:
         draft.move(name, GroupRecord(state=S.SUCCEEDED, reason=reason))

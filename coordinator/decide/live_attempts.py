@@ -87,7 +87,7 @@ def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptReco
 
 
 def apply_outcome(draft: Draft, group_id: str, outcome: Outcome) -> None:
-    """An attempt has ended: its outcome decides what becomes of the group."""
+    """Apply the outcome of an attempt to its group."""
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)
     draft.decision.ended[outcome.kind] += 1
@@ -96,7 +96,7 @@ def apply_outcome(draft: Draft, group_id: str, outcome: Outcome) -> None:
     if outcome.kind is OutcomeKind.SUCCEEDED:
         _succeeded(draft, group_id, record, outcome)
     elif record.state is S.CANCELING:
-        # An attempt that was told to end is not tried again, however it ends.
+        # An attempt that was canceled is not tried again, however it ends.
         draft.move(
             group_id,
             replace(record, state=S.CANCELED, reason=Reason("CANCELED", "canceled while running")),
@@ -170,7 +170,7 @@ def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:
 
 
 def _too_much(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> str:
-    """Which limit of the job these values of ``fork`` would exceed; empty if none."""
+    """Return the limit of the job that these values of ``fork`` exceed; empty if none."""
     members = draft.state.size + len(values)
     if members > MAX_GROUPS + MAX_MEMBERS:
         return (

@@ -41,7 +41,7 @@ def watch(draft: Draft, phase: Phase) -> bool:
 
 
 def goes_on(draft: Draft) -> None:
-    """Note a sign of life, perhaps of a try that counted as hanging.
+    """Record a sign of life, perhaps of a try that counted as hanging.
 
     That try is watched from now on.
     """
@@ -55,10 +55,7 @@ def goes_on(draft: Draft) -> None:
 
 
 def trouble(draft: Draft, why: Reason) -> None:
-    """Note that a try brought nothing.
-
-    The next one follows after a wait, which doubles each time.
-    """
+    """Record that a try failed. The next one follows after a wait, which doubles each time."""
     tries = draft.job.publish_tries + 1
     at = draft.env.now + min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
     phase = Phase.ABORT_RETRYING if draft.job.phase.aborts else Phase.RETRYING

@@ -37,7 +37,7 @@ class Delivered:
 
 
 def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
-    """The reports to ack, their counts, and an event for each outcome that was refused."""
+    """Return the reports to ack, their counts, and an event for each outcome that was refused."""
     counts: dict[str, int] = {}
     refused: dict[str, str] = {}
     for delivered in reports:
@@ -51,7 +51,7 @@ def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
 
 
 def classify(state: JobState, report: Report) -> Applied:
-    """How a report counts, by the record as it stands."""
+    """Return how a report counts, by the record."""
     if state.job.terminal or report.refused == Applied.TERMINAL:
         return Applied.TERMINAL
     token = report.token
@@ -67,7 +67,7 @@ def classify(state: JobState, report: Report) -> Applied:
 
 
 def refusal(state: JobState, report: Report) -> dict[str, Any]:
-    """The event that says to people that an outcome came too late and changed nothing."""
+    """Return the event of an outcome that came too late and changed nothing."""
     token = report.token
     newest = state.record(token.group).epoch
     if report.refused == Applied.TERMINAL:

@@ -76,7 +76,7 @@ def _rerun(draft: Draft, group: str) -> None:
 
 
 def _made_by(state: JobState, fork: str, names: list[str]) -> bool:
-    """The values of ``fork`` came from one of ``names``, which will make new values."""
+    """Return whether one of ``names``, which will make new values, made those of ``fork``."""
     spec = state.plan.groups[fork].spec
     source = spec.fork_from
     return source is not None and any(
@@ -116,7 +116,7 @@ def _restart(draft: Draft, group_id: str) -> None:
 
 
 def closure(state: JobState, name: str) -> list[str]:
-    """``name`` and every planned group after it, in the order of the plan."""
+    """Return ``name`` and every planned group after it, in the order of the plan."""
     affected = {name}
     for other, planned in state.plan.groups.items():  # needs come first
         if affected.intersection(planned.spec.needs):
@@ -125,14 +125,14 @@ def closure(state: JobState, name: str) -> list[str]:
 
 
 def records_of(state: JobState, group: str) -> Iterator[tuple[str, GroupRecord]]:
-    """The records of a group, of a fork's members, or of one member."""
+    """Return the records of a group, of a fork's members, or of one member."""
     name, ordinal = split_member(group)
     ids = [group] if ordinal is not None else list(dict.fromkeys([name, *state.members(name)]))
     return ((each, state.groups[each]) for each in ids if each in state.groups)
 
 
 def open_members(state: JobState, group: str) -> Iterator[str]:
-    """The group, or the members of it, that have not ended, recorded or not."""
+    """Yield the members of a group that have not ended, recorded or not."""
     name, ordinal = split_member(group)
     if ordinal is not None:
         ids: Iterator[str] = iter([group])

@@ -202,7 +202,7 @@ def _need(state: JobState, need: str) -> str:
 
 
 def _begun(facts: ExplanationFacts, group_id: str, planned: PlannedGroup) -> Explanation:
-    """A group that is QUEUED, RUNNING, CANCELING or in BACKOFF."""
+    """Explain a group that is QUEUED, RUNNING, CANCELING or in BACKOFF."""
     record = facts.state.record(group_id)
     if record.state in (S.RUNNING, S.CANCELING):
         return _running(facts, group_id, planned, record)

@@ -124,7 +124,7 @@ class Decision:
     plans: dict[str, str] = field(default_factory=dict)  # that the store has lost, made again
     offered: dict[str, AttemptRecord] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
-    forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
+    forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record is deleted
     # groups and members whose frozen inputs go
     unfrozen: dict[str, None] = field(default_factory=dict)
     # forks whose values will be collected again
@@ -133,12 +133,12 @@ class Decision:
     instructions: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[CommitGuard] = field(default_factory=list)
-    # that stand from now on, or again → lane
+    # new or repeated offers → lane
     offers: dict[Offer, str] = field(default_factory=dict)
-    withdrawn: dict[Offer, str] = field(default_factory=dict)  # that stand no longer → lane
+    withdrawn: dict[Offer, str] = field(default_factory=dict)  # offers that are withdrawn → lane
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
-    new_try: bool = False  # publish or abort is a new try, and not one that goes on
+    new_try: bool = False  # publish or abort is a new try, and does not continue one
     notices: tuple[str, ...] = ()  # for the outbox, as JSON
     # attempts that have ended, by their outcome
     ended: Counter[str] = field(default_factory=Counter)
@@ -183,7 +183,11 @@ class Acks:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self, ended: Mapping[str, int] = NOTHING) -> dict[str, Any]:
-        """``ended``: attempts that end with it, by their outcome; the same counters have them."""
+        """Return the arguments of the commit script.
+
+        Args:
+            ended: attempts that end with the commit, by their outcome; they have the same counters.
+        """
         counts = {
             **self.counts,
             **{f"ATTEMPT_{outcome.upper()}": count for outcome, count in ended.items()},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-# Seconds: a problem that comes back is told again no earlier after it was told last.
+# Seconds between two notices of a problem that comes back.
 TOLD_AGAIN_AFTER = 1800.0
 
 

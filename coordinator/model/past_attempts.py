@@ -56,7 +56,7 @@ class PastAttempt:
 
 
 def attempts_of(events: Iterable[Event]) -> Iterator[PastAttempt]:
-    """The attempts of one group from its events, in order.
+    """Yield the attempts of one group from its events, in order.
 
     After a rerun their numbers begin again.
     """

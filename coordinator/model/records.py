@@ -107,7 +107,7 @@ class GroupRecord:
 
     @classmethod
     def readable(cls, text: str) -> GroupRecord | None:
-        """The record in ``text``; None if it is damaged."""
+        """Return the record in ``text``; None if it is damaged."""
         try:
             return cls.from_json(text)
         except Exception:  # noqa: BLE001 - damage may be of any kind
@@ -138,12 +138,12 @@ class AttemptRecord:
     lease: float = 0.0
     progress: str = ""
     revision: int = 0  # how often the job had been altered when it was claimed
-    pool: str = ""  # of which it takes a slot
+    pool: str = ""  # the pool of which it takes a slot
     spark: bool = False  # it runs on Spark, and so keeps to the Spark of its job
     # The host on which the group failed or was lost last, if others listen: they are asked first,.
     avoid: str = ""
     avoid_until: float = 0.0  # until this time
-    instruction: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
+    instruction: str = ""  # sent to the runner at its next renewal: CANCEL or DRAIN
     outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
     outcome_at: float = 0.0
     stored: str = field(default="", compare=False, repr=False)  # the text that it was read from
@@ -172,7 +172,7 @@ class AttemptRecord:
         return shown
 
     def to_json(self) -> str:
-        """An attempt as a commit creates it: offered, not claimed."""
+        """Return the fields of a new attempt: offered, not claimed."""
         more = {
             "pool": self.pool,
             "spark": self.spark,
@@ -364,7 +364,7 @@ class JobRecord:
         return tick_of_key(self.user_key)
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
-        """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
+        """Return the stored plans for the runners of this job, whose compiled spec is ``plan``."""
         arguments = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
         return plan.group_plans(
             *arguments,
@@ -376,7 +376,7 @@ class JobRecord:
         )
 
     def written(self) -> dict[str, Any]:
-        """The spec, parsed. Raises: Damaged: it cannot be read."""
+        """Return the parsed spec. Raises: Damaged."""
         try:
             return dict(unpack(json.loads(self.spec), self.texts))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -405,7 +405,7 @@ class JobRecord:
 
     @classmethod
     def from_fields(cls, data: Mapping[str, str]) -> JobRecord:
-        """Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
+        """Read a record. Raises: NewerJob; ValueError, TypeError, KeyError, …: it is damaged."""
         _check_schema(data)
         values = {
             name: read(data[name])

@@ -460,6 +460,6 @@ SCHEDULE_MOVES = {
 
 
 def check_schedule_status(name: str, old: ScheduleStatus, new: ScheduleStatus) -> None:
-    """Raises: IllegalMove."""
+    """Check that a move is legal. Raises: IllegalMove."""
     if old is not new and (old, new) not in SCHEDULE_MOVES:
         raise IllegalMove(f"schedule {name}", old, new)

@@ -102,5 +102,5 @@ def _bytes(*texts: str) -> int:
 
 
 def megabytes(size: int) -> str:
-    """``size`` in words: ``17.9 MB``."""
+    """Return ``size`` in words: ``17.9 MB``."""
     return f"{size / 2**20:.1f} MB"

@@ -22,10 +22,10 @@ from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import fork_bytes
 
 WAITING_RECORD = GroupRecord()
-# In a census: a need that is a dynamic fork whose values nobody knows yet.
+# In a census: a need that is a dynamic fork without values yet.
 UNEXPANDED = "UNEXPANDED"
 
-Census = Counter[str]  # how many groups stand in which state
+Census = Counter[str]  # number of groups by state
 
 
 class JobState:
@@ -70,7 +70,7 @@ class JobState:
         self.outliving = 0  # those of them that run although the job fails fast
         # Members in all; a fork that is not expanded, or that ended as a whole, counts as one.
         self.size = 0
-        self.unexpanded = 0  # dynamic forks whose values nobody knows yet
+        self.unexpanded = 0  # dynamic forks without values yet
         # Kept by the reconciler, by the clock of Redis: when everything was last looked at, and
         # when it is to be next.
         self.looked_at, self.look_at = 0.0, 0.0
@@ -95,11 +95,11 @@ class JobState:
         return self.groups.get(group_id, WAITING_RECORD)
 
     def planned(self, group_id: str) -> PlannedGroup:
-        """The planned group of a group or of a fork's member."""
+        """Return the planned group of a group or of a fork's member."""
         return self.plan.groups[split_member(group_id)[0]]
 
     def ended_whole(self, name: str) -> bool:
-        """A fork that ended before it was expanded (skipped, failed or canceled as a whole)."""
+        """Return whether a fork ended as a whole, before it was expanded."""
         return self.plan.groups[name].spec.for_each is not None and name in self.groups
 
     def members(self, name: str) -> Iterator[str]:
@@ -213,7 +213,7 @@ class JobState:
 
 
 def summary_of(state: JobState) -> str:
-    """The one line of JSON that ``list`` shows of a job."""
+    """Return the line of JSON for lists of jobs."""
     job = state.job
     line: dict[str, Any] = {
         "id": job.id,

@@ -34,7 +34,7 @@ class Status(StrEnum):
 TERMINAL = frozenset({Status.STOPPED, Status.CANCELED, Status.FINISHED, Status.FAILED})
 HELD = frozenset(
     {Status.PAUSED, Status.HALTED}
-)  # until a person acts: nothing begins, and no timeout goes on
+)  # until a person acts: nothing begins, and timeouts are paused
 
 
 class Intent(StrEnum):
@@ -93,7 +93,7 @@ class GroupState(StrEnum):
         return self in GROUP_TERMINAL
 
 
-# What listings count as done: a group that was canceled has ended, and nobody did it.
+# What lists count as done: a canceled group has ended, but was not done.
 DONE = frozenset({"SUCCEEDED", "FAILED", "SKIPPED"})
 GROUP_TERMINAL = frozenset(
     {GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCELED, GroupState.SKIPPED}
@@ -143,7 +143,7 @@ _ENDED = (
     "canceled the job; or the job's `timeout` is over"
 )
 
-# By a decision, from the record as it stands.
+# By a decision.
 GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (
         _S.WAITING,
@@ -290,18 +290,18 @@ class IllegalMove(Exception):
 
 
 def check_move(group: str, old: GroupState, new: GroupState, *, requested: bool = False) -> None:
-    """Raises: IllegalMove. ``requested``: the user asked for this move of this group."""
+    """Check that a move of a group is legal; ``requested``: by the user. Raises: IllegalMove."""
     if (old, new) not in (GROUP_MOVES_REQUESTED if requested else GROUP_MOVES):
         raise IllegalMove(f"group {group}", old, new)
 
 
 def check_status(old: Status, new: Status) -> None:
-    """Raises: IllegalMove."""
+    """Check that a move of a job is legal. Raises: IllegalMove."""
     if old is not new and (old, new) not in JOB_MOVES:
         raise IllegalMove("the job", old, new)
 
 
 def check_phase(old: Phase, new: Phase) -> None:
-    """Raises: IllegalMove."""
+    """Check that a move of a phase is legal. Raises: IllegalMove."""
     if old is not new and (old, new) not in PHASE_MOVES:
         raise IllegalMove("the publishing of the job", old or "none", new or "none")

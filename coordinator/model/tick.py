@@ -43,7 +43,7 @@ class Tick:
     redo: str = ""
 
     def to_text(self) -> str:
-        """The tick as a member of the index."""
+        """Return the tick as a member of the index."""
         return (
             f"{tick_text(self.at)} {self.outcome} {self.number} {self.version} {self.job} "
             f"{self.redo}"

@@ -120,7 +120,7 @@ class Background:
             self._waiting.pop(place, None)
 
     def _progressed(self, run: _Run) -> None:
-        """The work has made progress."""
+        """Record progress of the work."""
         with self._mutex:
             run.since, run.hangs = self._clock(), False
 

@@ -27,7 +27,7 @@ from unstuck.tasks.log_lines import about, also_about
 
 log = logging.getLogger(__name__)
 MAX_BUSY = 100
-PROGRESS_EVERY = 30.0  # seconds between two records that one try goes on
+PROGRESS_EVERY = 30.0  # seconds between two records of progress
 GOES_ON = PublishResult(goes_on=True)
 
 

@@ -26,7 +26,7 @@ LIMIT = 10.0  # seconds, for a read or a write of one small file
 LISTING = 300.0
 OPENS_AT = 2  # calls that hang in one warehouse before others are refused at once
 TRY_EVERY = 60.0  # seconds between two tries of a warehouse whose calls are refused
-MOST_HANGING = 64  # calls that hang in one warehouse before this process tries no more
+MOST_HANGING = 64  # calls that hang in one warehouse before this process stops trying
 
 T = TypeVar("T")
 
@@ -52,11 +52,11 @@ class CircuitBreaker:
     def call(
         self, place: str, what: str, function: Callable[[], T], limit: float | None = None
     ) -> T:
-        """The answer of the warehouse at ``place``.
+        """Return the answer of the warehouse at ``place``.
 
         Args:
-            what: the beginning of the sentence of a refusal: ``job a is not stored``.
-            limit: seconds, for an answer that takes longer though the warehouse is well.
+            what: begins the message of a refusal: ``job a is not stored``.
+            limit: seconds, for an answer that takes long in a healthy warehouse.
 
         Raises:
             WarehouseSilent: there was no answer within the limit, or too many calls wait already.
@@ -77,7 +77,7 @@ class CircuitBreaker:
         return call.result()
 
     def _refusal(self, place: str) -> int:
-        """How many calls hang there, if they are too many to call now; else 0."""
+        """Return how many calls hang, if they are too many to call now; else 0."""
         with self._mutex:
             hanging = [call for call in self._hanging.get(place, ()) if not call.done()]
             self._hanging[place] = hanging

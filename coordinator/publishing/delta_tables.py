@@ -33,7 +33,7 @@ TABLE_UNFIT = "TABLE_UNFIT"
 KEYS_UNFIT = "KEYS_UNFIT"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
-TRIES = 100  # commits of others that may come first, in one try of publishing
+TRIES = 100  # commits of other writers that may come first in one try
 # Of the features that a table may ask of its writers, beyond files with the right columns: those
 # that we have.
 _FEATURES = {
@@ -434,7 +434,7 @@ def _actions(
 
 
 def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]:
-    """The files of a table by their path: bytes and partition."""
+    """Return the files of a table by their path: bytes and partition."""
     if table is None:
         return {}
     add_actions = table.get_add_actions()
@@ -444,7 +444,7 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
         if table.metadata().partition_columns
         else [{}] * len(paths)
     )
-    # deltalake encodes the path that it is given, and gives it as it stands in the log.
+    # deltalake encodes its argument, and returns the path as in the log.
     return {
         unquote(path): (size, {column: _text(value) for column, value in part.items()})
         for path, size, part in zip(paths, sizes, parts, strict=True)
@@ -452,7 +452,7 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
 
 
 def _counted(table: Any) -> list[DataFile]:
-    """The files of a table with their rows; none if it does not know those of all."""
+    """Return the files of a table with their rows; none if it does not count the rows of all."""
     add_actions, files = table.get_add_actions(), _standing(table)
     rows = (
         _values(add_actions.column("num_records"))
@@ -555,7 +555,7 @@ def _quoted(column: str) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """A value of a partition column as the Delta log writes it, and as the marker does."""
+    """Return a value of a partition column as in the Delta log and in markers."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

@@ -52,9 +52,12 @@ class StagingCollector:
     def __init__(
         self, index: StagingIndex, store: Store, background: Background, settings: Settings
     ) -> None:
-        """``settings``: which versions of a warehouse stay.
+        """Create the collector.
 
-        Old ones go about once in `TERM`, where jobs have ended.
+        Old versions are removed about once in `TERM`, in warehouses of ended jobs.
+
+        Args:
+            settings: which versions of a warehouse stay.
         """
         self._index = index
         self._store = store
@@ -266,13 +269,13 @@ def folder_of(job: str) -> str:
 
 
 def owner(path: str) -> str | None:
-    """The job in whose staging ``path`` lies; None if it lies elsewhere."""
+    """Return the job in whose staging ``path`` is; None if it is elsewhere."""
     parts = path.split("/")
     return parts[1] if len(parts) > 1 and parts[0] == "_staging" else None
 
 
 def named_by(entry: Entry) -> set[str]:
-    """The attempts' folders that an entry of the warehouse log needs."""
+    """Return the attempts' folders that an entry of the warehouse log needs."""
     files = (file.path for change in entry.datasets.values() for file in change.added)
     return {"/".join(path.split("/")[:_DEPTH]) for path in (*files, *entry.tokens)}
 
@@ -285,7 +288,7 @@ class Kept:
         self._above = {above for path in self._paths for above in _line(path)}
 
     def __contains__(self, path: str) -> bool:
-        """Would the removal of ``path`` remove a path that must stay?"""
+        """Return whether the removal of ``path`` would remove a path that must stay."""
         return path in self._above or any(above in self._paths for above in _line(path))
 
 
@@ -321,7 +324,7 @@ def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:
 
 
 def _line(path: str) -> Iterator[str]:
-    """``path`` and every folder above it."""
+    """Yield ``path`` and every folder above it."""
     while path:
         yield path
         path = path.rpartition("/")[0]

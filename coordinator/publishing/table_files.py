@@ -37,7 +37,7 @@ class TableFiles:
         self._store = ObjectStore(path) if "://" in path else None
 
     def has_strangers(self) -> bool:
-        """Whether a file stands there that is not ours. Ours may stand before the table does."""
+        """Return whether the folder has a file that is not ours. Ours may precede the table."""
         if os.path.isfile(self._root):
             return True
         paths = self._walk() if self._store is None else self._store.paths()
@@ -71,7 +71,7 @@ class TableFiles:
                 pass
 
     def path_of(self, file: DataFile) -> str:
-        """Where a staged file stands below the table, whichever job publishes it."""
+        """Return the path of a staged file below the table, whichever job publishes it."""
         digest = hashlib.sha256(file.path.encode()).hexdigest()[:32]
         return f"{_folders(file.partition)}unstuck-{digest}.parquet"
 
@@ -99,7 +99,7 @@ class TableFiles:
         )
 
     def sync_folder(self) -> None:
-        """The names of files that were added are on disk. Raises: OSError."""
+        """Sync the names of added files to disk. Raises: OSError."""
         if self._store is None and os.path.isdir(self._root):
             _sync(self._root)
             _sync(os.path.dirname(self._root))
@@ -118,7 +118,7 @@ class TableFiles:
                 with open(path, "rb") as file:
                     actions = [json.loads(line) for line in file if line.strip()]
             except FileNotFoundError:
-                break  # a checkpoint has replaced what is older
+                break  # a checkpoint has replaced older commits
             if any(action.get("txn", {}).get("appId") == app for action in actions):
                 for action in actions:
                     if (added := action.get("add")) is not None:
@@ -138,9 +138,9 @@ def _name(path: str) -> str:
 
 
 def _folders(partition: Mapping[str, str | None]) -> str:
-    """The folders of a partition as Hive names them.
+    """Return the folders of a partition as Hive names them.
 
-    Polars wants them where any file of a table stands in some.
+    Polars needs them if any file of a table is in some.
     """
     return "".join(
         f"{quote(key, safe='')}={NULL_FOLDER if v is None else quote(v, safe='')}/"
@@ -149,12 +149,12 @@ def _folders(partition: Mapping[str, str | None]) -> str:
 
 
 def folder_fits(value: str) -> bool:
-    """Whether the value of a partition can be the name of a folder, with the name of its column."""
+    """Return whether the value of a partition can be the name of a folder."""
     return len(quote(value, safe="")) <= 120
 
 
 def _link(staged: Path, target: Path) -> None:
-    """Give a file a second name, or copy it to another file system."""
+    """Link a file under a second name, or copy it to another file system."""
     try:
         os.link(staged, target)
         return
@@ -167,7 +167,7 @@ def _link(staged: Path, target: Path) -> None:
 
 
 def _write(target: Path, fill: Callable[[Path], object]) -> None:
-    """A file that appears under its name once it is whole and on disk."""
+    """Write a file that appears under its name once it is complete and on disk."""
     temp = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         fill(temp)

@@ -141,7 +141,7 @@ class Consumer:
             self._claim_idle()
         self.again(now)
         if now >= self._next_look:
-            # At least twice in the term of a lock, so that its end is seen before it comes.
+            # At least twice in the term of a lock, so that its end is known before.
             within = min(self._settings.sweep_every, self._settings.lock_term) / 2
             self._next_look = now + self.sweep.run_due(within, self._beat)
             self.sweep.run_if_overdue(self._beat)
@@ -286,7 +286,7 @@ class Consumer:
             self._dead_letter(unknown, "UNKNOWN_JOB", f"no job {job} is in the store")
 
     def _read_timeout(self) -> float:
-        """How long to wait for new reports before other work is due, in seconds."""
+        """Return how long to wait for new reports before other work is due, in seconds."""
         now = self._clock()
         until = min(
             [self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())]
@@ -295,7 +295,7 @@ class Consumer:
 
 
 def _no_group(error: BaseException) -> bool:
-    """The stream or its consumer group is not there: the store came back empty or rolled back."""
+    """Return whether the stream or its consumer group is missing, as after a rollback."""
     return isinstance(error, redis.ResponseError) and "NOGROUP" in str(error)
 
 
@@ -309,7 +309,7 @@ def _claims(entry: StreamEntry) -> bool:
 
 
 def _job_of(entry: StreamEntry) -> str:
-    """Raises: Malformed."""
+    """Return the job of a report. Raises: Malformed."""
     if _wakes(entry):
         job = entry.fields.get("job")
         if not job:

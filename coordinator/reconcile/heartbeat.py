@@ -68,7 +68,7 @@ class Heartbeat:
         self._looked_at = 0.0
 
     def note(self, read_ago: float | None, swept_ago: float | None) -> None:
-        """Say that this coordinator is here. Raises no redis.RedisError.
+        """Record that this coordinator is alive. Never raises redis.RedisError.
 
         Args:
             read_ago: seconds since it last read a worker's report; None: it never did.
@@ -95,7 +95,7 @@ class Heartbeat:
         self._registry.note(status)
 
     def _look_at_queues(self, now: float) -> None:
-        """Those that runners listen to, and our own. Raises: redis.RedisError."""
+        """Read the ages of the queues of runners and of coordinators. Raises: redis.RedisError."""
         if 0 <= now - self._looked_at < EVERY_LOOK:
             return
         self._looked_at = now

@@ -402,12 +402,12 @@ class Pass:
             decision.due = min(decision.due, alerting.look_at)
 
     def _tell_of_halt(self, decision: Decision) -> None:
-        """Groups that cannot be decided can neither be read nor judged for a notice."""
+        """Add the notices of a halt, without the groups, which are undecidable."""
         env = Environment(self._begun.now, self._reconciler.ids())
         self._tell(without_groups(decision.job), decision, env)
 
     def _environment(self, state: JobState) -> Environment:
-        """Raises: redis.RedisError."""
+        """Return the environment of a decision. Raises: redis.RedisError."""
         settings, now = self._reconciler.settings, self._begun.now
         listening = self._reconciler.listening(now)
         takeover = self._begun.takeover(settings.sweep_every)
@@ -473,7 +473,7 @@ class Pass:
         return self._look_later("HALTED", HALTED_LOOK)
 
     def _look_later(self, counter: str, wait: float) -> Round:
-        """Look at the job again after ``wait`` seconds."""
+        """Set the next look at the job after ``wait`` seconds."""
         return self._acknowledge(counter, self._begun.now + wait)
 
     def _acknowledge(self, counter: str, due: float | None) -> Round:

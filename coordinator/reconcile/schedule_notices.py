@@ -22,7 +22,7 @@ from unstuck.tasks.spec.fields import STORED
 
 @lru_cache(1024)
 def rules_of(spec: str) -> tuple[NotifyRule, ...]:
-    """The rules in a job spec, as JSON."""
+    """Return the rules in a job spec, as JSON."""
     return tuple(
         NotifyRule.model_validate(rule, context=STORED)
         for rule in json.loads(spec).get("notify") or ()
@@ -48,7 +48,7 @@ class ScheduleNotices:
         published: Published = NOTHING,
         backlog: Backlog | None = None,
     ) -> tuple[ScheduleRecord, tuple[str, ...], float | None]:
-        """The record to commit after ``before``, its notices as JSON, and its due.
+        """Return the record to commit after ``before``, its notices as JSON, and its due.
 
         Args:
             jobs, published, backlog: as for `view_of`.
@@ -64,7 +64,7 @@ class ScheduleNotices:
         return after, tuple(notice.to_json() for notice in alerting.notices), due
 
     def concern_backlog(self, record: ScheduleRecord) -> bool:
-        """Whether somebody is told of its backlog."""
+        """Return whether a rule concerns its backlog."""
         subscribed = subscriptions(record.name, rules_of(record.spec), self.rules)
         return any(condition.word == "behind" for condition, _ in subscribed.conditions.values())
 

@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 REPAIR_EVERY = 60.0  # seconds
 TURN = 5.0  # seconds for which one sweep decides schedules before it decides jobs
 _SUBMITTED = ("RUN_SUBMITTED", "RUN_STANDS")
-MAX_TRIES = 100  # of one commit that others come before
+MAX_TRIES = 100  # of one commit, if others come first
 
 
 class NotWanted(Exception):
@@ -239,7 +239,7 @@ class Schedules:
             self._schedules.forget_runs(record.name, policy_of(record.policy).keep_runs)
 
     def _seen(self, job: str) -> RunSeen | None:
-        """How the job of a run stands; None if it is not in the store."""
+        """Return the state of the job of a run; None if it is not stored."""
         try:
             record = self._jobs.job(job)
         except NewerJob:
@@ -279,7 +279,7 @@ class Schedules:
                 )
 
     def _wanted(self, name: str, run: Run) -> ScheduleRecord:
-        """The record of the schedule, which wants ``run`` to be submitted.
+        """Return the record of a schedule that still requests ``run``.
 
         Raises: NotWanted: a person may have paused or stopped it while the run waited for room, or
         for its warehouse.
@@ -335,12 +335,12 @@ class Schedules:
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False
         if self._jobs.job(run.job_id(record.name)) is not None:
-            # It was submitted, and nobody has noted that: it may have read what was new.
+            # It was submitted, which is not recorded: it may have read the new data.
             return False
         return not any(stream.arrived for stream in self._looks.look(record, spec).streams.values())
 
     def _spec_of(self, record: ScheduleRecord, run: Run) -> JobSpec:
-        """The job that ``run`` is. Raises: SpecError."""
+        """Return the job spec of ``run``. Raises: SpecError."""
         tick = datetime.datetime.fromtimestamp(run.tick, datetime.UTC)
         spec = JobSpec.from_values(json.loads(record.spec), None)
         if not run.backfill or record.backfill is None:

@@ -25,14 +25,14 @@ from unstuck.tasks.errors import SourceUnavailable, UnstuckError
 from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
-# Seconds for a look at the streams of a job, some of which may lie on a dead mount.
+# Seconds for a look at the streams of a job, some of which may be on a dead mount.
 LOOK_WITHIN = 30.0
 LOOK_EVERY = 60.0  # seconds between looks at the streams of a schedule
 
 
 @lru_cache(1024)
 def reads_streams(spec: str) -> bool:
-    """Whether a job spec, as JSON, reads streams."""
+    """Return whether a job spec, as JSON, reads streams."""
     groups = json.loads(spec).get("groups") or []
     inputs = (source for group in groups for source in (group.get("inputs") or {}).values())
     return any(isinstance(source, dict) and "stream" in source for source in inputs)
@@ -79,11 +79,11 @@ class StreamLooks:
         self._background((record.name, "streams"), place_of(record), work)
 
     def look(self, record: ScheduleRecord, spec: JobSpec) -> Backlog:
-        """Look now, and note what is unread.
+        """Look now, and store the backlog.
 
         Raises:
             SourceUnavailable: there was no answer in time.
-            LogBroken, WarehouseNewer, OSError: the warehouse could not be read.
+            LogBroken, WarehouseNewer, OSError: the warehouse cannot be read.
         """
         place, last = Warehouse(record.warehouse), self._schedules.backlogs([record.name])[0]
         now = (

@@ -47,7 +47,7 @@ COLLECTORS = 3  # threads of one coordinator that may hang in the sweep of one w
 
 
 def mint() -> str:
-    """A fresh random word: commit ids, lock owners, nonces, event ids."""
+    """Return a fresh random word: commit ids, lock owners, nonces, event ids."""
     return secrets.token_hex(8)
 
 
@@ -108,13 +108,13 @@ def _assembled() -> Consumer:
 
 
 def consumer() -> Consumer:
-    """The consumer of this process, assembled once."""
+    """Return the consumer of this process, assembled once."""
     with _assembling:
         return _assembled()
 
 
 def sender() -> Sender:
-    """The sender of notices of this process. Raises: SettingsInvalid."""
+    """Return the sender of notices of this process. Raises: SettingsInvalid."""
     process_settings = settings()
     client, keys = connect(process_settings.redis_url), Keys(process_settings.prefix)
     outbox, problems = Outbox(client, keys), OpenProblems(process_settings)

@@ -51,7 +51,7 @@ from unstuck.coordinator.schedules.steps import (
 )
 
 MAX_STEPS = 100  # in one decision; the rest follow with due = now
-# Seconds between looks at a schedule whose run goes on: the end of the run makes it due.
+# Seconds between looks at a schedule with an active run, whose end makes it due.
 LOOK = 60.0
 TERM = 2.5  # seconds for which a run that is being submitted is left to one coordinator, by default
 IDLE_LOOK = 600.0  # seconds between looks at a schedule that waits for a person

@@ -65,7 +65,7 @@ class ScheduleView:
         return self.schedule.policy.time_zone
 
     def next_ticks(self, count: int) -> Sequence[datetime.datetime]:
-        """Its next ticks, in UTC; none while it is not to run by itself."""
+        """Return its next ticks, in UTC; none while it does not run by itself."""
         status = self.schedule.status
         if status.terminal or status in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED):
             return []
@@ -82,11 +82,11 @@ class ScheduleView:
         return at.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
 
     def params_at(self, tick: datetime.datetime) -> dict[str, str]:
-        """The values that a tick gives to the parameters of its job that are bound to it."""
+        """Return the values that a tick gives to the parameters of its job."""
         return tick_params(self.spec().get("params", {}), self.schedule.policy, tick)
 
     def spec(self) -> dict[str, Any]:
-        """The job spec that it repeats."""
+        """Return the job spec that it repeats."""
         return dict(json.loads(self.schedule.spec))
 
 
@@ -104,7 +104,7 @@ def view_of(
         jobs: statuses of the jobs of its runs; a missing job is taken as running.
     """
     statuses = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
-    # The end of a run is shown once a coordinator has noted it.
+    # The end of a run is shown once a coordinator has recorded it.
     going_on = {
         job: RunSeen(Status.RUNNING if status.terminal else status)
         for job, status in statuses.items()

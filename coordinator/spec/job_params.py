@@ -63,7 +63,7 @@ _TIME_TYPES: dict[str, type[datetime.date]] = {"date": datetime.date, "datetime"
 # one before.
 TICKS = ("tick", "previous_tick")
 _OF_TICKS = ("date", "datetime", "text")
-# Of strftime, what is the same in every locale and on every system.
+# Directives of strftime that are the same in every locale and on every system.
 _FORMAT = re.compile(r"""(?![\[{"'])(?:[^%]|%[YmdHMSjyGVuz%])*""")
 _REFERENCE = re.compile(r"\$\{(?:env|secret):[^}\s]*\}?")  # in text where nothing escapes it
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -90,7 +90,7 @@ def problems_of(error: ValidationError, data: Any, models: Models) -> list[SpecP
     """
     problems: dict[tuple[Loc, bool], SpecProblem] = {}
     for item in error.errors(include_url=False)[:MAX_PROBLEMS]:
-        # Pydantic counts only good items: a list of bad ones is "too short" as well.
+        # Pydantic counts only good items: a list of bad items is "too short", too.
         is_echo = item["type"] == "too_short" and len(item["input"]) > 0
         place = _real_loc(item["loc"], data, item["type"] == "missing")
         if not is_echo and place is not None:

@@ -131,7 +131,7 @@ def late_of(value: Any) -> Late:
 
 
 def _days(part: str) -> frozenset[int]:
-    """The days of ``FRI`` or ``FRI-MON``. Raises: ValueError."""
+    """Return the days of ``FRI`` or ``FRI-MON``. Raises: ValueError."""
     days = [day.strip().upper() for day in part.split("-")]
     if len(days) > 2 or not set(days).issubset(_DAYS):
         raise ValueError(
@@ -143,7 +143,7 @@ def _days(part: str) -> frozenset[int]:
 
 
 def _running_time(value: Any) -> Any:
-    """Raises: ValueError."""
+    """Read a running time. Raises: ValueError."""
     if usual_of(value):
         return value
     try:
@@ -217,7 +217,7 @@ def _example(word: str) -> str:
 
 
 def _written_condition(value: Any) -> Any:
-    """Raises: ValueError."""
+    """Read a condition in its short form. Raises: ValueError."""
     if isinstance(value, ConditionWithValue):
         return value
     if isinstance(value, dict) and value:

@@ -102,7 +102,7 @@ class SpecProblem:
         return path_text(self.loc)
 
     def to_json(self) -> dict[str, Any]:
-        """As ``unstuck validate --json`` shows it."""
+        """Return the problem for ``unstuck validate --json``."""
         place = {"file": self.source or None, "line": self.line, "column": self.column}
         return {**place, "path": self.path, "message": self.message}
 

@@ -64,7 +64,7 @@ Instant = Annotated[
 
 @cache
 def zone_of(name: str) -> tzinfo:
-    """The time zone of this name. Raises: ValueError: there is none.
+    """Return the time zone with this name. Raises: ValueError: there is none.
 
     Its rules are those of the package ``tzdata``, never those of the host: every coordinator of a
     release has the same.
@@ -262,7 +262,7 @@ def _shown(value: Any) -> str:
 
 
 def _wrong_cron(text: str) -> str:
-    """Say why ``text`` is no cron expression that ever comes; empty if it is one."""
+    """Return why ``text`` is not a cron expression with a tick; empty if it is."""
     parts = text.split()
     if len(parts) != 5:
         hint = "; for seconds, use every:" if len(parts) == 6 else ""

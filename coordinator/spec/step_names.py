@@ -33,7 +33,7 @@ class NotImportable(Exception):
 
 
 def place_of(function: Function) -> Place | None:
-    """The line of a function, without the decorators around it; None for other callables."""
+    """Return the line of a function, without its decorators; None for other callables."""
     code = getattr(_unwrapped(function), "__code__", None)
     return Place(code.co_filename, code.co_firstlineno) if code else None
 
@@ -79,7 +79,7 @@ def check_resolves(function: Function, name: str) -> None:
 
 
 def _layers(target: Any) -> Iterator[Any]:
-    """``target``, and each function that it wraps."""
+    """Yield ``target``, and each function that it wraps."""
     for _ in range(sys.getrecursionlimit()):
         yield target
         if (target := getattr(target, "__wrapped__", None)) is None:
@@ -101,7 +101,7 @@ def _unwrapped(function: Function) -> Any:
 
 
 def _check_kind(function: Any) -> None:
-    """Raises: NotImportable: it is not a function, and has no name."""
+    """Check that a step is a function with a name. Raises: NotImportable."""
     if isinstance(function, functools.partial):
         raise NotImportable(
             "a functools.partial has no name that a worker can import. Write a function with def "
@@ -155,7 +155,7 @@ def _wrapped_without_name(function: Any) -> str | None:
 
 
 def _why_another(function: Function, target: Any, name: str) -> str:
-    """Why ``name`` does not lead to ``function``, for people."""
+    """Return why ``name`` does not lead to ``function``, for people."""
     path = name.partition(":")[2]
     if inspect.ismethod(function) and not inspect.isclass(function.__self__):
         return (
@@ -190,7 +190,10 @@ def _why_another(function: Function, target: Any, name: str) -> str:
 
 
 def _main_module() -> str:
-    """The name by which a worker imports the program of this process. Raises: NotImportable."""
+    """Return the name by which a worker imports the program of this process.
+
+    Raises: NotImportable.
+    """
     main = sys.modules["__main__"]
     if (spec := getattr(main, "__spec__", None)) is not None:
         return str(spec.name)  # python -m
@@ -232,7 +235,7 @@ def _module_in(folder: Path, script: Path) -> str:
 
 
 def _leads_to(folder: Path, script: Path) -> bool:
-    """Whether an import in ``folder`` finds the file ``script``. Nothing is imported."""
+    """Return whether an import in ``folder`` finds the file ``script``. Nothing is imported."""
     origin, locations = None, [str(folder)]
     for part in _module_in(folder, script).split("."):
         spec = PathFinder.find_spec(part, locations) if part.isidentifier() else None

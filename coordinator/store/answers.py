@@ -133,7 +133,7 @@ class Submitted:
 
 
 def new_job_id(now: float) -> str:
-    """A job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
+    """Return a job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%S")
     return (
         stamp + "-" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))

@@ -75,7 +75,7 @@ class DeadLetters:
         return [DeadLetter.of(*entry) for entry in entries]
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of dead letters."""
         return int(self._redis.xlen(self._keys.dead))
 
     def add_refused(self, task: str, reason: str, arguments: Mapping[str, str]) -> None:
@@ -176,7 +176,7 @@ class DeadLetters:
 
 
 def unreadable(report: DeadLetter) -> str:
-    """Why no coordinator of this release can read a dead letter; empty if it can."""
+    """Return why no coordinator of this release can read a dead letter; empty if it can."""
     if report.task:
         return "a refused task is mended and sent again by its sender"
     try:
@@ -198,7 +198,7 @@ def _kind(report: DeadLetter) -> str:
 
 
 def _job_of(report: DeadLetter) -> str:
-    """The job that a dead letter names; empty if it names none."""
+    """Return the job that a dead letter names; empty if it names none."""
     if report.notice:
         return report.fields.get("job", "")
     try:

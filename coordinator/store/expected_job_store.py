@@ -36,7 +36,7 @@ class ExpectedJobsStore:
         return rules, states
 
     def are_schedules(self, names: Sequence[str]) -> set[str]:
-        """Those of these names that a schedule has."""
+        """Return the names that a schedule has."""
         lines = (
             cast(list[str | None], self._redis.hmget(self._keys.schedules, list(names)))
             if names

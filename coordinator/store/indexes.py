@@ -18,7 +18,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 
 KEYS_LOOKED_AT = 10  # in one piece
-KEYS_AFTER_A_LOSS = 1000  # in the piece after one of which something was missing
+KEYS_AFTER_A_LOSS = 1000  # in the part after one with a missing key
 
 
 class Indexes:
@@ -34,7 +34,7 @@ class Indexes:
         self._cursor, self._count = 0, KEYS_LOOKED_AT
 
     def repair(self) -> None:
-        """Look at the next piece of the keys. Raises: redis.RedisError."""
+        """Check the next part of the keys. Raises: redis.RedisError."""
         self._cursor, keys = self._redis.scan(
             self._cursor, match=self._pattern, count=self._count, _type="hash"
         )

@@ -35,9 +35,9 @@ class Queries:
         self._keys = keys
 
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
-        """The state of a job as a decision sees it, the time of Redis, and when the job is due.
+        """Return the state of a job, the time of Redis, and when the job is due.
 
-        Also of a damaged job; see ``JobState.damage``.
+        A damaged job has a state, too; see ``JobState.damage``.
         """
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=True)
@@ -114,7 +114,7 @@ class Queries:
         return [(entry_id, _event(entry_id, fields)) for entry_id, fields in entries]
 
     def every_event(self, job: str) -> Iterator[dict[str, Any]]:
-        """The whole event log of a job, the oldest first."""
+        """Yield the whole event log of a job, the oldest first."""
         after = "-"
         while page := self.events(job, after):
             yield from (event for _, event in page)
@@ -159,7 +159,7 @@ class Queries:
         return same[:SAME_NAME]
 
     def stacks(self, state: JobState) -> dict[str, StepStack]:
-        """Where the steps of groups stand that run long, by group."""
+        """Return the stacks of the steps that run long, by group."""
         running = [*state.by_state[GroupState.RUNNING], *state.by_state[GroupState.CANCELING]]
         stored = StackStore(self._redis, self._keys).of_job(state.job.id) if running else {}
         stacks = {}
@@ -176,7 +176,7 @@ class Queries:
         return stacks
 
     def versions(self, job: str) -> dict[str, str]:
-        """The minor versions of Python and Spark of the job's first claims, by name."""
+        """Return the minor versions of Python and Spark of the job's first claims, by name."""
         return cast(dict[str, str], self._redis.hgetall(self._keys.of(job).versions))
 
     def counters(self) -> dict[str, int]:
@@ -188,7 +188,7 @@ class Queries:
 
 
 def _event(entry: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    """An event as it is stored; one that is damaged hides no other."""
+    """Return a stored event; a damaged one does not hide others."""
     try:
         event = dict(json.loads(fields["event"]))
         float(event["at"]), str(event["kind"])

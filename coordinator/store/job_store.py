@@ -52,10 +52,10 @@ NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
 READ_AT_ONCE = 1000  # attempts, by the script that takes the lock
 SLOTS_LOOKED_AT = 500  # in one call
 HALTED_LOOK = 600.0  # seconds between looks at a job that waits for a person
-USUAL_OF = 10  # runs, of which the usual duration is the median; fewer than three say nothing
+USUAL_OF = 10  # runs whose median is the usual duration; three at least
 USUAL_AMONG = 1000  # of the newest jobs that have FINISHED
 
-_ENDED_EARLY = TERMINAL - {Status.FINISHED}  # running attempts are told of such an end
+_ENDED_EARLY = TERMINAL - {Status.FINISHED}  # running attempts are notified of such an end
 
 
 class Store:
@@ -126,11 +126,11 @@ class Store:
         *,
         bare: bool = False,
     ) -> JobState | None:
-        """The state of a job; None if there is no such job.
+        """Return the state of a job; None if there is no such job.
 
         Args:
             cached: an earlier state; used again if no commit came after it.
-            changed: groups whose attempts are read afresh; None for all that are active.
+            changed: groups whose attempts are read afresh; None for all active groups.
             begun: what was read when the pass began is not read again.
             bare: the job alone, as if no group had begun.
 
@@ -287,7 +287,7 @@ class Store:
         return CommitAnswer(answer)
 
     def job(self, job: str) -> JobRecord | None:
-        """The record of a job alone; of a damaged record, the part that can be read.
+        """Return the record of a job; of a damaged record, the readable part.
 
         Raises: NewerJob.
         """
@@ -333,9 +333,10 @@ class Store:
         acks: Acks,
         offers: Mapping[Offer, str] = NO_OFFERS,
     ) -> None:
-        """Nothing changed: ack and count the reports, and set when the job is looked at next.
+        """Ack and count the reports of a pass without changes, and set the next look at the job.
 
-        ``offers``, each with its lane, are added where they are lost.
+        Args:
+            offers: added where they are lost, each with its lane.
         """
         offered = self._offers(offers, offers.values())
         change = {"due": _stamp(due), "due_seen": due_seen, **offered, **acks.to_dict()}
@@ -344,7 +345,7 @@ class Store:
         )
 
     def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
-        """The arguments of ``add_offers.lua``."""
+        """Return the arguments of ``add_offers.lua``."""
         places = {lane: self._place(lane) for lane in set(lanes)}
         return {"offers": [[lane, str(offer)] for offer, lane in offers.items()], "lanes": places}
 
@@ -357,27 +358,27 @@ class Store:
     # -----------------------------------------------------------------------------------
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
-        """Say that the sweep is alive.
+        """Record that the sweep is alive.
 
-        Returns the time of Redis and the age of the tick before, in seconds.
+        Returns the time of Redis and the age of the record before, in seconds.
         """
         now, gap = self._scripts["note_sweep"](period=period, lease_ttl=lease_ttl)
         return float(now), float(gap)
 
     def silence(self) -> float:
-        """Seconds since the last tick of any sweep."""
+        """Return the seconds since the last sweep."""
         at = self._redis.hget(self._keys.alive, "at")
         seconds, micros = self._redis.time()
         return seconds + micros / 1e6 - float(cast(str, at) or 0)
 
     def due(self, now: float, limit: int) -> list[str]:
-        """Jobs that must be decided by ``now``, the most overdue first."""
+        """Return the jobs that must be decided by ``now``, the most overdue first."""
         return cast(
             list[str], self._redis.zrangebyscore(self._keys.due, "-inf", now, start=0, num=limit)
         )
 
     def first_due(self, limit: int) -> tuple[float, dict[str, float]]:
-        """The time of Redis, and the jobs that are due first, each with when."""
+        """Return the time of Redis, and the jobs that are due first, each with its time."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.time()
         pipe.zrange(self._keys.due, 0, limit - 1, withscores=True)

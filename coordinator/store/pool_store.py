@@ -72,7 +72,7 @@ class Pools:
         return CommandOutcome(name, Answer.ALREADY, f"nobody has set pool {name}")
 
     def all(self) -> list[PoolView]:
-        """The pools that somebody has set, and those in use, by name."""
+        """Return the pools that are set or in use, by name."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(self._keys.pools)
         pipe.zrange(self._keys.pool_slots, 0, -1)

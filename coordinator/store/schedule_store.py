@@ -23,7 +23,7 @@ TAKEN_AT_ONCE = 100
 UNWELL = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
 # Of one schedule; of an older tick, its key and the warehouse log are asked.
 MAX_TICKS_KEPT = 20_000
-FORGET_AFTER = 60  # seconds for which somebody may still look at a job that leaves the store
+FORGET_AFTER = 60  # seconds for which a job that leaves the store can still be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class ScheduleStore:
         }
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
-        """The schedules that are due, each with its new due: it is taken for ``term`` seconds.
+        """Take the due schedules for ``term`` seconds, and return each with its new due.
 
-        Before them the seconds until the first of the others is due; infinite if none ever is.
+        The first value is the seconds until another schedule is due; infinite if none ever is.
         """
         now, first, *taken = self._scripts["take_due"](term=term, most=TAKEN_AT_ONCE)
         return float(first or "inf") - float(now), dict(zip(taken[::2], taken[1::2], strict=True))
@@ -88,16 +88,16 @@ class ScheduleStore:
         return float(seconds + micros / 1e6)
 
     def load(self, name: str) -> ScheduleRecord | None:
-        """The record of a schedule; None if there is none. Raises: Damaged: it cannot be read."""
+        """Return the record of a schedule; None if there is none. Raises: Damaged."""
         records, damaged = self.load_all([name])
         if damaged:
             raise Damaged(damaged[name])
         return next(iter(records), None)
 
     def load_all(self, names: Sequence[str]) -> tuple[list[ScheduleRecord], dict[str, str]]:
-        """The records of those of these schedules that there are, in their order.
+        """Return the stored records of these schedules, in their order.
 
-        Returns: also the schedules whose record cannot be read, each with a sentence.
+        Returns also the schedules whose record cannot be read, each with a message.
         """
         pipe = self._redis.pipeline(transaction=False)
         for name in names:
@@ -197,7 +197,7 @@ class ScheduleStore:
         return {tick.at: tick for tick in ticks}
 
     def forget_runs(self, name: str, keep: int) -> int:
-        """Let the jobs of all but the newest ``keep`` runs leave the store, at most 100 at once.
+        """Remove the jobs of all but the newest ``keep`` runs, at most 100 at once.
 
         Returns how many.
         """
@@ -223,7 +223,7 @@ class ScheduleStore:
     def published_of(
         self, follows: Sequence[tuple[str, Sequence[str]]]
     ) -> list[dict[str, tuple[int, float]]]:
-        """As `published`, of each of these warehouses with datasets, by one question."""
+        """Return `published` for each of these warehouses with datasets, in one call."""
         names = [
             at_warehouse(name, warehouse) for warehouse, datasets in follows for name in datasets
         ]
@@ -261,7 +261,7 @@ class ScheduleStore:
         return [None if text is None else _backlog_in(text) for text in texts]
 
     def note_published(self, warehouse: str, dataset: str, version: int) -> None:
-        """Let schedules that follow the dataset know of a version that no job has published.
+        """Notify schedules that follow the dataset of a version that no job has published.
 
         May be repeated.
         """
@@ -269,7 +269,7 @@ class ScheduleStore:
         self._scripts["note_published"](field=field, dataset=dataset, version=version, after=after)
 
     def names(self) -> list[str]:
-        """The names of all schedules, in order."""
+        """Return the names of all schedules, in order."""
         return sorted(cast(list[str], self._redis.hkeys(self._keys.schedules)))
 
     def unwell(self, overdue: float, behind: float, most: int) -> list[str]:
@@ -298,7 +298,7 @@ class ScheduleStore:
         ]
 
     def due_at(self, names: Sequence[str]) -> list[float | None]:
-        """When each of these schedules is decided next; None: never again."""
+        """Return when each of these schedules is decided next; None: never again."""
         return self._redis.zmscore(self._keys.schedules_due, list(names)) if names else []
 
     def runs_of(self, names: Sequence[str], most: int) -> list[list[str]]:
@@ -313,7 +313,7 @@ class ScheduleStore:
         return cast(list[list[str]], pipe.execute())
 
     def events(self, name: str, most: int) -> list[dict[str, Any]]:
-        """The newest events, the oldest of them first."""
+        """Return the newest events, the oldest of them first."""
         entries: Any = self._redis.xrevrange(
             self._keys.of_schedule(name).schedule_events, count=most
         )

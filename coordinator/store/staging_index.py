@@ -50,7 +50,7 @@ class StagingIndex(Staging):
         return [_read(job, json.loads(text)) for job, text in taken]
 
     def later(self, job: str, at: float) -> None:
-        """Look at ``job`` again at ``at``."""
+        """Set the next look at ``job`` to ``at``."""
         self._redis.zadd(self._keys.staging_index, {job: at}, xx=True)
 
     def done(self, job: str) -> None:
@@ -61,7 +61,7 @@ class StagingIndex(Staging):
             pipe.execute()
 
     def count_vacuum(self, warehouse_id: str) -> None:
-        """Let no job be stored any more that looked at this warehouse before."""
+        """Count a vacuum, so that no job is stored that looked at this warehouse before."""
         self._redis.zincrby(self._keys.vacuums, 1, warehouse_id)
 
     @contextmanager

@@ -44,7 +44,7 @@ class Submissions:
         return last or job
 
     def vacuums(self, warehouse_id: str) -> int:
-        """The vacuums of the warehouse that were counted so far."""
+        """Return the number of counted vacuums of the warehouse."""
         return int(self._redis.zscore(self._keys.vacuums, warehouse_id) or 0)
 
     def submit(

@@ -36,7 +36,7 @@ class Totals:
 
     @classmethod
     def from_json(cls, text: str) -> Totals:
-        """Raises: ValueError, TypeError, AttributeError: the text is damaged."""
+        """Read totals. Raises: ValueError, TypeError, AttributeError: the text is damaged."""
         amounts = {str(what): float(amount) for what, amount in json.loads(text).items()}
         counts = {what: int(amount) for what, amount in amounts.items() if what.isupper()}
         buckets = tuple(int(amounts.get(str(number), 0)) for number in range(len(BUCKETS) + 1))

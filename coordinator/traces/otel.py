@@ -22,7 +22,10 @@ _OTLP = {"grpc": ("otlp_proto_grpc",), "http/protobuf": ("otlp_proto_http",)}
 
 
 def trace_id(job: str) -> int:
-    """It follows from the id of the job: a trace that is sent twice is one trace."""
+    """Return the id of a trace, which follows from the id of the job.
+
+    A trace that is sent twice is one trace.
+    """
     return _number(f"unstuck/{job}", 16)
 
 

@@ -37,9 +37,9 @@ class JobSpan:
 
 
 def spans_of(job: JobRecord, events: Iterable[Event]) -> Iterator[JobSpan]:
-    """The spans of an ended job, each after the span around it.
+    """Return the spans of an ended job, each after the span around it.
 
-    An event log keeps its newest 20,000 events: what it has lost is left out.
+    An event log has its newest 20,000 events; lost events are left out.
     """
     groups: dict[str, list[Event]] = {}
     points = []

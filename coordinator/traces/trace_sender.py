@@ -39,7 +39,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 
 def wanted(environ: Mapping[str, str]) -> bool:
-    """Whether the variables of OpenTelemetry say that traces are exported, and where to."""
+    """Return whether the variables of OpenTelemetry request traces, and name a target."""
     exporter = environ.get("OTEL_TRACES_EXPORTER", "")
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or exporter == "none":
         return False
@@ -143,7 +143,7 @@ class TraceSender:
         self._is_sender()
 
     def _give_up(self, failed: Iterable[str], now: float) -> None:
-        """Give up the traces that have failed in several looks in which others arrived."""
+        """Give up traces that have failed in several looks while others arrived."""
         for job in failed:
             self._refused[job] += 1
             if self._refused[job] == REFUSED:
@@ -155,7 +155,10 @@ class TraceSender:
                 self._note(job, now)
 
     def _is_sender(self) -> bool:
-        """Whether this coordinator sends. Two that believe so for a moment send the same ids."""
+        """Return whether this coordinator sends traces.
+
+        Two that both do so for a moment send the same ids.
+        """
         key, term = self._keys.trace_sender, int(TERM * 1000)
         if self._redis.set(key, self._name, nx=True, px=term):
             return True

@@ -13,7 +13,7 @@ MAX_DOUBLINGS = 100  # of a wait: more would overflow a float
 # A lost worker is our failure: the first relaunch is at once, the next ones give a sick host time
 # to be noticed.
 LOSS_BACKOFF = (0.0, 2.0, 10.0)
-# How long to wait for a lock that somebody else holds, and for a store that is away.
+# How long to wait for a lock of another process, and for a store that is away.
 # Seconds at most, at first and at last.
 BUSY_WAIT = (0.005, 0.1)
 AWAY_WAIT = (0.1, 2.0)

@@ -17,7 +17,7 @@ MAX_PUBLISH_WAIT = 60.0
 # Seconds without a sign of life after which a try of publishing counts as hanging, at first.
 PUBLISH_HANGS = 120.0
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
-# Seconds between looks at a job without an attempt, beside the times that stand on its record.
+# Seconds between looks at a job without an attempt, beside the times on its record.
 IDLE_LOOK = 600.0
 
 

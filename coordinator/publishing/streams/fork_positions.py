@@ -18,7 +18,7 @@ from unstuck.tasks.streams.arrived.position import (
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint
 
-_OF_ALL = ("looked", "ignored")  # counts of what lies there, at which each member has looked
+_OF_ALL = ("looked", "ignored")  # counts of the whole stream, which each member has
 
 
 def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Checkpoint | None:

@@ -80,7 +80,7 @@ def skip_file(
         raise WarehouseMismatch(f"There is no warehouse at {place}; is it mounted?")
     warehouse = Warehouse(
         place, identity
-    )  # if it goes away meanwhile, nothing is written where it was
+    )  # if it goes away meanwhile, nothing is written to its place
     for _ in range(_TRIES):
         try:
             return _skip(warehouse, dataset, file, by, reason)

@@ -133,7 +133,7 @@ def test_what_cannot_be_the_file_of_a_first_load_is_refused(
     for dataset, file, why in (
         ("loads", "bad.csv", "give the whole path"),
         ("loads", str(landing / "gone.csv"), "there is no file"),
-        ("../loads", str(landing / "bad.csv"), "can be no dataset"),
+        ("../loads", str(landing / "bad.csv"), "is not the name of a dataset"),
     ):
         with pytest.raises(Refused, match=why):
             skip_file(warehouse, dataset, file, by="anna")
