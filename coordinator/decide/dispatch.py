@@ -25,9 +25,8 @@ S = GroupState
 
 def queue_runnable(draft: Draft) -> None:
     """Queue due retries, then returned members, then waiting members, within the limits."""
-    state, room = draft.state, Room(draft)
-    returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
-    for group_id in [*_due_retries(draft), *returned]:
+    room = Room(draft)
+    for group_id in [*_due_retries(draft), *_returned(draft.state)]:
         if room.for_(draft.planned(group_id).spec.lane) and not draft.decision.full:
             room.take(mint(draft, group_id))
     for lane, names in draft.runnable.items():
@@ -39,6 +38,11 @@ def queue_runnable(draft: Draft) -> None:
             else:
                 room.take(mint(draft, member))
     draft.decision.more |= draft.decision.full
+
+
+def _returned(state: JobState) -> list[str]:
+    """Return the groups and members that a pause took back."""
+    return [name for name in state.by_state[S.WAITING] if split_member(name)[0] in state.frozen]
 
 
 def _due_retries(draft: Draft) -> list[str]:

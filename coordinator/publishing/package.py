@@ -198,11 +198,11 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
     if not with_rows:
         with_rows = parts
     outputs = [part.output for part in parts]
-    checkpoints = [output.checkpoint for output in outputs if output.checkpoint]
+    checkpoints = list(filter(None, (output.checkpoint for output in outputs)))
     idle = {output.nothing_new for output in outputs}
     return StagedOutput(
         files=list(chain.from_iterable(part.output.files for part in with_rows)),
-        rows=sum(output.rows for output in outputs),
+        rows=sum(part.output.rows for part in with_rows),
         schema=_joined_schema(files, job, name, with_rows),
         rejected_of=outputs[0].rejected_of,
         checkpoint=whole_checkpoint(files, name, checkpoints),

@@ -480,6 +480,11 @@ def _neighbor_problem(
         failed = tick_text(before[-1].at)
         skip = f"leave it out with `unstuck schedule skip {schedule} {failed}`"
         return f", and the tick {failed} before it failed: begin with it, or {skip}"
+    return _later_problem(schedule, ticks, first_at)
+
+
+def _later_problem(schedule: str, ticks: Ticks, first_at: float) -> str:
+    """Return a problem with a run of the tick ``first_at`` or a later one."""
     ran = [at for at, tick in ticks.items() if tick.outcome in _RAN]
     last_at = max(ran, default=first_at - 1)
     if last_at < first_at:

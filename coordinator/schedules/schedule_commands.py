@@ -255,7 +255,8 @@ def _why_not_skipped(
             continue
         if run.job:
             return f"job {run.job} runs; `unstuck cancel {run.job}` ends it"
-        if run.tries or run.next_at <= now or run.job_id(record.name) in stored:
+        is_due = run.tries or run.next_at <= now
+        if is_due or run.job_id(record.name) in stored:
             return "a run begins"
     if tick.outcome is TickOutcome.DONE:
         return f"job {tick.job} is done"
