@@ -46,7 +46,7 @@ def decoded(file: ArrivedFile, stream: StreamInput, zone: str, max_bytes: int) -
     numbers = NumberForm(options.decimal, options.thousands)
     parse = parser(zone, numbers) if stream.format in ("csv", "json") else None
     with opened(file) as reader:
-        own = [column for column in columns if column["name"] != FILE_COLUMN]
+        own = _without(columns, (FILE_COLUMN,))
         by_folder = folder_values(file.path, own, parser(zone)) if stream.format != "text" else {}
         word = "row" if stream.format in ("parquet", "orc") else "line"
         bound = Bound(file, max_bytes, stream.max_row_bytes)
@@ -81,14 +81,18 @@ def _tables(
         instants = {column["name"].lower() for column in columns if column["type"] == "timestamp"}
         return read_orc(reader, chooser.choose, bound, instants, zone)
     text = Unpacked(unpacked(reader, bound.file), bound)
-    own = [column for column in columns if column["name"] != FILE_COLUMN]
+    own = _without(columns, (FILE_COLUMN,))
     most = stream.max_row_bytes
     if stream.format == "csv":
-        by_position = [column for column in own if column["name"] not in by_folder]
+        by_position = _without(own, by_folder)
         return _of_names(read_csv(text, options, by_position, most), chooser.choose)
     if stream.format == "json":
         return read_json(text, options, own, stream.on_other_columns, most, by_folder)
     return _lines(text, options, own[0]["name"], most)
+
+
+def _without(columns: Fields, names: Collection[str]) -> Fields:
+    return [column for column in columns if column["name"] not in names]
 
 
 def _of_names(
@@ -135,36 +139,32 @@ class Chooser:
         Raises: Unreadable.
         """
         _check_distinct(have)
-        names = {same_name(field["name"]): field["name"] for field in self.fields}
         in_file = {same_name(name): name for name in have}
-        chosen = [name for key, name in in_file.items() if key in names]
-        lacking = names.keys() - in_file.keys() - self._optional
-        if self.allow and (chosen or not lacking or not have):
+        names = self._names
+        chosen = [in_file[key] for key in in_file if key in names]
+        lacking = names.keys() - in_file.keys() - {same_name(name) for name in self.optional}
+        is_same = not lacking and len(chosen) == len(have)
+        if is_same or (self.allow and (chosen or not lacking or not have)):
             return chosen
-        if lacking or len(chosen) < len(have):
-            missing = [name for key, name in names.items() if key in lacking]
-            more = [name for key, name in in_file.items() if key not in names]
-            raise self._mismatch(have, missing, more)
-        return chosen
+        raise self._mismatch(have, lacking)
 
     @property
-    def _optional(self) -> set[str]:
-        return {same_name(name) for name in self.optional}
+    def _names(self) -> dict[str, str]:
+        return {same_name(field["name"]): field["name"] for field in self.fields}
 
-    def _mismatch(
-        self, have: Sequence[str], missing: Sequence[str], more: Sequence[str]
-    ) -> Unreadable:
+    def _mismatch(self, have: Sequence[str], lacking: Collection[str]) -> Unreadable:
         """Return the error for a file whose columns are not those of the schema."""
+        missing = [name for key, name in self._names.items() if key in lacking]
+        more = [name for name in have if same_name(name) not in self._names]
         parts = [f"lacks {_listed(missing)}"] if missing else []
         if more:
             parts.append(f"has {_listed(more)} as well")
         differs, hint = " and ".join(parts), _ALLOW_HINT
         if self.allow:
             differs, hint = "has none of them", ""
-        names = _listed([field["name"] for field in self.fields])
         return Unreadable(
-            f"the file has the columns {_listed(have)}, and the schema has {names}: it {differs}. "
-            f"Mend the file or the schema{hint}"
+            f"the file has the columns {_listed(have)}, and the schema has "
+            f"{_listed([*self._names.values()])}: it {differs}. Mend the file or the schema{hint}"
         )
 
 

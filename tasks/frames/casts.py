@@ -18,7 +18,7 @@ from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.frames.columns import check_spark_schema
 from unstuck.tasks.frames.refusals import literal, refusal
 from unstuck.tasks.frames.spark import empty_table, is_frame, spark_schema
-from unstuck.tasks.spec.schemas import VOID, Fields, fields_of, schema_of
+from unstuck.tasks.spec.schemas import VOID, Fields, are_alike, fields_of, schema_of
 from unstuck.tasks.spec.types import field, parse_type, quoted, type_in_sql, type_text
 from unstuck.tasks.spec.types import shown as named
 
@@ -181,12 +181,6 @@ def _inexact_from(kind: Any, target_type: Any) -> float | None:
     return _INEXACT_FROM.get(kind)
 
 
-def _are_alike(kind: Any, target_type: Any) -> bool:
-    """Whether both types are lists, both maps or both structs."""
-    both_nested = isinstance(kind, dict) and isinstance(target_type, dict)
-    return both_nested and kind["type"] == target_type["type"]
-
-
 def _castable(kind: Any, target_type: Any) -> bool:
     """Whether some value of ``kind`` may fit ``target_type``, another type."""
     if not isinstance(kind, str) or not isinstance(target_type, str):
@@ -237,7 +231,7 @@ def _sql(value: str, kind: Any, target_type: Any, path: str, row: str, depth: in
     target = _sql_type(target_type)
     if kind == VOID or (target_type == "string" and _TEXT.fullmatch(str(kind))):
         return f"cast({value} as {target})"
-    if _are_alike(kind, target_type):
+    if are_alike(kind, target_type):
         return _sql_inside(value, kind, target_type, path, row, depth)
     before, after = map(literal, _why(path, kind, target_type))
     error = refusal(before, f"left(cast({value} as string), {_LONG})", after, row)
@@ -391,7 +385,7 @@ def _array(
         return array
     if array.null_count == len(array):
         return pa.nulls(len(array), target)
-    if _are_alike(kind, target_type):
+    if are_alike(kind, target_type):
         return _array_inside(array, kind, target_type, target, path, parse)
     if parse is not None and kind == "string" and isinstance(target_type, str):
         try:

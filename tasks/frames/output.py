@@ -324,17 +324,21 @@ def collect(
             )
         values[value] = None
         room -= fork_bytes((value,))
-        if room < 0:
-            raise ForkValuesInvalid(
-                f"the values of {request.key}, and of what else this group's forks go over, take "
-                f"more than {MAX_JOB_BYTES // 2**20} MB; fork over a short name of each value"
-            )
-        if len(values) > MAX_FORK:
-            raise ForkValuesInvalid(
-                f"{request.key} has more than {MAX_FORK} values; a fork has at most that many "
-                "members"
-            )
+        _check_size(request.key, len(values), room)
     return list(values)
+
+
+def _check_size(key: str, count: int, room: int) -> None:
+    """Raises: ForkValuesInvalid: values have no ``room``, or there are too many."""
+    if room < 0:
+        raise ForkValuesInvalid(
+            f"the values of {key}, and of what else this group's forks go over, take "
+            f"more than {MAX_JOB_BYTES // 2**20} MB; fork over a short name of each value"
+        )
+    if count > MAX_FORK:
+        raise ForkValuesInvalid(
+            f"{key} has more than {MAX_FORK} values; a fork has at most that many members"
+        )
 
 
 def _unfit_for_fork(value: Any) -> str:

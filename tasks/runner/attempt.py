@@ -64,8 +64,10 @@ from unstuck.tasks.steps.step_inputs import (
     read_inputs,
     with_published,
 )
-from unstuck.tasks.steps.work import Work
+from unstuck.tasks.steps.stream_reading import StreamReading
+from unstuck.tasks.steps.work import OutputRules, Work
 from unstuck.tasks.streams.arrived.fork_share import Share
+from unstuck.tasks.streams.read.group_stream import Reader
 from unstuck.tasks.time_zone import in_zone
 from unstuck.tasks.transport.lease import Claim, Finish, record_outcome
 from unstuck.tasks.warehouse.files import Files
@@ -271,16 +273,16 @@ class Attempt:
             session=session,
             inputs=inputs,
             secrets=self._secrets,
-            partition_by=plan.partition_by,
-            checks=plan.checks,
-            judged_at=plan.judged_at,
+            rules=OutputRules(
+                plan.partition_by,
+                plan.checks,
+                BesidePublished(self._published, plan.publishing_of, group.for_each is not None),
+                plan.judged_at,
+            ),
             recorded=upstream.results,
             sources=upstream.sources,
             published=self._published,
-            streams=group.streams,
-            share=Share(split_member(self._token.group)[1] or 0, max(frozen.members, 1)),
-            appended=plan.appended,
-            beside=BesidePublished(self._published, plan.publishing_of, group.for_each is not None),
+            stream=self._stream(session) if group.streams else None,
         )
         scratch = stack.enter_context(Scratch(runner.temporary))
         stack.enter_context(runner.watchdog.clock("TIMEOUT", group.timeout or math.inf))
@@ -299,6 +301,15 @@ class Attempt:
         # doing it again.
         self._end_if_told()
         return work
+
+    def _stream(self, session: Any) -> StreamReading:
+        """Prepare the reading of the group's stream."""
+        plan, group, frozen = self._work_order.plan, self._work_order.group, self._work_order.frozen
+        share = Share(split_member(self._token.group)[1] or 0, max(frozen.members, 1))
+        reader = Reader(session, self._files, self._token.staging, share)
+        return StreamReading(
+            reader, self._token, self._secrets, self._published, group.streams, plan.appended
+        )
 
     def _run_steps(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
         """Run all steps, and restore the process before our own code goes on."""

@@ -75,17 +75,20 @@ def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | N
         return None
     able = runner.takes_from(queues)
     queues.rotate(-1)
-    queues_empty = last is not None and last.answer is TakeAnswer.EMPTY  # together with its outcome
-    taken = None if queues_empty else _take(runner, able)
-    if taken is not None or not able:
+    if last is None or last.answer is not TakeAnswer.EMPTY:  # not known with its outcome
+        taken = _take(runner, able)
+        if taken is not None:
+            return taken
+    return _linger(runner, able) if able else None
+
+
+def _linger(runner: Runner, queues: list[str]) -> _Taken | None:
+    """Take an attempt that is set free within a moment."""
+    taken = _take(runner, [*queues[1:], queues[0]], linger=LINGER)
+    if taken is None or runner.may_still_take():
         return taken
-    taken = _take(runner, [*able[1:], able[0]], linger=LINGER)
-    if (
-        taken is not None and not runner.may_still_take()
-    ):  # the code has changed while it waited, or the worker ends
-        taken.give_back()
-        return None
-    return taken
+    taken.give_back()  # the code has changed while it waited, or the worker ends
+    return None
 
 
 def _take(runner: Runner, queues: Sequence[str], *, linger: float = 0.0) -> _Taken | None:
@@ -176,12 +179,17 @@ class _Taken:
             released = Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", why))
             self._runner.lease.finish(self._token, released, secrets.token_hex(8))
 
+    def _may_take_with(self, outcome: Outcome) -> bool:
+        """Whether the next attempt may be taken together with ``outcome``."""
+        if outcome.kind is not OutcomeKind.SUCCEEDED or not isinstance(self._claim, Claim):
+            return False
+        quick = _ends_at_once(self._claim.work_order) and self._runner.may_take_at_once()
+        return quick and self._runner.looks_clean()
+
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         lease = self._runner.lease
         if self._takes is None:
-            claim, succeeded = self._claim, outcome.kind is OutcomeKind.SUCCEEDED
-            quick = succeeded and isinstance(claim, Claim) and _ends_at_once(claim.work_order)
-            self._takes = quick and self._runner.may_take_at_once() and self._runner.looks_clean()
+            self._takes = self._may_take_with(outcome)
         if not self._takes:
             return lease.finish(token, outcome, event)
         runner, queues = self._runner, self.queues
@@ -200,7 +208,6 @@ class _Taken:
                 )
                 runner.replace()
             return answer
-        self.next = (
-            None if following is None else _Taken(runner, following.token, following, queues)
-        )
+        if following is not None:
+            self.next = _Taken(runner, following.token, following, queues)
         return answer

@@ -16,6 +16,8 @@ from unstuck.tasks.spec.types import shown, type_text
 VOID = "void"
 # What a schema says of nulls: of a column, of an array's elements, of a map's values.
 _NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
+# The types inside lists and maps, with their names in paths.
+PARTS = {"elementType": "element", "keyType": "key", "valueType": "value"}
 _SHOWN = 5  # columns of one kind, in a text
 
 Fields = list[dict[str, Any]]
@@ -58,17 +60,18 @@ def closed(fields: Fields, by: Fields, *, inside: bool = False) -> Fields:
 def _closed(kind: Any, by: Any, inside: bool) -> Any:
     if kind == VOID:
         return by
-    if (
-        not inside
-        or not isinstance(kind, dict)
-        or not isinstance(by, dict)
-        or kind["type"] != by["type"]
-    ):
+    if not inside or not are_alike(kind, by):
         return kind
     if kind["type"] == "struct":
         return {**kind, "fields": closed(kind["fields"], by["fields"], inside=True)}
-    parts = ("elementType", "keyType", "valueType")
-    return {**kind, **{part: _closed(kind[part], by[part], True) for part in parts if part in kind}}
+    parts = PARTS.keys() & kind.keys()
+    return {**kind, **{part: _closed(kind[part], by[part], True) for part in parts}}
+
+
+def are_alike(kind: Any, other: Any) -> bool:
+    """Return whether both types are lists, both maps or both structs."""
+    both_nested = isinstance(kind, dict) and isinstance(other, dict)
+    return both_nested and kind["type"] == other["type"]
 
 
 def joined(left: str, right: str) -> str:
@@ -94,15 +97,17 @@ def _both_closed(left: Fields, right: Fields) -> tuple[Fields, Fields]:
         SchemaMismatch: an output that has nulls only has no column with a type.
     """
     for fields, by in ((left, right), (right, left)):
-        if all(column["type"] == VOID for column in fields) and any(
-            column["type"] != VOID for column in by
-        ):
+        if _has_nulls_only(fields) and not _has_nulls_only(by):
             raise SchemaMismatch(
                 f"{', '.join(shown(column['name']) for column in fields)} has nulls only in some "
                 "rows that have no column with a type, which no reader can find beside others. "
                 "Declare the types under columns:"
             )
     return closed(left, right), closed(right, left)
+
+
+def _has_nulls_only(fields: Fields) -> bool:
+    return {VOID}.issuperset(str(column["type"]) for column in fields)
 
 
 def schema_after(
@@ -165,7 +170,7 @@ def difference(before: Fields, after: Fields) -> str:
     for what, text in _differences(before, after, ""):
         by_kind[what].append(text)
     differences = [
-        f"{what} {', '.join(texts[:_SHOWN])}{', …' if len(texts) > _SHOWN else ''}"
+        f"{what} {', '.join(texts[:_SHOWN])}{', …' * (len(texts) > _SHOWN)}"
         for what, texts in by_kind.items()
         if texts
     ]
@@ -189,17 +194,13 @@ def _differences(before: Fields, after: Fields, above: str) -> Iterator[tuple[st
 def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
     if old == new:
         return
-    if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
-        if old["type"] == "struct":
-            yield from _differences(old["fields"], new["fields"], f"{path}.")
-            return
-        parts = {"elementType": "element", "keyType": "key", "valueType": "value"}
-        if any(part in old for part in parts):
-            for part, named in parts.items():
-                if part in old:
-                    yield from _changes(old[part], new[part], f"{path}.{named}")
-            return
-    yield "changed", f"{path} from {type_text(old)} to {type_text(new)}"
+    if not are_alike(old, new):
+        yield "changed", f"{path} from {type_text(old)} to {type_text(new)}"
+    elif old["type"] == "struct":
+        yield from _differences(old["fields"], new["fields"], f"{path}.")
+    else:
+        for part in filter(old.__contains__, PARTS):
+            yield from _changes(old[part], new[part], f"{path}.{PARTS[part]}")
 
 
 def _clash(before: Fields, after: Fields) -> str:

@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from itertools import count, pairwise
@@ -225,26 +226,35 @@ def tables_in(sql: str) -> frozenset[str]:
     Names that ``WITH`` defines are left out. A name that only Spark's own parser can tell from a
     column may be missing: all names are, where FROM or JOIN is the name of a column, too.
     """
-    code = [token for token in tokens(sql) if token.kind in ("word", "name", "symbol")]
+    code = _code(sql)
     words = [token.text.lower() for token in code]
-    names: set[str] = set()
-    opened: list[str] = []  # the word before each open parenthesis
-    for i, word in enumerate(words):
+    places = [*_froms(words)]
+    if any(_is_column(words, at) for at in places):
+        return frozenset()
+    names = (_tables_at(code, at + 1) for at in places)
+    return frozenset(set().union(*names) - _defined_in(words))
+
+
+def _code(sql: str) -> list[SqlToken]:
+    return [token for token in tokens(sql) if token.kind in ("word", "name", "symbol")]
+
+
+def _froms(words: list[str]) -> Iterator[int]:
+    """Yield the positions of FROM and JOIN, other than the FROM of a function."""
+    opened = [""]  # the word before each open parenthesis
+    for at, word in enumerate(words):
         if word == "(":
-            opened.append(words[i - 1] if i else "")
-        elif word == ")" and opened:
-            opened.pop()
-        elif word in ("from", "join") and not _is_other_from(words, i, opened):
-            if _is_column(words, i):
-                return frozenset()
-            names |= _tables_at(code, words, i + 1)
-    return frozenset(names - _defined_in(words))
+            opened.append("".join(words[max(at - 1, 0) : at]))
+        elif word == ")":
+            opened = opened[:-1] or [""]
+        elif word in ("from", "join") and not _is_other_from(words, at, opened[-1]):
+            yield at
 
 
-def _is_other_from(words: list[str], at: int, opened: list[str]) -> bool:
+def _is_other_from(words: list[str], at: int, opened: str) -> bool:
     """Return whether a FROM is a field, an alias, or the FROM of a function such as ``extract``."""
     before = words[at - 1] if at else ""
-    return before in (".", "as", "distinct") or bool(opened and opened[-1] in _TAKE_FROM)
+    return before in (".", "as", "distinct") or opened in _TAKE_FROM
 
 
 def _is_column(words: list[str], at: int) -> bool:
@@ -296,9 +306,7 @@ def _first(sql: str) -> str:
 @lru_cache(MAX_CACHED)
 def created_in(sql: str) -> frozenset[str]:
     """Return the table or view that ``sql`` creates, in lower case; empty if it creates none."""
-    words = [
-        token.text.lower() for token in tokens(sql) if token.kind in ("word", "name", "symbol")
-    ]
+    words = [token.text.lower() for token in _code(sql)]
     if words[:1] != ["create"]:
         return frozenset()
     kind = next((i for i, word in enumerate(words) if word in ("table", "view")), len(words))
@@ -306,23 +314,22 @@ def created_in(sql: str) -> frozenset[str]:
     return frozenset(word.strip("`") for word in rest[:1])
 
 
-def _tables_at(code: list[SqlToken], words: list[str], at: int) -> set[str]:
+def _tables_at(code: list[SqlToken], at: int) -> set[str]:
     """The names of the tables that are listed from the token ``at`` on."""
     tables: set[str] = set()
-    while at < len(code) and code[at].kind in ("word", "name"):
-        following = words[at + 1] if at + 1 < len(words) else ""
-        if (
-            following not in (".", "(")
-            and words[at] not in _NO_TABLES
-            and not words[at][0].isdigit()
-        ):
-            tables.add(words[at].strip("`"))
-        at += 1 + (following == "as")
-        if at < len(code) and code[at].kind in ("word", "name") and words[at] not in _AFTER_TABLES:
-            at += 1  # an alias
-        if at >= len(code) or words[at] != ",":
+    end = SqlToken("open", "", 0)
+    rest = deque([*code[at:], end, end, end])
+    while rest[0].kind in ("word", "name"):
+        name = rest.popleft().text.lower()
+        is_table = rest[0].text not in (".", "(") and not name[0].isdigit()
+        if is_table and name not in _NO_TABLES:
+            tables.add(name.strip("`"))
+        if rest[0].text.lower() == "as":
+            rest.popleft()
+        if rest[0].kind in ("word", "name") and rest[0].text.lower() not in _AFTER_TABLES:
+            rest.popleft()  # an alias
+        if rest.popleft().text != ",":
             break
-        at += 1
     return tables
 
 

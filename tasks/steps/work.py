@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from threading import Lock
 from typing import Any
 
 from unstuck.tasks.errors import (
@@ -31,66 +28,73 @@ from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, fork_bytes
-from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import REJECTED, Checks, Quality
-from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.error_budget import check_budget
 from unstuck.tasks.steps.step_inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.step_params import Reads, noted
-from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
-from unstuck.tasks.streams.read.arriving_files import ArrivingFiles
-from unstuck.tasks.streams.read.group_stream import GroupStream, Reader, Source
-from unstuck.tasks.streams.read.kafka_read import KafkaTopic
-from unstuck.tasks.streams.read.structured import is_remote, is_streaming, stage_stream
+from unstuck.tasks.steps.stream_reading import StreamReading, unknown_stream
+from unstuck.tasks.streams.read.structured import is_streaming
 from unstuck.tasks.time_zone import zone_here
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True, slots=True)
+class OutputRules:
+    """How the outputs of a group are written.
+
+    Attributes:
+        partition_by: columns by output.
+        checks: checks by output.
+        beside: the published datasets that outputs must fit; None: no output is published.
+        judged_at: the time as of which rows are judged, in seconds since the epoch; None: now.
+    """
+
+    partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    checks: Mapping[str, Checks] = field(default_factory=dict)
+    beside: BesidePublished | None = None
+    judged_at: float | None = None
 
 
 @dataclass
 class Work:
     """The state that the steps of one attempt share: inputs, and outputs and results so far.
 
-    ``recorded``: the results of the groups that it reads; a list of them for a fork.
+    Attributes:
+        session: the Spark session; None for a group without Spark.
+        recorded: the results of the groups that it reads; a list of them for a fork.
+        sources: versions that the inputs were made from.
+        published: None: there is no warehouse log to read.
+        stream: None: the group reads no stream.
+        refused: errors of outputs that were not written afterwards.
+        params: of the step that runs.
+        passed_params: parameters that were passed to functions, SQL and checks.
+        forks: values of dynamic forks, by output.column.
     """
 
     files: Files
     token: Token
-    session: Any  # the Spark session; None for a group without Spark
+    session: Any
     inputs: Mapping[str, Dataset]
     secrets: Secrets = field(default_factory=Secrets)
-    partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
-    checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
-    judged_at: float | None = None  # as of which rows are judged; None: the present
+    rules: OutputRules = field(default_factory=OutputRules)
     recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
-    sources: Mapping[str, list[int]] = field(
-        default_factory=dict
-    )  # versions that the inputs were made from
-    published: PublishedDatasets | None = None  # None: there is no warehouse log to read
-    streams: Mapping[str, StreamInput | KafkaInput] = field(default_factory=dict)
-    share: Share = WHOLE  # of the streams
-    appended: Collection[str] = ()  # outputs that may be written from a stream
-    beside: BesidePublished | None = None  # None: no output is published
+    sources: Mapping[str, list[int]] = field(default_factory=dict)
+    published: PublishedDatasets | None = None
+    stream: StreamReading | None = None
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
-    refused: dict[str, Unrecoverable] = field(
-        default_factory=dict
-    )  # by output, unless it was written after that
-    params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
-    passed_params: Reads = field(
-        default_factory=Reads
-    )  # parameters that were given to functions, SQL and checks
+    refused: dict[str, Unrecoverable] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    passed_params: Reads = field(default_factory=Reads)
     results: dict[str, Any] = field(default_factory=dict)
-    forks: dict[str, list[Any]] = field(
-        default_factory=dict
-    )  # values of dynamic forks, by output.column
-    _stream: GroupStream | None = None  # once it was read
-    _streaming: Lock = field(
-        default_factory=Lock
-    )  # a step may read and write in threads of its own
+    forks: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def streams(self) -> Collection[str]:
+        """The names of the streams that the group reads."""
+        return () if self.stream is None else self.stream.streams
 
     @property
     def rows(self) -> int:
@@ -106,11 +110,12 @@ class Work:
 
         Raises: InputMissing: there is none of this name.
         """
-        if name in self.streams:
-            return self._arrived(name)
-        dataset = (
-            Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
-        )
+        if self.stream is not None and name in self.stream.streams:
+            frame = self.stream.frame(name, self.results)
+            return in_zone_of(frame, zone_here()) if self.session is None else frame
+        dataset = self.inputs.get(name)
+        if name in self.outputs:
+            dataset = Dataset(name, (self.outputs[name],))
         if dataset is None:
             available = ", ".join(sorted({*self.inputs, *self.streams, *self.outputs})) or "none"
             raise InputMissing(
@@ -118,40 +123,6 @@ class Work:
                 "makes it?"
             )
         return self.frame(dataset)
-
-    def _arrived(self, name: str) -> Any:
-        """The frame of the stream ``name``, whose counts are a result of the group."""
-        stream = self.streams[name]
-        assert self.published is not None
-        with self._streaming:
-            if self._stream is None:
-                self._stream = GroupStream(
-                    name,
-                    self._source(name, stream),
-                    self.files,
-                    self.token.staging,
-                    self.appended,
-                    self.published,
-                    skips=stream.skips,
-                    share=self.share,
-                )
-                self.results[name] = dict(self._stream.batch.counts)
-                log.info("the stream %s: %s", name, self._stream.batch.summary)
-            frame = self._stream.batch.frame
-        return in_zone_of(frame, zone_here()) if self.session is None else frame
-
-    def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
-        if stream.state and is_remote(self.session):
-            raise Unrecoverable(
-                f"the input {name} is a stream, with state: true, which is not supported with "
-                "Spark Connect yet"
-            )
-        reader = Reader(
-            self.session, self.files, f"{self.token.staging}/{name}.arrived", self.share
-        )
-        if isinstance(stream, StreamInput):
-            return ArrivingFiles(stream, reader)
-        return KafkaTopic(stream, reader, self.secrets.resolve(stream.options))
 
     def frame(self, dataset: Dataset) -> Any:
         """``dataset`` as steps get it."""
@@ -192,11 +163,9 @@ class Work:
                 "column, and both are stored and shown. Rename the column"
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
-        if self._stream is not None:
-            with self._streaming:
-                staged_outputs = self._stream.noted(
-                    folder, staged_outputs, self.partition_by.get(name, ())
-                )
+        if self.stream is not None:
+            by = self.rules.partition_by.get(name, ())
+            staged_outputs = self.stream.noted(folder, staged_outputs, by)
         staged = staged_outputs[folder]
         if checks.quality is not None and self.published is not None:
             self._check_budget(name, checks.quality, staged, staged_outputs[folder + REJECTED])
@@ -238,13 +207,14 @@ class Work:
         Raises: as `write`; the error is kept in ``refused`` if the frame is to blame.
         """
         try:
-            by, arriving = self.partition_by.get(name, ()), self._arriving(name, frame)
-            published = self.beside.types_of(name) if self.beside else None
+            by, beside = self.rules.partition_by.get(name, ()), self.rules.beside
+            arriving = self._arriving(name, frame)
+            published = None if beside is None else beside.types_of(name)
             staged_outputs = stage_checked(
                 self.files, folder, frame, checks, by, self.session, arriving, published
             )
-            if self.beside is not None:
-                self.beside.check(name, staged_outputs[folder])
+            if beside is not None:
+                beside.check(name, staged_outputs[folder])
         except (
             RuleInvalid,
             TooManyRejectedRows,
@@ -271,7 +241,7 @@ class Work:
         assert self.published is not None
         try:
             check_budget(
-                name, good, rejected, quality, self.published.versions(name), self.judged_at
+                name, good, rejected, quality, self.published.versions(name), self.rules.judged_at
             )
         except TooManyRejectedRows as error:
             self.refused[name] = error
@@ -323,11 +293,10 @@ class Work:
         """
         for error in self.refused.values():
             raise error
-        if self._stream is not None:
-            self._stream.check(
+        if self.stream is not None:
+            self.stream.end(
                 [name for name, output in self.outputs.items() if not output.rejected_of]
             )
-            self._stream.close()
 
     def _arriving(
         self, name: str, frame: Any
@@ -338,19 +307,9 @@ class Work:
         """
         if not is_streaming(frame):
             return None
-        if self._stream is None or not self._stream.is_read_by(frame):
-            raise OutputInvalid(
-                f"the output {name} reads a stream that is no input of the group; name it in "
-                "inputs:, with state: true"
-            )
-        if name not in self.appended:
-            raise OutputInvalid(
-                f"the output {name} reads a stream, and is not published by appending to a dataset "
-                f"of the warehouse. Say outputs: {{{name}: {{mode: append}}}}, and name it under "
-                "publish: if other groups need this one"
-            )
-        with self._streaming:
-            return partial(stage_stream, resume=self._stream.resume(name, self.token.job))
+        if self.stream is None:
+            raise unknown_stream(name)
+        return self.stream.arriving(name, frame)
 
     def _checks_of(self, name: str) -> Checks:
         """Return the checks of the output ``name``.
@@ -358,7 +317,7 @@ class Work:
         Raises: OutputInvalid: they cannot be made, or the name is taken.
         """
         try:
-            checks = self.checks.get(name, Checks()).resolved(self.params)
+            checks = self.rules.checks.get(name, Checks()).resolved(self.params)
         except ValueError as error:
             raise OutputInvalid(f"the output {name}: {error}") from None
         if secret := self.secrets.in_data(checks.partitions):
@@ -366,24 +325,27 @@ class Work:
                 f"the output {name} has the value of {secret} in partitions:, which are stored and "
                 "shown"
             )
-        base = name.removesuffix(REJECTED)
-        if base != name and base in self.checks and self.checks[base].rejects:
-            raise OutputInvalid(
-                f"the output {name} has the name of the rejected rows of {base}; give it another "
-                "one"
-            )
-        rejected = f"{name}{REJECTED}"
-        rejects = checks.rejects or any(stream.skips for stream in self.streams.values())
-        if rejects and (rejected in {*self.outputs, *self.inputs, *self.streams}):
-            raise OutputInvalid(
-                f"the rejected rows of {name} go to {rejected}, and there is such a name already"
-            )
+        self._check_rejected_name(name, checks)
         if checks.unique and split_member(self.token.group)[1] is not None:
             raise OutputInvalid(
                 f"expect.unique: {name} is made by members of a fork, each of which knows its own "
                 "rows alone. Check the keys in a group that needs the fork, or leave unique: out"
             )
         return checks
+
+    def _check_rejected_name(self, name: str, checks: Checks) -> None:
+        """Raises: OutputInvalid: rejected rows of an output would have a name that is taken."""
+        base, rejected = name.removesuffix(REJECTED), f"{name}{REJECTED}"
+        if base != name and self.rules.checks.get(base, Checks()).rejects:
+            raise OutputInvalid(
+                f"the output {name} has the name of the rejected rows of {base}; give it another "
+                "one"
+            )
+        rejects = checks.rejects or (self.stream is not None and self.stream.skips)
+        if rejects and rejected in {*self.outputs, *self.inputs, *self.streams}:
+            raise OutputInvalid(
+                f"the rejected rows of {name} go to {rejected}, and there is such a name already"
+            )
 
     def show(self, name: str) -> None:
         """Make ``name`` a temp view, where there is Spark."""

@@ -24,7 +24,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options
 from unstuck.tasks.settings import Settings, leave, settings, settings_or_leave
 from unstuck.tasks.terminal_text import PrintableFormatter
-from unstuck.tasks.transport.kombu_fixes import BrokerConnection, check_requests
+from unstuck.tasks.transport.kombu_fixes import BrokerConnection
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, broker_url
 from unstuck.tasks.transport.refusals import fit_or_leave
 
@@ -93,7 +93,6 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
             "global_keyprefix": Keys(settings.prefix).broker,
         },
     )
-    at_worker_start(new_app, lambda _: check_requests(new_app))
     # Celery's mingle and gossip ask all other workers at each reconnect. One reply that is lost
     # meanwhile is an error that Celery does not recover from: a healthy worker ends. Revoked tasks
     # and logical clocks are not used here.

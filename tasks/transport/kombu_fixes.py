@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+from base64 import b64decode
+from datetime import datetime
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Literal, NotRequired
 from urllib.parse import quote
 
 import kombu
 import redis
-from celery import Celery, bootsteps
-from celery.exceptions import InvalidTaskError
-from celery.worker.request import Request
-from kombu import pidbox
-from kombu.exceptions import InconsistencyError
+from celery import bootsteps
 from kombu.transport import virtual
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options
@@ -149,31 +148,13 @@ def _fit_to_fork(base: Any) -> Any:
     """Return the transport class ``base``, or a subclass fit for a process that forks."""
 
     class Transport(base):  # type: ignore[misc]
-        def _deliver(self, message: Any, queue: str) -> None:
-            try:
-                super()._deliver(message, queue)
-            except Exception as error:
-                if _is_of_broker(error):
-                    raise
-                _told_dropped(error, f"on {queue}", message)
-                self._forget(message)
+        Channel = _fork_safe_channel(base.Channel)
 
-        def _forget(self, message: Any) -> None:
-            """Acknowledge a message of which no more may be known than that it is none."""
-            for channel in self.channels:
-                with suppress(LookupError, TypeError):
-                    tag = message["properties"]["delivery_tag"]
-                    channel.qos.get(tag)
-                    channel.qos.ack(tag)
-
-    Transport.Channel = _fork_safe_channel(base.Channel)
     return Transport
 
 
 def _fork_safe_channel(base: Any) -> Any:
     class ForkSafeChannel(base):  # type: ignore[misc]
-        QoS = _restoring_qos(base.QoS)
-
         def _connparams(self, asynchronous: bool = False) -> Any:
             if getattr(self.connection, "client", None) is None:
                 raise redis.ConnectionError("the connection of this channel is closed")
@@ -191,24 +172,6 @@ def _fork_safe_channel(base: Any) -> Any:
             return _read_within(self.socket_timeout, super().subclient)
 
     return ForkSafeChannel
-
-
-def _restoring_qos(base: Any) -> Any:
-    class RestoringQoS(base):  # type: ignore[misc]
-        def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-            try:
-                super().restore_by_tag(tag, client, leftmost)
-            except Exception as error:
-                if _is_of_broker(error):
-                    raise
-                _told_dropped(error, "among the unacknowledged ones", self._raw(tag))
-                self._remove_from_indices(tag).execute()
-
-        def _raw(self, tag: Any) -> Any:
-            with self.channel.conn_or_acquire() as client:
-                return client.hget(self.unacked_key, tag)
-
-    return RestoringQoS
 
 
 def _unregistered_first(connection: Any, channel: Any) -> Any:
@@ -235,128 +198,136 @@ def _read_within(seconds: float | None, pubsub: Any) -> Any:
     def parse_response() -> Any:
         if pubsub.connection is None or not pubsub.connection.can_read(timeout=0):
             return None
-        reply = read(block=False, timeout=seconds)
-        is_message = reply and bytes_to_str(reply[0]).endswith("message")
-        return reply if not is_message or _readable(reply[-1], bytes_to_str(reply[-2])) else None
+        return read(block=False, timeout=seconds)
 
     pubsub.parse_response = parse_response
     return pubsub
 
 
-# A message that is none. kombu reads JSON, and Celery its fields, where no handler of a wrong
-# message is called: the error ends the worker, and a KeyError is taken for a lost connection. One
-# that lies among the unacknowledged ones is an error at each look, and those behind it never come
-# back. Upstream: celery/celery#7975 and celery/kombu#2421 are open. Seen with kombu 5.7.0 and
-# Celery 5.7.0; this may go once both drop whatever they cannot read.
+# A malformed message on a queue. kombu reads JSON, and Celery its fields, where no handler of a
+# wrong message is called: the error ends the worker, a KeyError counts as a lost connection, or an
+# odd argument keeps a slot of the pool for ever. So each message is checked when it comes off its
+# queue, and a malformed one is logged and dropped. Upstream: celery/celery#7975 and
+# celery/kombu#2421 are open. Seen with kombu 5.7.0 and Celery 5.7.0; this may go once both drop
+# what they cannot read.
 
 MAX_BYTES = 64 * 1024 * 1024  # of one message; far above what a job may have
 MAX_LEVELS = 100  # of lists and mappings in each other; a spec may have 40
+_REPLIES = ".reply.celery.pidbox"  # queues with the answers to `celery inspect`
 _SHOWN = 200  # characters of a message in the log
 
 
+class _Checked(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Headers(_Checked):
+    """Of Celery's second protocol; the first has all in the body."""
+
+    task: str
+    id: str
+    stamped_headers: list[str] | None = None
+    compression: None = None
+    eta: datetime | None = None
+    expires: datetime | float | None = None
+    group: str | None = None
+    retries: int | None = None
+    root_id: str | None = None
+    parent_id: str | None = None
+    shadow: str | None = None
+    timelimit: tuple[float | None, float | None] | None = None
+
+
+class _NoHeaders(_Checked):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Place(_Checked):
+    exchange: str
+    routing_key: str
+
+
+class _Properties(_Checked):
+    body_encoding: Literal["base64"]
+    delivery_info: _Place
+    delivery_tag: str
+    priority: int | None = None
+
+
+class _Message(_Checked):
+    body: str
+    encoding: Literal["utf-8"] = Field(validation_alias="content-encoding")
+    kind: Literal["application/json"] = Field(validation_alias="content-type")
+    headers: _Headers | _NoHeaders
+    properties: _Properties
+
+
+class _FirstBody(TypedDict):
+    task: str
+    id: str
+    args: NotRequired[list[Any]]
+    kwargs: NotRequired[dict[str, Any]]
+
+
+_BODY: TypeAdapter[Any] = TypeAdapter(tuple[list[Any], dict[str, Any], dict[str, None]])
+_FIRST_BODY: TypeAdapter[Any] = TypeAdapter(_FirstBody)
+
+
+def check_message(raw: bytes | str) -> None:
+    """Check a message of a Celery task, as it is on its queue.
+
+    Raises: ValueError, RecursionError, TypeError: it is malformed.
+    """
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"{len(raw):,} bytes are more than {MAX_BYTES:,}")
+    loads(bytes_to_str(raw))  # kombu makes objects of some values
+    message = _Message.model_validate_json(raw)
+    body = b64decode(message.body, validate=True)
+    if _levels(loads(bytes_to_str(body))) > MAX_LEVELS:  # it is pickled for a process of the pool
+        raise ValueError(f"nested more than {MAX_LEVELS} levels deep")
+    checked = _BODY if isinstance(message.headers, _Headers) else _FIRST_BODY
+    checked.validate_json(body, strict=True)
+
+
+def _is_task(raw: bytes | str, queue: str) -> bool:
+    """Return whether a message from ``queue`` is well formed; log it if it is not."""
+    try:
+        check_message(raw)
+    except Exception as error:  # noqa: BLE001 - kombu makes objects of some values
+        _log_dropped(error, queue, raw)
+        return False
+    return True
+
+
+def _levels(value: Any) -> int:
+    """Return how many lists and mappings are in each other. Raises: RecursionError."""
+    parts = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_levels, parts), default=0) if isinstance(value, dict | list) else 0
+
+
 def _messages_alone(client: Any) -> Any:
-    """``client``, whose BRPOP answers with what is JSON alone, and else as if nothing had come."""
+    """Return ``client``, whose BRPOP answers to a malformed message as if nothing had come."""
     read = client.parse_response
 
     def parse_response(connection: Any, command: str, **options: Any) -> Any:
         reply = read(connection, command, **options)
-        return (
-            reply
-            if command != "BRPOP" or not reply or _readable(reply[1], bytes_to_str(reply[0]))
-            else None
-        )
+        if command != "BRPOP" or not reply:
+            return reply
+        queue, raw = bytes_to_str(reply[0]), reply[1]
+        return reply if queue.endswith(_REPLIES) or _is_task(raw, queue) else None
 
     client.parse_response = parse_response
     return client
 
 
-def _readable(raw: Any, queue: str) -> bool:
-    """False, and told in the log, if ``raw``, which came on ``queue``, is too large or no JSON."""
-    try:
-        if isinstance(raw, bytes | str):  # else the number of an answer
-            if len(raw) > MAX_BYTES:
-                raise ValueError(f"{len(raw):,} bytes are more than {MAX_BYTES:,}")
-            loads(bytes_to_str(raw))
-        return True
-    except Exception as error:  # noqa: BLE001 - kombu makes objects of some values
-        _told_dropped(error, f"on {queue}", raw)
-        return False
-
-
-def _told_dropped(error: Exception, where: str, message: Any) -> None:
-    shown = repr(message[: 2 * _SHOWN] if isinstance(message, bytes | str) else message)
+def _log_dropped(error: Exception, queue: str, raw: bytes | str) -> None:
     log.error(
-        "a message %s is none that Celery can read, and is dropped: %s: %s. It begins with %s",
-        where,
+        "a malformed message on %s is dropped: %s: %s. It begins with %s",
+        queue,
         type(error).__name__,
-        str(error)[:_SHOWN],
-        shown[:_SHOWN],
+        " ".join(str(error).split())[:_SHOWN],
+        repr(raw[: 2 * _SHOWN])[:_SHOWN],
     )
-
-
-class CheckedRequest(Request):  # type: ignore[misc]
-    """A task message, refused where Celery or its pool would fail later and block its slot."""
-
-    def __init__(self, message: Any, **options: Any) -> None:
-        super().__init__(message, **options)
-        stamped = self.stamped_headers
-        if not isinstance(stamped, list) or not all(
-            isinstance(text, str) for text in (self.id, self.name, *stamped)
-        ):
-            raise InvalidTaskError(
-                "the id and the name of a task are texts, and its stamped headers a list of texts"
-            )
-        args, named, after = self._payload
-        if not (
-            isinstance(args, list | tuple) and isinstance(named, dict) and isinstance(after, dict)
-        ):
-            raise InvalidTaskError(
-                "the body of a task is a list of arguments, a mapping of them, and another mapping"
-            )
-        if any(after.values()):
-            raise InvalidTaskError(
-                "tasks of Unstuck have no result, and nothing that follows them: no link, no chain"
-            )
-        if _nested(self.request_dict, MAX_LEVELS):  # it is pickled for a process of the pool
-            raise InvalidTaskError(f"nested more than {MAX_LEVELS} levels deep")
-        # A limit would end a runner in the middle of an attempt, whose time is its watchdog's.
-        self.time_limits = (None, None)
-
-
-class ControlNode(pidbox.Node):  # type: ignore[misc]
-    """Receives ``celery inspect`` commands, and drops malformed ones, which would break Celery."""
-
-    def handle_message(self, body: Any, message: Any = None) -> Any:
-        try:
-            return super().handle_message(body, message)
-        except Exception as error:
-            if _is_of_broker(error):
-                raise
-            _told_dropped(error, "on the channel of celery control", body)
-
-
-def check_requests(app: Celery) -> None:
-    """Use these classes for tasks and commands in workers of ``app``."""
-    app.Task.Request = CheckedRequest
-    app.control.mailbox.node_cls = ControlNode
-
-
-def _nested(value: Any, levels: int) -> bool:
-    """True if ``value``, made of what JSON can say, has more ``levels`` than these."""
-    parts = (
-        value.values()
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list | tuple)
-        else ()
-    )
-    return levels < 0 or any(_nested(part, levels - 1) for part in parts)
-
-
-def _is_of_broker(error: Exception) -> bool:
-    """True for an error of the connection or the server, which is no fault of the message."""
-    is_of_redis = isinstance(error, redis.RedisError) and not isinstance(error, redis.DataError)
-    return is_of_redis or isinstance(error, OSError | InconsistencyError)
 
 
 # A place in the prefetch that an acknowledgement takes for ever. kombu frees the place of a message

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import UnstuckError
@@ -80,20 +81,25 @@ def _in_duckdb(name: str, state: DatasetState, storage: Files) -> str:
     view = f"CREATE OR REPLACE VIEW {_name(name)} AS"
     if state.table is not None:
         return f"{view}\nSELECT * FROM delta_scan({_text(state.table)});"
-    fields = [(_name(field["name"]), field["type"]) for field in json.loads(state.schema)["fields"]]
-    types = {column: _duckdb_type(kind) for column, kind in fields}
+    columns = [*map(_duckdb_column, json.loads(state.schema)["fields"])]
     # Also of a column that is in no file, or of a dataset without files, the type is known.
-    typed = {column: f"NULL::{kind} AS {column}" for column, kind in types.items() if kind}
-    casts = [f"CAST({column} AS {kind}) AS {column}" for column, kind in types.items()]
-    for number, (column, kind) in enumerate(fields):
-        if kind == "void" or column not in typed:
-            casts[number] = typed.get(column, column)
+    typed = ", ".join(empty for empty, _ in columns if empty)
     files = ",\n    ".join(_text(storage.uri(file.path)) for file in state.files)
-    rows = f"SELECT {', '.join(typed.values()) or 'NULL AS x'} WHERE false"
+    rows = f"SELECT {typed or 'NULL AS x'} WHERE false"
     if files:
         read = f"read_parquet([\n    {files}\n  ], union_by_name = true, hive_partitioning = false)"
         rows += f"\n  UNION ALL BY NAME\n  SELECT * FROM {read}"
-    return f"{view}\nSELECT {', '.join(casts) or '*'}\nFROM (\n  {rows}\n);"
+    stored = ", ".join(column for _, column in columns)
+    return f"{view}\nSELECT {stored or '*'}\nFROM (\n  {rows}\n);"
+
+
+def _duckdb_column(field: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a column as a typed null, empty if DuckDB lacks the type, and as it is stored."""
+    column, kind = _name(field["name"]), _duckdb_type(field["type"])
+    if not kind:
+        return "", column
+    empty = f"NULL::{kind} AS {column}"
+    return empty, empty if field["type"] == "void" else f"CAST({column} AS {kind}) AS {column}"
 
 
 def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
@@ -126,13 +132,9 @@ def _duckdb_type(kind: Any) -> str:
     if isinstance(kind, str):
         return kind.upper() if kind.startswith("decimal(") else _IN_DUCKDB.get(kind, "")
     if kind["type"] == "struct":
-        names = [_name(field["name"]) for field in kind["fields"]]
-        types = [_duckdb_type(field["type"]) for field in kind["fields"]]
-        return (
-            f"STRUCT({', '.join(map(' '.join, zip(names, types, strict=True)))})"
-            if all(types)
-            else ""
-        )
+        types = {_name(field["name"]): _duckdb_type(field["type"]) for field in kind["fields"]}
+        fields = ", ".join(map(" ".join, types.items()))
+        return f"STRUCT({fields})" if all(types.values()) else ""
     if kind["type"] == "map":
         key, value = _duckdb_type(kind["keyType"]), _duckdb_type(kind["valueType"])
         return f"MAP({key}, {value})" if key and value else ""

@@ -28,7 +28,7 @@ class Instruction(StrEnum):
         return list(Instruction).index(self) + 1
 
 
-_INSTRUCTION_OF = {
+_INSTRUCTION_OF: Mapping[RenewAnswer | None, Instruction] = {
     RenewAnswer.CANCEL: Instruction.CANCEL,
     RenewAnswer.DRAIN: Instruction.DRAIN,
     RenewAnswer.STALE: Instruction.STALE,
@@ -160,12 +160,10 @@ def _with_instructions(
 
     The grace counts from the first.
     """
-    instructions = _instructions_of_renewal(state, observation)
     if state.leaving and state.instruction is Instruction.STALE:
         # A renewal was quicker than the look at the clocks.
         state = replace(state, instruction=None)
-    if observation.drain_at is not None and observation.drain_at <= observation.now:
-        instructions.append(Instruction.DRAIN)
+    instructions = _instructions_of_others(state, observation)
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
     if over:
         instructions.append(Instruction.TIMEOUT)
@@ -177,15 +175,17 @@ def _with_instructions(
     return replace(state, instruction=strongest, instructed_at=since), strongest
 
 
-def _instructions_of_renewal(state: WatchState, observation: Observation) -> list[Instruction]:
-    """Return the instruction that the answer to a renewal means, if any."""
-    if observation.answer is None or observation.answer not in _INSTRUCTION_OF:
-        return []
-    instruction = _INSTRUCTION_OF[observation.answer]
-    if state.leaving and instruction is Instruction.STALE:
-        # The outcome is on the record; leaving the session has its own time, not the grace.
-        return []
-    return [instruction]
+def _instructions_of_others(state: WatchState, observation: Observation) -> list[Instruction]:
+    """Return the instructions of the worker, and of the answer to a renewal."""
+    instructions = []
+    if observation.drain_at is not None and observation.drain_at <= observation.now:
+        instructions.append(Instruction.DRAIN)
+    renewed = _INSTRUCTION_OF.get(observation.answer)
+    # Once the outcome is on the record, leaving the session has its own time, not the grace.
+    is_over = state.leaving and renewed is Instruction.STALE
+    if renewed is not None and not is_over:
+        instructions.append(renewed)
+    return instructions
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:

@@ -50,28 +50,27 @@ class StackWatch:
         """
         now, answer = time.monotonic(), self._dump.answer()
         if held.token != self._token:
-            self._token, self._next, self._raw, self._sources = (
-                held.token,
-                now + self._every,
-                [],
-                {},
-            )
+            self._token, self._next = held.token, now + self._every
+            self._raw, self._sources = [], {}
+            return None
+        if held.token is None:
             return None
         observation = None
-        if answer and held.token is not None and held.secrets is not None:
-            stood = [frame for frame in answer if is_users(frame.file, held.code)] or answer
-            if stood != self._raw:
-                self._raw, self._stands_since = stood, self._asked_at
-            observation = (
-                self._shown(answer, held, held.secrets),
-                self._asked_at,
-                self._stands_since,
-            )
-        if held.token is not None and now >= self._next:
+        if answer and held.secrets is not None:
+            observation = self._observed(answer, held, held.secrets)
+        if now >= self._next:
             self._dump.ask(self._runner)
             self._also_ask(held.token)
             self._asked_at, self._next = now, now + self._every
         return observation
+
+    def _observed(
+        self, answer: Sequence[RawFrame], held: Holding, secrets: Mapping[str, str]
+    ) -> tuple[tuple[Frame, ...], float, float]:
+        stood = [frame for frame in answer if is_users(frame.file, held.code)] or [*answer]
+        if stood != self._raw:
+            self._raw, self._stands_since = stood, self._asked_at
+        return self._shown(answer, held, secrets), self._asked_at, self._stands_since
 
     def _shown(
         self, answer: Sequence[RawFrame], held: Holding, secrets: Mapping[str, str]
@@ -143,11 +142,7 @@ def chosen(
     Args:
         packages: those of steps; they are the user's own wherever they are installed.
     """
-    frames = list(reversed(innermost_first))
-    inside = next(
-        (n + 1 for file in _CALLERS for n in _from_the_end(frames) if frames[n].file == file), 0
-    )
-    frames = frames[inside:] or frames[-1:]
+    frames = _within_the_step([*reversed(innermost_first)])
     indexes = [n for n, frame in enumerate(frames) if is_users(frame.file, packages)]
     if not indexes:
         indexes = [n for n, frame in enumerate(frames) if frame.file.startswith(_OURS)][-1:]
@@ -160,8 +155,14 @@ def chosen(
     ]
 
 
-def _from_the_end(frames: Sequence[RawFrame]) -> range:
-    return range(len(frames) - 1, -1, -1)
+def _within_the_step(frames: list[RawFrame]) -> list[RawFrame]:
+    """Return the frames below the caller of the step, or else the innermost one."""
+    files = [frame.file for frame in frames]
+    for caller in _CALLERS:
+        if caller in files:
+            inside = len(files) - files[::-1].index(caller)
+            return frames[inside:] or frames[-1:]
+    return frames
 
 
 def is_users(file: str, packages: Collection[str]) -> bool:

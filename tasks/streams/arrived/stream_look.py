@@ -14,7 +14,13 @@ from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, lag, reach_of
-from unstuck.tasks.streams.arrived.listing import compare, found_as, listing, some_names
+from unstuck.tasks.streams.arrived.listing import (
+    FolderListing,
+    compare,
+    found_as,
+    listing,
+    some_names,
+)
 from unstuck.tasks.streams.arrived.position import (
     FilesPosition,
     KafkaPosition,
@@ -122,16 +128,7 @@ class Looks:
         except (ValueError, WarehouseUnsupported):
             # This process lacks what it takes to ask the store; a worker may have it.
             return Look(reachable=False)
-        new, changed = compare(listed, already_read)
-        ages = [file.written for file in new if file.written is not None]
-        outcome = Look(
-            len(new),
-            len(changed) * (stream.changed != "ignore"),
-            sum(file.size for file in new),
-            min(ages, default=None),
-            len(listed.files),
-            some_names(listed.ignored) if listed.ignored else "",
-        )
+        outcome = _outcome(stream, listed, already_read)
         if listed.folders and not outcome.arrived:
             self._keep(key, _Idle(outcome, listed.folders, [*listed.files.items()]))
         return outcome
@@ -141,6 +138,19 @@ class Looks:
         self._idle[key] = idle
         for oldest in [*self._idle][: -self._max_idle]:
             del self._idle[oldest]
+
+
+def _outcome(stream: StreamInput, listed: FolderListing, already_read: Mapping[str, str]) -> Look:
+    new, changed = compare(listed, already_read)
+    ages = [file.written for file in new if file.written is not None]
+    return Look(
+        len(new),
+        len(changed) * (stream.changed != "ignore"),
+        sum(file.size for file in new),
+        min(ages, default=None),
+        len(listed.files),
+        some_names(listed.ignored) if listed.ignored else "",
+    )
 
 
 def _published_path(stream: StreamInput, datasets: Mapping[str, DatasetState | None]) -> str:

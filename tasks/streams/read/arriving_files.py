@@ -43,12 +43,14 @@ class ArrivingFiles:
             batch = copies.left_out(batch)
         read = read_files(reader.session, batch, self.spec, reader.files, reader.folder)
         copies.add_read(read)
-        done = [file for file in batch if file.path in read.rows or file.path in read.bad]
+        paths = read.rows.keys() | read.bad.keys()
+        done = [file for file in batch if file.path in paths]
         done += copies.settled({file.path for file in done})
+        sizes = {file.path: file.size for file in done}
         counts = {
             "looked": arrived.looked,
             "files": len(read.rows),
-            "bytes": sum(file.size for file in done if file.path in read.rows),
+            "bytes": sum(map(sizes.__getitem__, read.rows)),
         }
         counts |= _nonzero(
             left=left,

@@ -228,9 +228,7 @@ class GroupStream:
         if name not in self._appended:
             return dict(outputs)
         if self._skips and self._is_written_with_position(name):
-            bad = [entry for entry in batch.put_aside if not entry.gone]
-            why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
-            outputs = with_put_aside(self._files, folder, outputs, bad, partition_by, why)
+            outputs = self._with_put_aside(folder, outputs, partition_by)
         if batch.position is None:
             return self._noted_news(outputs, batch)
         holds = self._is_written_with_position(name)
@@ -239,6 +237,13 @@ class GroupStream:
         self._written |= holds
         at = self._at(batch.position, held_by="" if holds else self._holder)
         return {**outputs, folder: replace(outputs[folder], checkpoint=at)}
+
+    def _with_put_aside(
+        self, folder: str, outputs: Mapping[str, StagedOutput], partition_by: Sequence[str]
+    ) -> dict[str, StagedOutput]:
+        bad = [entry for entry in self.batch.put_aside if not entry.gone]
+        why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
+        return with_put_aside(self._files, folder, outputs, bad, partition_by, why)
 
     def _is_written_with_position(self, name: str) -> bool:
         """With state, the output of Spark's query holds the position, and no other."""

@@ -30,7 +30,6 @@ TO = {
     "worker": ("light", "unstuck.run", ["light"]),
     "coordinator": ("control", "unstuck.pause", ["20131231T235959-a"]),
 }
-CHANNEL = "unstuck:celery:/0.celery.pidbox"
 COMMANDS = {
     "worker": ["unstuck.tasks", "worker", "-Q", "light", "-c", "4"],
     "coordinator": ["unstuck.coordinator", "worker", "-P", "threads"],
@@ -250,15 +249,10 @@ def test_what_is_no_json_is_dropped_and_told_once(program: Program, raw: bytes) 
     program.push(raw)
     program.handles_a_message()
     told = [
-        line
-        for line in program.text()[before:].splitlines()
-        if "is none that Celery can read" in line
+        line for line in program.text()[before:].splitlines() if "a malformed message on" in line
     ]
     assert len(told) == 1
-    assert (
-        f"a message on {TO[program.name][0]} is none that Celery can read, and is dropped: "
-        in told[0]
-    )
+    assert f"a malformed message on {TO[program.name][0]} is dropped: " in told[0]
     assert f"It begins with {raw[:20]!r}"[:-1] in told[0]
     assert len(told[0]) < 1000
 
@@ -273,7 +267,7 @@ def test_an_envelope_or_a_body_with_any_odd_value_ends_nobody_and_stays_nowhere(
         program.push(*odd[first : first + 100])
         program.handles_a_message()
     told = program.text()[before:]
-    assert told.count("is none that Celery can read, and is dropped") > 100
+    assert told.count("is dropped") > 100
     assert max(map(len, told.splitlines())) < 20_000
     assert "\x1b]0;" not in told
     assert "consumer: Connection to broker lost" not in told, (
@@ -291,44 +285,3 @@ def test_an_envelope_or_a_body_with_any_odd_value_ends_nobody_and_stays_nowhere(
             20,
             "no slot to be taken for ever",
         )
-
-
-@pytest.mark.variant
-def test_what_is_published_to_the_control_channel_and_is_no_command_ends_nobody(
-    programs: dict[str, Program], redis_server: RedisServer
-) -> None:
-    # Given all that is no JSON, and commands with odd values
-    store = programs["worker"].store
-    command = {
-        "method": "ping",
-        "arguments": {},
-        "destination": None,
-        "pattern": None,
-        "matcher": None,
-        "ticket": "t",
-    }
-    envelope = {**whole("worker"), "headers": {"clock": 1}}
-    envelope["properties"]["delivery_info"] = {"exchange": "celery.pidbox", "routing_key": ""}
-    sent = [raw for name, raw in NO_JSON.items() if name != "of 65 MiB"]
-    sent += [_dumped(_with(envelope, place, odd)) for place in _places(envelope) for odd in ODD]
-    sent += [
-        _dumped({**envelope, "body": _body(_with(command, place, odd))})
-        for place in _places(command)
-        for odd in ODD
-    ]
-    # When they are published, not faster than they are read
-    before = {name: len(program.text()) for name, program in programs.items()}
-    for number, raw in enumerate(sent):
-        assert store.publish(CHANNEL, raw) == len(programs), "both listen, as before"
-        if number % 20 == 19:
-            for program in programs.values():
-                program.handles_a_message()
-    # Then both still answer, and the log is bounded
-    with closing(app_of_strangers(redis_server.url)) as app:
-        pinged = wait_until(
-            lambda: found if len(found := app.control.ping()) == 2 else None, 30, "two answers"
-        )
-    assert {next(iter(answer)).split("@")[1] for answer in pinged} == set(programs)
-    for name, program in programs.items():
-        program.handles_a_message()
-        assert max(map(len, program.text()[before[name] :].splitlines())) < 20_000

@@ -26,7 +26,7 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.step_inputs import PublishedDatasets
-from unstuck.tasks.steps.work import Work
+from unstuck.tasks.steps.work import OutputRules, Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
@@ -274,7 +274,7 @@ class Log:
             Token("mine", "g[0]" if member else "g", 1, "n", "c"),
             None,
             {},
-            beside=beside,
+            rules=OutputRules(beside=beside),
         )
 
 

@@ -30,7 +30,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.spec.schemas import joined
 from unstuck.tasks.spec.types import parse_type
-from unstuck.tasks.steps.work import Work
+from unstuck.tasks.steps.work import OutputRules, Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
@@ -94,8 +94,8 @@ def write(kind: tuple[str, Any], tmp_path: Path) -> Write:
         table: pa.Table, fill: bool = False, by: tuple[str, ...] = (), **columns: str
     ) -> StagedOutput:
         work = Work(Files(str(tmp_path)), Token("j", "g", 1, "n", "c"), kind[1], {})
-        work.checks = {"out": Checks(columns=tuple(columns.items()), fill=fill)}  # type: ignore[misc]
-        work.partition_by = {"out": by}  # type: ignore[misc]
+        checks = Checks(columns=tuple(columns.items()), fill=fill)
+        work.rules = OutputRules({"out": by}, {"out": checks})
         return work.write("out", frame_of(*kind, tmp_path, table))
 
     return write
@@ -380,7 +380,7 @@ def test_a_frame_without_rows_has_the_declared_types(
 
     if kind[0] == "pandas":
         work = Work(Files(str(tmp_path)), Token("j", "g", 1, "n", "c"), None, {})
-        work.checks = {"other": Checks(columns=(("n", "bigint"),))}
+        work.rules = OutputRules(checks={"other": Checks(columns=(("n", "bigint"),))})
         assert types(work.write("other", pd.DataFrame())) == {"n": "long"}
 
 

@@ -13,9 +13,12 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.tasks.streams.arrived.test_listing import arrive, stream_of
+from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.steps.step_inputs import PublishedDatasets
+from unstuck.tasks.steps.stream_reading import StreamReading
 from unstuck.tasks.steps.work import Work
+from unstuck.tasks.streams.read.group_stream import Reader
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -28,15 +31,18 @@ def work(tmp_path: Path) -> Work:
     arrive(folder, *(f"{n}.json" for n in range(200)), text='{"id": 1}')
     warehouse = tmp_path / "warehouse"
     Warehouse(str(warehouse)).ensure_id()
-    return Work(
-        Files(str(warehouse)),
-        Token("job", "load", 1, "n", "c"),
-        None,
-        {},
-        published=PublishedDatasets(Warehouse(str(warehouse)), 0),
-        streams={"events": stream_of(folder)},
-        appended=[f"loads{n}" for n in range(THREADS)],
+    files, token = Files(str(warehouse)), Token("job", "load", 1, "n", "c")
+    published = PublishedDatasets(Warehouse(str(warehouse)), 0)
+    outputs = [f"loads{n}" for n in range(THREADS)]
+    stream = StreamReading(
+        Reader(None, files, token.staging),
+        token,
+        Secrets(),
+        published,
+        {"events": stream_of(folder)},
+        outputs,
     )
+    return Work(files, token, None, {}, published=published, stream=stream)
 
 
 def at_once(do: Any) -> list[Any]:
