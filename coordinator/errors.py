@@ -52,6 +52,12 @@ class NoSuchReport(UnstuckError):
     code = "NO_SUCH_REPORT"
 
 
+class NoSuchProblem(UnstuckError):
+    """There is no problem with this id now; `unstuck now` shows those that there are."""
+
+    code = "NO_SUCH_PROBLEM"
+
+
 class Refused(UnstuckError):
     """The state of the job does not allow this command."""
 

@@ -6,7 +6,8 @@ themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.problems.fleet_problems import FLEET_RULES
@@ -16,15 +17,16 @@ from unstuck.coordinator.problems.schedule_problems import worst_problems
 from unstuck.coordinator.problems.state import InstallationState
 
 C = ProblemCode
+ACKNOWLEDGED_FOR_S = 30 * 86400.0
 
 
 def detect(state: InstallationState, limits: Limits) -> list[Problem]:
-    """Return all problems, the worst first."""
+    """Return all problems, the worst first, and those that are acknowledged last."""
     jobs = [
         problem for job in state.jobs for problem in problems_of_job(job, limits, state.fleet.at)
     ]
     ended = [problem for problem in jobs if problem.code in (C.HALTED, C.FAILED)]
-    return [
+    problems = [
         *(problem for rule in FLEET_RULES for problem in rule(state, limits)),
         *ended,
         *_unreadable(state),
@@ -32,6 +34,21 @@ def detect(state: InstallationState, limits: Limits) -> list[Problem]:
         *state.late,
         *(problem for problem in jobs if problem not in ended),
     ]
+    marked = [_with_acknowledgement(problem, state) for problem in problems]
+    return sorted(marked, key=lambda problem: problem.acknowledged is not None)
+
+
+def open_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems that nobody has acknowledged."""
+    return [problem for problem in problems if problem.acknowledged is None]
+
+
+def _with_acknowledgement(problem: Problem, state: InstallationState) -> Problem:
+    entry = state.acknowledged.get(problem.id)
+    if entry is None or entry.version != problem.version:
+        return problem
+    expired = state.fleet.at - entry.at > ACKNOWLEDGED_FOR_S
+    return problem if expired else replace(problem, acknowledged=entry)
 
 
 def detect_in_fleet(fleet: FleetView, limits: Limits) -> list[Problem]:

@@ -67,7 +67,9 @@ def _unread(state: InstallationState, limits: Limits) -> Iterator[Problem]:
     for queue, text in unread_messages(state.fleet, limits.stalled).items():
         remedy = RESTART_COORDINATOR if queue == CONTROL_QUEUE else RESTART_WORKER
         since = oldest_waiting(state.fleet, queue)
-        yield Problem(C.UNREAD, "queue", queue, f"Messages wait on {text}", since, remedy)
+        yield Problem(
+            C.UNREAD, "queue", queue, f"Messages wait on {text}", since, remedy, state="unread"
+        )
 
 
 def _busy(state: InstallationState, limits: Limits) -> Iterator[Problem]:
@@ -83,6 +85,7 @@ def _busy(state: InstallationState, limits: Limits) -> Iterator[Problem]:
                 since,
                 remedy,
                 Severity.WARNING,
+                state="busy",
             )
 
 
@@ -92,7 +95,9 @@ def _hosts(state: InstallationState, limits: Limits) -> Iterator[Problem]:
             "Repair the host. Its runners try again every 30s while work waits; no restart is "
             "needed."
         )
-        yield Problem(C.UNFIT, "host", host, f"It takes no Spark work: {why}", remedy=remedy)
+        yield Problem(
+            C.UNFIT, "host", host, f"It takes no Spark work: {why}", remedy=remedy, state=why
+        )
 
 
 def _dead_letters(state: InstallationState, limits: Limits) -> Iterator[Problem]:
@@ -105,10 +110,11 @@ def _dead_letters(state: InstallationState, limits: Limits) -> Iterator[Problem]
         yield Problem(
             C.DEAD_LETTERS,
             "fleet",
-            "dead letters",
+            "dead-letters",
             text,
             remedy=remedy,
             severity=Severity.WARNING,
+            state=f"{state.dead_letters} dead letters",
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from unstuck.coordinator.model.acknowledgement import Acknowledgement
+
 
 class ProblemCode(StrEnum):
     """What is wrong. The kind of the subject says with what."""
@@ -36,7 +38,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. Its code, kind and name identify it.
+    """One problem.
 
     Attributes:
         kind: job, schedule, queue, pool, host or fleet.
@@ -45,6 +47,8 @@ class Problem:
         since: Unix seconds; 0 if unknown.
         remedy: what to do.
         job: id of the job; empty if the problem concerns no single job.
+        state: a text that changes with the problem, if ``since`` does not say enough.
+        acknowledged: who knows of the problem as it is now; None if nobody does.
     """
 
     code: ProblemCode
@@ -55,6 +59,26 @@ class Problem:
     remedy: str = ""
     severity: Severity = Severity.PROBLEM
     job: str = ""
+    state: str = ""
+    acknowledged: Acknowledgement | None = None
+
+    @property
+    def id(self) -> str:
+        """What identifies the problem: ``schedule/nightly/FAILED``."""
+        return f"{self.kind}/{self.job or self.name}/{self.code}"
+
+    @property
+    def shown_text(self) -> str:
+        """The sentence, after the name and the reason of who acknowledged the problem."""
+        if self.acknowledged is None:
+            return self.text
+        why = f": {self.acknowledged.reason}" if self.acknowledged.reason else ""
+        return f"[acknowledged by {self.acknowledged.by}{why}] {self.text}"
+
+    @property
+    def version(self) -> str:
+        """A text that changes when the problem changes."""
+        return self.state or f"{self.since:.0f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from unstuck.coordinator.model.acknowledgement import Acknowledgement
 from unstuck.coordinator.model.fleet import FleetView, PoolView
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.problems.problem import Problem
@@ -21,6 +22,7 @@ class InstallationState:
         late: lateness that coordinators have recorded.
         schedules: those that may have a problem.
         unreadable: schedules with a damaged record, each with a sentence.
+        acknowledged: by id of the problem.
     """
 
     fleet: FleetView
@@ -31,3 +33,4 @@ class InstallationState:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     pools: Sequence[PoolView] = ()
     dead_letters: int = 0
+    acknowledged: Mapping[str, Acknowledgement] = field(default_factory=dict)

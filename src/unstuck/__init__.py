@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unstuck.coordinator.errors import NewerJob as NewerJob
     from unstuck.coordinator.errors import NoSuchGroup as NoSuchGroup
     from unstuck.coordinator.errors import NoSuchJob as NoSuchJob
+    from unstuck.coordinator.errors import NoSuchProblem as NoSuchProblem
     from unstuck.coordinator.errors import NoSuchReport as NoSuchReport
     from unstuck.coordinator.errors import NoSuchSchedule as NoSuchSchedule
     from unstuck.coordinator.errors import NotDurable as NotDurable
@@ -64,8 +65,8 @@ _NAMES = {
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",
     "unstuck.coordinator.errors": (
-        "BadKey BadRequest DatasetOwned KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport "
-        "NoSuchSchedule NotDurable Refused Unreachable WarehouseSilent"
+        "BadKey BadRequest DatasetOwned KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchProblem "
+        "NoSuchReport NoSuchSchedule NotDurable Refused Unreachable WarehouseSilent"
     ),
     "unstuck.tasks.errors": (
         "DatasetNotFound ExpectationFailed HostUnfit InputMissing LogBroken OutputInvalid "

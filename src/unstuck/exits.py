@@ -31,13 +31,14 @@ def explained(error: Exception) -> tuple[ExitCode, str] | None:
     from unstuck.coordinator.errors import (
         FleetRunning,
         NoSuchJob,
+        NoSuchProblem,
         NoSuchReport,
         NoSuchSchedule,
         NotDurable,
         Refused,
     )
 
-    if isinstance(error, NoSuchJob | NoSuchReport | NoSuchSchedule):
+    if isinstance(error, NoSuchJob | NoSuchProblem | NoSuchReport | NoSuchSchedule):
         return ExitCode.NO_SUCH_JOB, str(error)
     if isinstance(error, Unreachable | NotDurable):
         return ExitCode.UNREACHABLE, str(error)

@@ -121,6 +121,7 @@ class Keys:
         # zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0.
         self.lanes = f"{prefix}:ready"
         self.pools = f"{prefix}:pools"  # hash: pool → its slots, where a person has set them
+        self.acknowledged = f"{prefix}:acknowledged"  # hash: problem → who acknowledged it, and why
         # zset: ``pool/offer`` of each attempt that holds one; all have the score 0.
         self.pool_slots = f"{prefix}:slots"
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own

@@ -342,6 +342,13 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         ),
         Step("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
         Step("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
+        Step(
+            "/problems/acknowledge",
+            {},
+            {"problem": "pool/nobody/NO_SLOTS"},
+            404,
+            "NO_SUCH_PROBLEM",
+        ),
         Step("/schedules", {}, json.dumps(nightly), 200, "DONE"),
         Step("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
         Step("/schedules/{name}/pause", {"name": "weekly"}, by, 200, "DONE"),

@@ -15,6 +15,7 @@ from unstuck.cli.jobs.look import list_jobs, show, why
 from unstuck.cli.jobs.now import now
 from unstuck.cli.jobs.schedule import schedule
 from unstuck.cli.jobs.watch import events, watch
+from unstuck.cli.ops.ack import ack
 from unstuck.cli.ops.dead_letters import dead
 from unstuck.cli.ops.doctor import doctor
 from unstuck.cli.ops.health import health
@@ -49,6 +50,7 @@ LOOKS: tuple[Row, ...] = (
     (INSPECT, "datasets", datasets, "unstuck datasets report --files"),
 )
 OPERATIONS: tuple[Row, ...] = (
+    (OPERATE, "ack", ack, "unstuck ack schedule/nightly/FAILED --reason 'the source is away'"),
     (OPERATE, "fleet", fleet, "unstuck fleet"),
     (OPERATE, "health", health, "unstuck health worker --max-age 30s"),
     (OPERATE, "metrics", metrics, "unstuck metrics --serve :9464"),

@@ -21,10 +21,11 @@ from unstuck.coordinator.command_table import (
     TargetKind,
     documented,
 )
-from unstuck.coordinator.errors import NewerJob, NoSuchJob
+from unstuck.coordinator.errors import NewerJob, NoSuchJob, NoSuchProblem
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
+from unstuck.coordinator.model.acknowledgement import Acknowledgement
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.model.listed_job import ListedJob
@@ -40,6 +41,7 @@ from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
 from unstuck.coordinator.requests.job_requests import JobRequests, connect_for_requests
 from unstuck.coordinator.spec.model import Spec
+from unstuck.coordinator.store.acknowledgement_store import Acknowledgements
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
@@ -334,6 +336,19 @@ class Client:
         [('NO_COORDINATOR', 'coordinators')]
         """
         return detect(self.problem_state(), limits_of(self.settings))
+
+    def acknowledge(self, problem: str, *, reason: str = "", by: str | None = None) -> Problem:
+        """Acknowledge the problem with this id until it changes, for 30 days at most.
+
+        Raises: NoSuchProblem.
+        """
+        state = self.problem_state()
+        problems = {each.id: each for each in detect(state, limits_of(self.settings))}
+        if (current := problems.get(problem)) is None:
+            raise NoSuchProblem(f"there is no problem {problem} now; `unstuck now` shows them")
+        entry = Acknowledgement(current.version, state.fleet.at, by or user_here(), reason)
+        Acknowledgements(self._redis, self._keys).set(problem, entry, problems)
+        return replace(current, acknowledged=entry)
 
     def problem_state(self) -> InstallationState:
         """Read the state in which `problems` are detected."""

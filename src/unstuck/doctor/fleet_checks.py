@@ -48,8 +48,9 @@ def of_problems(problems: Iterable[Problem], view: FleetView) -> Iterator[Findin
 
 def _finding(check: str, problem: Problem) -> Finding:
     subject = "" if problem.kind in ("fleet", "queue") else f"{problem.kind} {problem.name}: "
-    text = f"{subject}{problem.text or problem.code}"
-    return Finding(check, Level(problem.severity), text, problem.remedy)
+    text = f"{subject}{problem.shown_text or problem.code}"
+    level = Level(problem.severity) if problem.acknowledged is None else Level.WARNING
+    return Finding(check, level, text, problem.remedy)
 
 
 def _together(check: str, problems: Sequence[Problem]) -> Finding:

@@ -11,9 +11,22 @@ from unstuck.documents.document import Document, Time, Word
 from unstuck.documents.job_documents import ListedJobDocument
 
 
-class InstallationProblemDocument(Document):
-    """A problem. ``job`` is the id of the job, null if the problem concerns no single job."""
+class AcknowledgementDocument(Document):
+    """Who knows of a problem, and why it stays."""
 
+    by: str
+    reason: str
+    at: Time
+
+
+class InstallationProblemDocument(Document):
+    """A problem.
+
+    ``job`` is null if it concerns no single job, ``acknowledged`` if nobody acknowledged it as it
+    is now.
+    """
+
+    id: str
     code: ProblemCode
     kind: str
     name: str
@@ -22,6 +35,7 @@ class InstallationProblemDocument(Document):
     remedy: Word
     severity: Severity
     job: Word
+    acknowledged: AcknowledgementDocument | None
 
 
 class EndedDocument(Document):

@@ -72,7 +72,8 @@ LEFT_OUT = _metric(
 PROBLEMS = _metric(
     "gauge",
     "problems",
-    "Problems that `unstuck now` shows, by code: at most 30 of a kind, such as failed jobs.",
+    "Problems that `unstuck now` shows and nobody has acknowledged, by code; at most 30 of a kind, "
+    "such as failed jobs.",
     "code",
 )
 JOBS = _metric("gauge", "jobs", "Jobs in the store.", "status")

@@ -14,7 +14,7 @@ from functools import partial
 import redis
 from prometheus_client.registry import Collector
 
-from unstuck.coordinator.problems.detect import detect
+from unstuck.coordinator.problems.detect import detect, open_problems
 from unstuck.coordinator.problems.problem import ProblemCode
 from unstuck.metrics import catalog
 from unstuck.metrics.catalog import Family
@@ -74,7 +74,8 @@ def _add_problems(client: redis.Redis, settings: Settings, sheet: Sheet) -> None
         log.warning("the metric of problems is left out: %s", error)
         sheet.unreadable("problems")
         return
-    counts = Counter(problem.code for problem in detect(state, limits_of(settings)))
+    problems = open_problems(detect(state, limits_of(settings)))
+    counts = Counter(problem.code for problem in problems)
     sheet.add_all(catalog.PROBLEMS, (((code.lower(),), counts[code]) for code in ProblemCode))
 
 

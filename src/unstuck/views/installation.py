@@ -11,6 +11,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.problems.problem import Limits
 from unstuck.coordinator.problems.state import InstallationState
 from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
+from unstuck.coordinator.store.acknowledgement_store import Acknowledgements
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.job_queries import Queries
@@ -67,6 +68,7 @@ def read_state(
         unreadable,
         Pools(client, keys).all(),
         DeadLetters(client, keys).count(),
+        Acknowledgements(client, keys).all(),
     )
 
 

@@ -20,6 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from unstuck.coordinator.command_table import COMMANDS, Answer, Command, TargetKind
+from unstuck.coordinator.problems.problem import Problem
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.documents.command_answers import give
 from unstuck.tasks.identity import user_here
@@ -107,6 +108,15 @@ def schedule_actions(view: ScheduleView) -> list[PageAction]:
     if backfill is not None:
         actions += actions_for(TargetKind.BACKFILL, name, backfill.status)
     return actions
+
+
+def problem_actions(problem: Problem) -> list[PageAction]:
+    """The action for a problem that nobody has acknowledged."""
+    if problem.acknowledged is not None:
+        return []
+    command = shlex.join(["unstuck", "ack", problem.id])
+    means, fields = "Do not count it until it changes.", (("problem", problem.id),)
+    return [PageAction("Acknowledge", means, "/problems/acknowledge", command, fields=fields)]
 
 
 def _label(word: str) -> str:
@@ -205,7 +215,18 @@ def _to_target(command: Command, request: Request) -> Response:
     return _answer(request, [*command.words[1:], subject, *fields.values()], act)
 
 
+def _acknowledge(request: Request) -> Response:
+    problem = request.scope["unstuck.form"].get("problem", "")
+
+    def act(who: str, reason: str) -> Answered:
+        done = client_of(request).acknowledge(problem, reason=reason, by=who)
+        return Answered(False, f"{done.id} is acknowledged until it changes.", "/")
+
+    return _answer(request, ["ack", problem], act)
+
+
 ROUTES = [
+    Route("/problems/acknowledge", _acknowledge, methods=["POST"]),
     *(
         Route(f"{path}/{{subject}}/{command.name}", partial(_to_target, command), methods=["POST"])
         for target, path in PATHS.items()

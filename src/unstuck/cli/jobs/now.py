@@ -14,6 +14,7 @@ from unstuck.cli.jobs.look import REASON_WIDTH, print_listing
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import TextTable, coloured, emit, stdout, table
 from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, EndedJobs, Snapshot
+from unstuck.coordinator.problems.detect import open_problems
 from unstuck.coordinator.problems.problem import Problem
 from unstuck.documents.now_documents import NowDocument
 from unstuck.exits import ExitCode
@@ -33,7 +34,7 @@ def now(as_json: AsJson = False) -> None:
         emit(NowDocument.of_snapshot(snapshot, waits))
     else:
         _show(snapshot, waits)
-    if snapshot.problems:
+    if open_problems(snapshot.problems):
         raise typer.Exit(ExitCode.NOT_WELL)
 
 
@@ -61,7 +62,8 @@ def _show(snapshot: Snapshot, waits: Mapping[str, str]) -> None:
     else:
         stdout.print(f"None of the newest {MAX_JOBS_PER_SCAN:,} jobs has ended in the last day.")
     stdout.print(
-        "\n`unstuck why JOB` says all of a job, `unstuck schedule why NAME` of a schedule; "
+        "\n`unstuck ack KIND/NAME/PROBLEM --reason TEXT` acknowledges a problem. "
+        "`unstuck why JOB` says all of a job, `unstuck schedule why NAME` of a schedule; "
         "`unstuck doctor` examines Redis, the fleet and the warehouse.",
         soft_wrap=True,
     )
@@ -75,7 +77,7 @@ def _problems(problems: Sequence[Problem], at: float) -> TextTable:
             f"{problem.kind} {name}",
             coloured(problem.code),
             format_duration(max(0.0, at - problem.since)) if problem.since else "",
-            shortened(one_line(problem.text), 2 * REASON_WIDTH),
+            shortened(one_line(problem.shown_text), 2 * REASON_WIDTH),
         )
     return shown
 

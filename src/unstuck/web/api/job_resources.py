@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Response
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from unstuck.client.now import Snapshot
 from unstuck.client.waits import waits_of
@@ -27,7 +27,7 @@ from unstuck.documents.job_documents import (
     LogLineDocument,
     SubmittedDocument,
 )
-from unstuck.documents.now_documents import NowDocument
+from unstuck.documents.now_documents import InstallationProblemDocument, NowDocument
 from unstuck.graph.svg import on_paper
 from unstuck.tasks.duration import since_time
 from unstuck.validation.validate import ValidationDocument, validate_spec
@@ -103,6 +103,21 @@ def now(ask: Ask) -> Response:
     """
     snapshot, waits = Snapshot.of(ask.client).explained(ask.client)
     return ask.answer(NowDocument.of_snapshot(snapshot, waits))
+
+
+class AcknowledgeBody(BaseModel):
+    """The problem that is acknowledged."""
+
+    problem: str = Field(description="Its id, as KIND/NAME/CODE.")
+    reason: str = Field("", description="Why, for people.")
+    by: str | None = Field(None, description="Who acknowledges it.")
+
+
+@jobs.post("/problems/acknowledge", response_model=InstallationProblemDocument)
+def acknowledge(ask: Ask, body: AcknowledgeBody) -> Response:
+    """Acknowledge a problem until it changes: as `unstuck ack PROBLEM --json`."""
+    done = ask.client.acknowledge(body.problem, reason=body.reason, by=ask.by(body.by))
+    return ask.answer(InstallationProblemDocument.model_validate(done))
 
 
 @jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, Snapshot
 from unstuck.coordinator.problems.problem import Problem
+from unstuck.web.actions import problem_actions
 from unstuck.web.rendering import client_of, page, unchanged
 
 
@@ -31,7 +32,10 @@ def now(request: Request) -> Response:
         request,
         "now.html",
         etag_data=etag_data,
-        problems=[(problem, _href(problem)) for problem in problems[: 2 * MAX_ROWS_SHOWN]],
+        problems=[
+            (problem, _href(problem), problem_actions(problem))
+            for problem in problems[: 2 * MAX_ROWS_SHOWN]
+        ],
         more_problems=max(0, len(problems) - 2 * MAX_ROWS_SHOWN),
         running=snapshot.others,
         more=len(snapshot.running) > MAX_ROWS_SHOWN,

@@ -269,6 +269,38 @@ def test_a_pool_without_slots_is_told_while_work_waits_for_one(
     assert "pool jdbc NO_SLOTS It has 0 slots" in lines(browser)
 
 
+def test_an_acknowledged_problem_comes_last_and_is_not_counted_until_it_changes(
+    browser: TestClient,
+    hand: ByHand,
+    client: redis.Redis,
+    redis_server: RedisServer,
+    tmp_path: Path,
+) -> None:
+    cli = Cli(redis_server.url, tmp_path)
+    coordinator_lives(client)
+    hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
+    job = failed(hand, "night")
+    ids = ["fleet/dead-letters/DEAD_LETTERS", f"job/{job}/FAILED"]
+    assert [problem.id for problem in hand.client.problems()] == ids
+    assert cli("ack", ids[0], "--reason", "ann looks at it", "--by", "ann").returncode == 0
+    assert [problem.id for problem in hand.client.problems()] == [ids[1], ids[0]]
+    assert "[acknowledged by ann: ann looks at it] Dead letters wait" in lines(browser)
+    assert cli("now").returncode == 1
+    assert cli("ack", ids[1]).returncode == 0
+    coordinator_lives(client)
+    assert cli("now").returncode == 0, "both are acknowledged"
+    hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
+    assert [each.acknowledged is None for each in hand.client.problems()] == [True, False]
+    assert cli("ack", "pool/jdbc/NO_SLOTS").returncode == 3
+
+
+def test_a_problem_is_acknowledged_from_the_page(browser: TestClient, hand: ByHand) -> None:
+    (problem,) = hand.client.problems()
+    form = {"problem": problem.id, "reason": "it starts soon", "once": "a"}
+    browser.post("/problems/acknowledge", data=form, headers={"origin": str(browser.base_url)})
+    assert "it starts soon] No coordinator is heard of" in lines(browser)
+
+
 def test_dead_letters_are_counted(browser: TestClient, hand: ByHand) -> None:
     hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
     assert "Dead letters wait for a person: 1" in lines(browser)
