@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.channels.channel import Message
+from unstuck.coordinator.model.notice import Notice, notice_id
+from unstuck.coordinator.notices.channels.channel import Message, shortened
 from unstuck.tasks.duration import format_duration
 
 HAPPENED = {
@@ -34,6 +36,21 @@ def message_of(notice: Notice, page: str, now: float) -> Message:
         )
     link = f"{page.rstrip('/')}/{_path(notice)}" if page else ""
     return Message(notice, _unicode(title), _unicode("\n".join(_lines(notice))), link, now)
+
+
+def digest_of(notices: Sequence[Notice], page: str, now: float) -> Message:
+    """Return one message for many notices, each with its title and its sentence."""
+    titles = [message_of(notice, page, now).title for notice in notices]
+    rows = zip(titles, notices, strict=True)
+    first, recovered = notices[0], all(notice.event == "recovered" for notice in notices)
+    summary = replace(
+        first,
+        id=notice_id("digest", *(notice.id for notice in notices)),
+        event="recovered" if recovered else "digest",
+        problem="digest",
+    )
+    body = "\n\n".join(f"{title}\n{shortened(notice.text)}" for title, notice in rows)
+    return Message(summary, f"{len(notices)} notices", _unicode(body), page, now)
 
 
 def _unicode(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from unstuck.tasks.protocol.lua import Script
 MOVED_AT_ONCE = 100
 SENT_KEPT = 1000  # notices that were sent, about
 TRIED_FOR = 3600.0  # seconds for which a notice is tried
+DIGEST_WINDOW_S = 60.0
 
 
 class TryEnd(StrEnum):
@@ -37,8 +38,9 @@ class TryEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TakenNotice:
-    """A notice that this sender is to send now. ``tries``: how often it failed; ``failed``: the
-    target in a row.
+    """A notice that this sender is to send now, and the others that it sends in one digest.
+
+    ``tries``: how often it failed; ``failed``: the target in a row.
     """
 
     target: str
@@ -47,6 +49,7 @@ class TakenNotice:
     text: str
     tries: int
     failed: int
+    others: tuple[TakenNotice, ...] = ()
 
     @property
     def notice(self) -> Notice:
@@ -163,21 +166,33 @@ class Outbox(Notices):
             if moved < MOVED_AT_ONCE:
                 return cast(list[str], due)
 
-    def take(self, target: str, sender: str, hold: float) -> TakenNotice | None:
+    def take(self, target: str, sender: str, hold: float, most: int = 1) -> TakenNotice | None:
         """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None:
         none is to be sent.
 
-        ``sender``: a word of its own for each call, so that what is noted late changes nothing
-        else.
+        Args:
+            sender: a word of its own for each call, so that what is noted late changes nothing
+                else.
+            most: notices in one digest for a crowded target.
         """
         reply = self._scripts["take"](
-            target=target, sender=sender, time=self._time(), hold=hold, waiting=self._waiting
+            target=target,
+            sender=sender,
+            time=self._time(),
+            hold=hold,
+            waiting=self._waiting,
+            most=most,
         )
         if not reply:
             return None
-        problem, tries, failed, entry = reply
-        _, id_, text = entry.split(" ", 2)
-        return TakenNotice(target, problem, id_, text, tries, failed)
+        failed, *fields = reply
+        taken = []
+        for problem, tries, entry in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+            _, id_, text = entry.split(" ", 2)
+            taken.append(TakenNotice(target, problem, id_, text, tries, failed))
+        # What another release wrote is taken by itself, and becomes a dead letter.
+        others = tuple(each for each in taken[1:] if _read(each.text) is not None)
+        return replace(taken[0], others=others)
 
     def note_try(
         self,
@@ -188,18 +203,21 @@ class Outbox(Notices):
         *,
         wait: float = 0.0,
         rest: float = 0.0,
+        crowded_at: int = 0,
     ) -> TryEnd:
-        """Note what became of a notice: ``sent``, ``failed`` or ``dead``. Idempotent.
+        """Note what became of a notice and its digest: ``sent``, ``failed`` or ``dead``.
+        Idempotent.
 
         Args:
             wait: seconds until it is tried again, ``rest``: until anything is sent to its target.
+            crowded_at: notices within `DIGEST_WINDOW_S` after which the next ones become a digest;
+                0: never.
         """
         word = self._scripts["note_try"](
             target=taken.target,
             sender=sender,
             time=self._time(),
-            problem=taken.problem,
-            id=taken.id,
+            notices=json.dumps([(each.problem, each.id) for each in (taken, *taken.others)]),
             outcome=outcome,
             said=detail,
             wait=wait,
@@ -208,6 +226,8 @@ class Outbox(Notices):
             waiting=self._waiting,
             kept=SENT_KEPT,
             dead_kept=DEAD_KEPT,
+            crowded_at=crowded_at,
+            window=DIGEST_WINDOW_S,
         )
         return TryEnd(word)
 

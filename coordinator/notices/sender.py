@@ -11,8 +11,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import redis
 
@@ -24,7 +26,7 @@ from unstuck.coordinator.notices.channels.channel import (
     SendFailed,
     shortened,
 )
-from unstuck.coordinator.notices.message import message_of
+from unstuck.coordinator.notices.message import digest_of, message_of
 from unstuck.coordinator.notices.open_problems import ForgottenProblems, OpenProblems
 from unstuck.coordinator.notices.outbox import Outbox, TakenNotice, TryEnd
 from unstuck.coordinator.notices.setting import NotifySetting
@@ -37,6 +39,8 @@ LOOK = 1.0  # seconds between two looks for notices whose time to be tried again
 FIRST_WAIT, LONGEST_WAIT = 2.0, 120.0  # seconds until a notice is tried again
 MARGIN = 5.0  # seconds beyond the timeout of a target, after which another coordinator sends
 LATE = 2.0  # of them: for what a channel does beside its waits, such as killing a command
+CROWDED_AT = 10  # notices within a minute, after which people get digests
+MAX_DIGEST = 50  # notices
 LAST_SENDING = 4.0  # seconds for what is being sent when the coordinator stops
 
 
@@ -131,21 +135,24 @@ class Sender:
         redis.RedisError.
         """
         sender = self._mint()
-        taken = self._outbox.take(target, sender, self._setting.targets[target].timeout + MARGIN)
+        channel = self._setting.targets[target]
+        most = MAX_DIGEST if channel.for_people else 1
+        taken = self._outbox.take(target, sender, channel.timeout + MARGIN, most)
         if taken is None:
             return None
         try:
-            notice = taken.notice
+            notices = [each.notice for each in (taken, *taken.others)]
         except ValueError as error:
-            return self._end(taken, sender, "dead", f"UNREADABLE: {shortened(str(error))}")
-        with about(
-            **({"schedule": notice.name} if notice.kind == "schedule" else {"job": notice.job})
-        ):
-            if self._problems is not None:
-                self._problems.note(target, notice)
-            ended = self._end(taken, sender, *self._try(target, notice))
-            if notice.event == "recovered" and ended in (TryEnd.SENT, TryEnd.DEAD):
-                self._forget(target, notice.problem)
+            unreadable = replace(taken, others=())
+            return self._end(unreadable, sender, "dead", f"UNREADABLE: {shortened(str(error))}")
+        with _about(notices[0]):
+            for notice in notices:
+                if self._problems is not None:
+                    self._problems.note(target, notice)
+            ended = self._end(taken, sender, *self._try(target, notices))
+            for notice in notices:
+                if notice.event == "recovered" and ended in (TryEnd.SENT, TryEnd.DEAD):
+                    self._forget(target, notice.problem)
             return ended
 
     def _forget(self, target: str, problem: str) -> None:
@@ -172,18 +179,22 @@ class Sender:
             )
         return ended
 
-    def _try(self, target: str, notice: Notice) -> tuple[str, str, float]:
+    def _try(self, target: str, notices: Sequence[Notice]) -> tuple[str, str, float]:
         """The outcome, what is to be said of it, and for how long the receiver asked to be left
         alone.
         """
         try:
-            detail = self._send(target, message_of(notice, self._setting.page, self._clock()))
+            detail = self._send(target, self._message(notices))
         except SendFailed as error:
             outcome = "dead" if error.permanent else "failed"
             return outcome, self._clean(f"NOT_SENT: {error}"), error.wait
         except Exception as error:  # noqa: BLE001 - any error of a library is tried again
             return "failed", self._clean(f"NOT_SENT: {type(error).__name__}: {error}"), 0.0
         return "sent", self._clean(detail), 0.0
+
+    def _message(self, notices: Sequence[Notice]) -> Message:
+        page, now = self._setting.page, self._clock()
+        return digest_of(notices, page, now) if notices[1:] else message_of(notices[0], page, now)
 
     def _send(self, target: str, message: Message) -> str:
         """Send in a thread, which is left behind when it has not ended in its time: to find an
@@ -216,9 +227,12 @@ class Sender:
     ) -> TryEnd:
         """Note the outcome, however long the store is away: what is not noted is sent once more."""
         away = 0
+        crowded_at = CROWDED_AT if self._setting.targets[taken.target].for_people else 0
         while True:
             try:
-                return self._outbox.note_try(taken, sender, outcome, detail, wait=again, rest=rest)
+                return self._outbox.note_try(
+                    taken, sender, outcome, detail, wait=again, rest=rest, crowded_at=crowded_at
+                )
             except redis.RedisError as error:
                 if not unavailable(error) or self.stopping.is_set():
                     raise
@@ -255,3 +269,10 @@ class Sender:
                     pass
             except Exception as error:  # noqa: BLE001 - the thread is needed for the next notice
                 self._log_trouble(f"notices for {target} wait", error)
+
+
+def _about(notice: Notice) -> AbstractContextManager[None]:
+    """Name the subject of a notice in the lines of the log."""
+    return about(
+        **({"schedule": notice.name} if notice.kind == "schedule" else {"job": notice.job})
+    )

@@ -23,6 +23,7 @@ class AppriseTarget(NoticeChannel):
     """``apprise: URL``, or a list."""
 
     kind: ClassVar[str] = "apprise"
+    for_people: ClassVar[bool] = True
     apprise: Annotated[OneOrMore[SecretStr], Field(min_length=1, max_length=50)]
 
     @field_validator("apprise")

@@ -61,10 +61,12 @@ class NoticeChannel(Strict, ABC):
     Attributes:
         kind: the field that says which channel it is.
         stays_open: what was told stays open there until its end is told.
+        for_people: people read it, so many notices become a digest.
     """
 
     kind: ClassVar[str]
     stays_open: ClassVar[bool] = False
+    for_people: ClassVar[bool] = False
     timeout: Annotated[Seconds, Field(ge=0.1, le=300)] = 10.0
 
     @abstractmethod

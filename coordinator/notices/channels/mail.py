@@ -54,6 +54,7 @@ class Mail(NoticeChannel):
     """``mail: ADDRESS``, or a list, by the ``server`` HOST or HOST:PORT."""
 
     kind: ClassVar[str] = "mail"
+    for_people: ClassVar[bool] = True
     mail: Annotated[OneOrMore[str], Field(min_length=1, max_length=50)]
     server: str
     sender: str = Field(alias="from")

@@ -37,6 +37,7 @@ class Slack(NoticeChannel):
     """``slack: URL`` of an incoming webhook."""
 
     kind: ClassVar[str] = "slack"
+    for_people: ClassVar[bool] = True
     slack: Annotated[SecretStr, AfterValidator(checked_url)]
 
     @property

@@ -21,7 +21,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.channels.channel import NoticeChannel
 from unstuck.coordinator.notices.outbox import Outbox, TryEnd
-from unstuck.coordinator.notices.sender import LONGEST_WAIT, Sender
+from unstuck.coordinator.notices.sender import CROWDED_AT, LONGEST_WAIT, Sender
 from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer, DeadLetters
@@ -190,6 +190,39 @@ def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(
     fleet.clock.now += 5
     assert sender.send_next("ops") is TryEnd.SENT
     assert ops.ids == ["n1", "n3"]
+
+
+def test_many_notices_for_people_become_digests_of_one_a_minute_and_none_is_lost(
+    fleet: Fleet, ops: Receiver
+) -> None:
+    sender = fleet.coordinator(ops={"slack": ops.url})
+    fleet.tell(*(notice(number, problem=f"p{number}") for number in range(40)))
+    fleet.tell(notice(40, problem="p39", event="recovered"))
+    sent = [sender.send_next("ops") for _ in range(CROWDED_AT + 1)]
+    assert sent == [TryEnd.SENT] * CROWDED_AT + [None], "the target has a rest"
+    fleet.clock.now += 61
+    ops.answer = status(500)
+    assert sender.send_next("ops") is TryEnd.AGAIN
+    ops.answer = status(200)
+    fleet.clock.now += 61
+    ops.received.clear()
+    assert sender.send_next("ops") is TryEnd.SENT
+    assert [sender.send_next("ops"), len(ops.received)] == [None, 1]
+    assert json.loads(ops.received[0].body)["text"] == "30 notices"
+    fleet.clock.now += 61
+    assert sender.send_next("ops") is TryEnd.SENT
+    ids = [entry.notice.id for entry in fleet.outbox.sent()]
+    assert sorted(ids) == sorted(f"n{number}" for number in range(41))
+    assert ids[0] == "n40", "the end of a problem comes after it"
+    assert fleet.outbox.waiting() == []
+
+
+def test_a_webhook_gets_each_notice_by_itself(fleet: Fleet, ops: Receiver) -> None:
+    sender = fleet.coordinator(ops=hook(ops))
+    fleet.tell(*(notice(number, problem=f"p{number}") for number in range(CROWDED_AT + 5)))
+    assert [sender.send_next("ops") for _ in range(CROWDED_AT + 5)] == [TryEnd.SENT] * (
+        CROWDED_AT + 5
+    )
 
 
 def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: Fleet, ops: Receiver) -> None:
