@@ -32,55 +32,55 @@ def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
     term = stalled_after or STALLED_AFTER
     sentences = {}
     for queue in view.queues:
-        if queue.oldest_since is None or view.at - queue.oldest_since <= term:
-            continue
-        lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
-        if queue.name == CONTROL_QUEUE:
-            if live := [
-                f"{coordinator.host}:{coordinator.pid}"
-                for coordinator in view.coordinators
-                if not coordinator.silent
-            ]:
-                sentences[queue.name] = (
-                    f"{lies}, and nobody takes them: they are for the coordinators {some(live)}"
-                )
-            continue
-        idle = {
-            f"{runner.host}:{runner.worker_pid}"
-            for runner in view.runners
-            if not runner.silent and queue.name in runner.queues and runner.job is None
-            if runner.idle_since is not None and view.at - runner.idle_since > term
-        }
-        if idle:
-            sentences[queue.name] = (
-                f"{lies}, though runners that listen there are idle: those of worker "
-                f"{some(sorted(idle))}"
-            )
+        waits = view.at - (view.at if queue.oldest_since is None else queue.oldest_since)
+        listeners = _idle_listeners(view, queue.name, term) if waits > term else ""
+        if listeners:
+            oldest = f"queue {queue.name}, the oldest for {format_duration(waits)}"
+            sentences[queue.name] = f"{oldest}, {listeners}"
     return sentences
+
+
+def _idle_listeners(view: FleetView, queue: str, term: float) -> str:
+    """Name the listeners of a queue that should take its messages; empty if there are none."""
+    if queue == CONTROL_QUEUE:
+        live = [f"{each.host}:{each.pid}" for each in view.coordinators if not each.silent]
+        words = f"and nobody takes them: they are for the coordinators {some(live)}"
+        return words if live else ""
+    idle = {
+        f"{runner.host}:{runner.worker_pid}"
+        for runner in _listeners(view, queue)
+        if _idle_for(runner, view.at) > term
+    }
+    words = f"though runners that listen there are idle: those of worker {some(sorted(idle))}"
+    return words if idle else ""
+
+
+def _listeners(view: FleetView, queue: str) -> list[RunnerStatus]:
+    return [runner for runner in view.runners if not runner.silent and queue in runner.queues]
+
+
+def _idle_for(runner: RunnerStatus, now: float) -> float:
+    """Return for how many seconds a runner has been idle; 0 if it is not, or its worker stops."""
+    is_idle = runner.job is None and runner.idle_since is not None
+    return now - (runner.idle_since or 0.0) if is_idle else 0.0
 
 
 def all_at_work(view: FleetView) -> dict[str, str]:
     """Queues whose listeners are all at work: queue → a sentence about their work."""
-    busy: dict[str, list[RunnerStatus]] = {}
-    for queue in {queue for runner in view.runners for queue in runner.queues}:
-        listening = [
-            runner for runner in view.runners if not runner.silent and queue in runner.queues
-        ]
-        if listening and all(runner.job is not None for runner in listening):
-            busy[queue] = sorted(listening, key=lambda runner: runner.since or view.at)
     sentences = {}
-    for queue, runners in busy.items():
-        first = runners[0]
-        who = (
-            "it is at work,"
-            if len(runners) == 1
-            else f"all {len(runners)} are at work, the longest"
-        )
-        seconds = max(0.0, view.at - (first.since or view.at))
-        sentences[queue] = (
-            f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
-        )
+    for queue in {queue for runner in view.runners for queue in runner.queues}:
+        runners = _listeners(view, queue)
+        if runners and all(runner.job is not None for runner in runners):
+            sentences[queue] = _work_of(runners, view.at)
     return sentences
+
+
+def _work_of(runners: list[RunnerStatus], now: float) -> str:
+    first = min(runners, key=lambda runner: runner.since or now)
+    alone = len(runners) == 1
+    who = "it is at work," if alone else f"all {len(runners)} are at work, the longest"
+    seconds = format_duration(max(0.0, now - (first.since or now)))
+    return f"{who} for {seconds} on {first.group} of job {first.job}"
 
 
 def nobody_takes(view: FleetView) -> dict[str, str]:

@@ -28,11 +28,10 @@ class SubmittedJobs:
         """Read the jobs of these names that were submitted since then. Returns whether all were
         read.
         """
-        if not (self._times.keys() >= set(names) and self._from <= since and self._to <= now):
+        is_usable = self._times.keys() >= set(names) and self._from <= since and self._to <= now
+        if not is_usable:
             self._times, self._to, self._complete = {name: {} for name in names}, since, True
-        self._from = since
-        for name, times in self._times.items():
-            self._times[name] = {job: at for job, at in times.items() if at >= since}
+        self._drop_before(since)
         begin = f"{max(since, self._to - OVERLAP_S)}" if self._complete else f"({self._to}"
         submitted = self._store.submitted(begin, MAX_JOBS_PER_SCAN)
         times = dict(submitted)
@@ -44,6 +43,11 @@ class SubmittedJobs:
             self._to = max(self._to, submitted[-1][1])
         self._complete = len(submitted) < MAX_JOBS_PER_SCAN
         return self._complete
+
+    def _drop_before(self, since: float) -> None:
+        self._from = since
+        for name, times in self._times.items():
+            self._times[name] = {job: at for job, at in times.items() if at >= since}
 
     def since(self, name: str, at: float) -> list[Came]:
         """Return the jobs of a name that were submitted since then, the newest first."""

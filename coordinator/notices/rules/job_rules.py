@@ -72,14 +72,16 @@ class _JobAlerts:
         well = self._job.status is Status.FINISHED
         word = "finished" if well else "failed"
         # A run by hand has no tick, so its schedule does not report its failure.
-        if not self._job.schedule or (not well and is_by_hand(self._job.key)):
+        reported_by_schedule = self._job.schedule and (well or not is_by_hand(self._job.key))
+        if not reported_by_schedule:
             self._notify(word, word, self.book.subscribed.to(word), self._job.ended_at)
             if not well:
                 self._open_failure()
         failure = None if well else self.book.last("failed")
+        but = () if failure is None else failure.to
         for key in self.book.open_keys():
             if key != "failed" or well:
-                self.book.close(key, but=failure.to if failure is not None else ())
+                self.book.close(key, but=but)
 
     def _open_failure(self) -> None:
         """Open the alert of the failure, also for the targets of the job before this retry."""

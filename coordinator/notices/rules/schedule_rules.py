@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstuck.coordinator.model.notice import Notice, notice_id
-from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import Backfill, ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.alerts import Alerting, Alerts, NoticeSubject
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
@@ -121,16 +121,16 @@ class _ScheduleAlerts:
         skipped, or it is canceled.
         """
         backfill, opened = self._record.backfill, self.book.opened("backfill")
-        if backfill is not None and backfill.halted is not None and not backfill.over:
+        is_over = backfill is None or backfill.over
+        if backfill is not None and backfill.halted is not None and not is_over:
             if opened is None or any(event["kind"] == "BACKFILL_FAILED" for event in self._events):
-                self._open_backfill()
-        elif opened is not None and (backfill is None or backfill.over or not backfill.retries):
+                self._open_backfill(backfill)
+        elif opened is not None and (backfill is None or is_over or not backfill.retries):
             self.book.close("backfill")
 
-    def _open_backfill(self) -> None:
-        backfill, last = self._record.backfill, self.book.last("backfill")
-        to = self.book.subscribed.to("failed")
-        if backfill is None or not to:
+    def _open_backfill(self, backfill: Backfill) -> None:
+        last, to = self.book.last("backfill"), self.book.subscribed.to("failed")
+        if not to:
             return
         error = backfill.last_error
         job = str(backfill.next) if error is None else error.job
