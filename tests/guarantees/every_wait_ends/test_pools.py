@@ -404,6 +404,24 @@ def test_of_a_low_a_normal_and_a_high_job_each_gets_its_share_and_none_starves(
     assert taken["low"] == pytest.approx(5, abs=2)
 
 
+@pytest.mark.claim("Pools never exceed their slots, and no priority starves.")
+@pytest.mark.parametrize("pools", [("", "p"), ("p", ""), ("", ""), ("p", "q")])
+def test_a_job_that_comes_later_shares_the_turns_with_one_that_has_had_many(
+    coordinator: Coordinator, runners: Runners, pools: tuple[str, str]
+) -> None:
+    """It is neither served before the other until it has caught up, nor after all of it."""
+    for pool in filter(None, pools):
+        coordinator.client.pools.set(pool, 100)
+    first, later = ({"pool": pool} if pool else {} for pool in pools)
+    coordinator.submit(members(30, **first), name="first")
+    coordinator.read()
+    assert len([runners.take() for _ in range(20)]) == 20
+    second = coordinator.submit(members(30, **later), name="later")
+    coordinator.read()
+    tokens = [runners.take() for _ in range(12)]
+    assert 5 <= sum(token is not None and token.job == second for token in tokens) <= 7
+
+
 @pytest.mark.variant
 def test_a_job_whose_priority_is_altered_gets_more_of_the_turns_to_come(
     coordinator: Coordinator, runners: Runners

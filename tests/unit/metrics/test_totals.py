@@ -202,6 +202,7 @@ def test_rows_of_versions_add_up_by_dataset(coordinator: Coordinator) -> None:
     found = scraped(coordinator)
     assert found["unstuck_dataset_rows_total"] == {("data",): 12}
     assert found["unstuck_publish_duration_seconds_count"] == {(): 2}
+    assert 0 <= found["unstuck_publish_duration_seconds_sum"][()] < 60
     coordinator.redis.hset(
         coordinator.keys.published, "data__rejected@w", json.dumps(1) + " 2.0 30"
     )

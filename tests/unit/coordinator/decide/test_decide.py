@@ -119,6 +119,18 @@ def test_a_retry_goes_before_what_never_ran() -> None:
     assert offered(job.run("g[1]")) == ["g[0]"]
 
 
+def test_of_retries_that_wait_for_room_the_first_to_be_due_goes_first() -> None:
+    job = Job(group("g", for_each={"n": [1, 2, 3, 4]}, retry=NO_JITTER), max_parallel=2)
+    job.decide()
+    for failing in ("g[1]", "g[0]"):
+        job.run(failing, failure())
+        job.now += 1.0
+    job.claim("g[3]")
+    job.now += 10.0
+    assert offered(job.run("g[2]")) == ["g[1]"]
+    assert offered(job.run("g[1]")) == ["g[0]"]
+
+
 # ---- offers
 # ---------------------------------------------------------------------------------------------------
 

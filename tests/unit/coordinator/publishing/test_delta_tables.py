@@ -156,6 +156,42 @@ def test_named_partitions_are_replaced_and_one_without_rows_is_emptied(lake: Lak
     assert (lake.ids, emptied.replaced["flights"].shrunk) == ([1], 1)
 
 
+NESTED_COLUMN = pa.list_(pa.struct([("n", pa.int64()), ("tags", pa.map_("string", "string"))]))
+
+
+def nested_type(value: Any) -> dict[str, Any]:
+    """An array of structs with a map whose values have this type."""
+    parts = {
+        "n": "long",
+        "tags": {
+            "type": "map",
+            "keyType": "string",
+            "valueType": value,
+            "valueContainsNull": True,
+        },
+    }
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in parts.items()]
+    struct = {"type": "struct", "fields": fields}
+    return {"type": "array", "elementType": struct, "containsNull": True}
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [("string", None), ("void", "SCHEMA_MISMATCH"), ("x", "SCHEMA_MISMATCH")]
+)
+def test_nested_columns_are_published_unless_delta_lacks_the_type_of_a_part(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, value: str, code: str | None
+) -> None:
+    monkeypatch.setitem(COLUMNS, "parts", (NESTED_COLUMN, nested_type(value)))
+    parts = [{"n": 1, "tags": [("a", "b")]}, {"n": 2, "tags": []}]
+    failed = lake.publish("one", lake.spec("append"), [{**row(1), "parts": parts}]).failed
+    assert (failed.code if failed is not None else None) == code
+    if code is None:
+        assert DeltaTable(lake.path).to_pyarrow_table()["parts"].to_pylist() == [parts]
+    else:
+        assert failed is not None
+        assert "Delta has no such type: parts" in failed.text
+
+
 def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
     append = lake.spec("append")
     assert lake.publish("one", append, [row(1), row(2)]).version == 1

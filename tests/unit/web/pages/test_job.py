@@ -202,7 +202,10 @@ def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(
     assert 'id="log"' in part.text
     same = browser.get(f"/jobs/{job}/groups/a/log", headers={"If-None-Match": part.headers["etag"]})
     assert same.status_code in (304, 200)
-    assert "No log of attempt 7" in browser.get(f"/jobs/{job}/groups/a/log?attempt=7").text
+    assert ">Log of attempt 1</h2>" in part.text
+    without = browser.get(f"/jobs/{job}/groups/a/log?attempt=7").text
+    assert "No log of attempt 7" in without
+    assert ">Log</h2>" in without
 
 
 def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(

@@ -446,6 +446,18 @@ def test_a_halted_schedule_and_one_whose_run_failed_are_late() -> None:
     assert failing.told == ["late"]
 
 
+def test_a_schedule_with_nothing_to_do_is_looked_at_when_a_run_becomes_late() -> None:
+    """Else a run that failed for good is told as late only after the next tick."""
+    play = nightly(cron="30 2 * * 6")  # 21 November 2026 is a Saturday
+    play.at(berlin("2026-11-21T02:30") - T0)
+    play.fails(berlin("2026-11-21T02:40") - T0)
+    assert play.due == berlin("2026-11-21T06:00")
+    play.at(play.due - T0)
+    assert play.told == ["late"]
+    play.command("pause", berlin("2026-11-21T07:00") - T0)
+    assert play.due == berlin("2026-11-22T06:00")
+
+
 def test_a_schedule_that_is_new_is_not_late_for_what_came_before_it() -> None:
     play = nightly(made="2026-11-21T04:00")
     play.at(berlin("2026-11-21T06:00:01") - T0)

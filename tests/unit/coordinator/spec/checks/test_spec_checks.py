@@ -258,6 +258,7 @@ def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
         ({"a": [1, {2}]}, "params.p.a[1]: expected text"),
         (float("nan"), "params.p: JSON has no number nan"),
         (2**63, "params.p: a whole number of more than 64 bits; give it as text"),
+        (-(2**63) - 1, "params.p: a whole number of more than 64 bits; give it as text"),
         ({1: 2}, "params.p: a key must be text, not the number 1"),
         ("\ud800", "params.p: not valid Unicode text"),
         ({"\ud800": 1}, 'params.p["\\ud800"]: not valid Unicode text'),
