@@ -205,6 +205,7 @@ def instruct(client: redis.Redis, offer: Offer, what: str) -> None:
                 record = json.loads(pipe.hget(keys.attempts, offer.group))
                 pipe.multi()
                 pipe.hset(keys.attempts, offer.group, json.dumps({**record, "instruction": what}))
+                pipe.publish(KEYS.cancel(offer.job), "")
                 pipe.execute()
                 return
             except redis.WatchError:

@@ -224,6 +224,26 @@ def test_a_cancel_reaches_a_polite_step_at_once(
     assert runner.is_running()
 
 
+@pytest.mark.claim("A cancel reaches a running step at once, and a step that ignores it is killed.")
+def test_a_cancel_does_not_wait_for_the_next_renewal_of_the_lease(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    seldom = {"UNSTUCK_LEASE_TTL": "2h", "UNSTUCK_LEASE_RENEW": "1h"}
+    steps = [{"python": "fleet_steps:wait_for_cancel"}]
+    spec = {"name": "g", "spark": False, "queue": "seldom", "steps": steps}
+    with fleet.worker(redis_server.url, tmp_path, queues="seldom", environ=seldom):
+        for job in ("first", "second"):  # of one runner
+            offer = fleet.make_offer(store, tmp_path / "warehouse", job, spec)
+            lease = fleet.claimed(store, offer)["lease"]
+            wait_until(
+                lambda lease=lease, offer=offer: fleet.attempt(store, offer)["lease"] != lease,
+                15,
+                "the first renewal, which comes soon after the claim",
+            )
+            fleet.instruct(store, offer, "CANCEL")
+            assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
+
+
 def test_a_drained_attempt_is_handed_back(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
