@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,22 @@ def test_line_ends_and_a_mark_are_no_change_of_python(
 
     assert digest(form.format(text).replace("\n", end)) == digest(text)
     assert digest(text) != digest(text + "\n# more")
+
+
+def test_code_in_the_working_folder_is_read_before_a_step_of_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new runner asks for the code before it imports a step. Code that it does not find looks the
+    same after each change, so what the old code made would be taken over.
+    """
+    elsewhere = [place for place in sys.path if place]
+    digests = set()
+    for version in (1, 2):
+        folder = tmp_path / str(version)
+        folder.mkdir()
+        (folder / "in_working_folder.py").write_text(f"def step(spark, ctx):\n    return {version}")
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr("sys.path", [*elsewhere])
+        forget_code(["in_working_folder"])
+        digests.add(code_of_steps([{"python": "in_working_folder:step"}]))
+    assert len(digests) == 2
