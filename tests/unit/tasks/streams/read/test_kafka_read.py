@@ -87,6 +87,23 @@ def test_what_arrives_while_it_is_read_is_left_to_the_next(
     assert values(read(topic, first.position)) == [b"3"]
 
 
+@pytest.mark.parametrize("at_once", [1, 4, 100])
+def test_of_each_partition_the_messages_of_its_range_are_read_and_no_others(
+    broker: Broker, topic: str, at_once: int
+) -> None:
+    for partition in range(3):
+        broker.produce(name_of(topic), *range(10), partition=partition)
+    ranges = {0: (1, 3), 1: (0, 5), 2: (9, 10)}
+    stream = KafkaInput.model_validate({"stream": topic, "format": "raw"})
+    with TopicClient(stream, {}) as client:
+        batches = list(client.messages(ranges, at_once))
+    assert max(map(len, batches)) <= at_once
+    found = [(message.partition(), message.offset()) for batch in batches for message in batch]
+    assert sorted(found) == [
+        (partition, offset) for partition, within in ranges.items() for offset in range(*within)
+    ]
+
+
 def test_a_job_reads_no_more_than_max_offsets_per_run_and_the_next_one_the_rest(
     broker: Broker, topic: str
 ) -> None:
