@@ -21,7 +21,7 @@ from unstuck.local.programs import Size, program_list
 from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.settings import Settings
 
-pytestmark = pytest.mark.variant
+IMPORTS_APPRISE = pytest.mark.variant  # for seconds
 
 WHOLE = """
 targets:
@@ -149,7 +149,11 @@ def test_nothing_that_is_printed_of_the_setting_holds_a_secret() -> None:
             '{"allow": ["h"], "targets": {"ops": {"webhook": "http://g/"}}}',
             "g is not among the hosts of allow:",
         ),
-        ('{"allow": [], "targets": {"ops": {"apprise": "json://h"}}}', "allow: cannot hold for it"),
+        pytest.param(
+            '{"allow": [], "targets": {"ops": {"apprise": "json://h"}}}',
+            "allow: cannot hold for it",
+            marks=IMPORTS_APPRISE,
+        ),
         ("targets: [", "not readable as YAML"),
         (
             "/no/such/file.yaml",
@@ -174,7 +178,7 @@ def test_a_file_is_named_with_the_line_and_column(tmp_path: Path) -> None:
         targets(ops={"webhook": "http://h/", "secret": "hush", "timeout": "hush-hush"}),
         targets(ops={"webhook": "http://h/", "secret": "whsec_hush hush"}),
         targets(ops={"mail": "hush hush", "server": "hush/hush", "from": "hush,hush"}),
-        targets(ops={"apprise": "hush://hush"}),
+        pytest.param(targets(ops={"apprise": "hush://hush"}), marks=IMPORTS_APPRISE),
         targets(ops={"celery": "hush hush", "broker": "hush", "queue": "hush hush"}),
         targets(ops="hush-hush"),
         "targets: {ops: {pagerduty: 012345678901234567890, hush: 1}}",
@@ -188,6 +192,7 @@ def test_no_error_shows_what_a_target_is_set_to(text: str) -> None:
         assert secret not in said
 
 
+@pytest.mark.variant
 def test_a_coordinator_whose_setting_cannot_be_read_ends_with_2_and_says_where() -> None:
     env = {**os.environ, "UNSTUCK_NOTIFY": targets(ops={"slack": "hush-hush"})}
     command = [sys.executable, "-c", "import unstuck.coordinator.celery"]
@@ -204,6 +209,7 @@ def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
         assert one.env.get("UNSTUCK_NOTIFY") == ("" if one.runs_steps else None), one.name
 
 
+@pytest.mark.variant
 def test_a_command_that_sends_nothing_does_not_load_what_some_channel_needs() -> None:
     code = (
         "import sys, unstuck.cli.app; print(*({'celery', 'apprise', 'smtplib'} & "
