@@ -240,6 +240,24 @@ def test_a_queue_without_a_worker_is_told_with_the_queue_and_its_end_when_one_ta
     assert job.events() == ["waiting_for_worker", "recovered"]
 
 
+def test_of_two_offers_on_a_queue_without_a_worker_the_older_one_is_told() -> None:
+    job = Told(
+        group("a", queue="heavy"),
+        group("x"),
+        group("b", needs=["x"], queue="heavy"),
+        on=[{"waiting_for_worker": "5m"}],
+    )
+    job.decide()
+    began = job.now
+    job.now += 200
+    job.run("x")
+    assert job.states()["b"] == "QUEUED"
+    job.now = began + 300
+    job.decide()
+    (notice,) = job.notices
+    assert notice.since == began
+
+
 def test_an_offer_behind_others_of_the_job_does_not_wait_for_a_worker_until_none_goes_on() -> None:
     job = Told(group("a"), group("b"), on=[{"waiting_for_worker": "5m"}])
     job.decide()
