@@ -132,6 +132,17 @@ def two_outputs(root: str, job: str, name: str = "flights") -> Job:
 # What is published
 
 
+@pytest.mark.parametrize("skipped", [set[str](), {"months"}])
+def test_a_requested_output_may_be_missing_only_if_its_group_was_skipped(
+    root: str, skipped: set[str]
+) -> None:
+    job = Job(root)
+    job.stage("by_carrier", rows=2, carriers=10)
+    result = job.publish(("carriers", "months"), skipped=skipped)
+    assert result.rows == ({"carriers": 2} if skipped else {})
+    assert (result.failed is None) == bool(skipped)
+
+
 @pytest.mark.claim("All outputs of a job become visible together, or none of them.")
 def test_all_outputs_of_a_job_appear_in_one_entry(root: str) -> None:
     job = two_outputs(root, "job-1")
