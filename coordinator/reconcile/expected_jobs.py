@@ -4,6 +4,7 @@ submits.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -12,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.notices.rules.expected import (
     Came,
     Expected,
@@ -144,9 +144,7 @@ class ExpectedJobs:
                 reverse=True,
             )
             for line in self._store.lines([name], newest):
-                job = ListedJob.from_json(line)
-                why = job.reason.text if job.reason is not None else ""
-                jobs[name].append(Came(job.id, job.status, job.submitted_at, why))
+                jobs[name].append(Came.of_summary(json.loads(line)))
         return jobs
 
     def _follow(self, names: Collection[str], since: float, now: float) -> bool:
@@ -165,9 +163,9 @@ class ExpectedJobs:
         submitted = self._store.submitted(begin, MOST)
         times = dict(submitted)
         for line in self._store.lines(self._known, list(times)):
-            job = ListedJob.from_json(line)
-            if job.name in self._known and not job.schedule:
-                self._known[job.name][job.id] = times[job.id]
+            job = json.loads(line)
+            if job["name"] in self._known and not job.get("schedule"):
+                self._known[job["name"]][job["id"]] = times[job["id"]]
         if submitted:
             self._to = max(self._to, submitted[-1][1])
         self._all = len(submitted) < MOST

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.state import JobState
@@ -47,43 +45,36 @@ class Queries:
         state = state_of(job, fields, groups, forks, attempts, frozen)
         return state, seconds + micros / 1e6, None if due is None else float(due)
 
-    def jobs(
-        self,
-        status: Sequence[Status] = (),
-        name: str | None = None,
-        since: float | None = None,
-        limit: int | None = None,
-    ) -> list[ListedJob]:
-        """Jobs, the newest first. The arguments mean what they mean for ``Client.jobs``."""
+    def ids(
+        self, status: Sequence[Status] = (), since: float | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return ids of jobs, the newest first.
+
+        Args:
+            status: only jobs in one of these; empty for all.
+            since: only jobs submitted at or after this time.
+            limit: at most so many of each status; None for all.
+        """
         low = "-inf" if since is None else since
-        indexes = [self._keys.status(state) for state in status] or [self._keys.jobs]
-        number = -1 if name or limit is None else limit
-        # At one moment: a job that moves from one status to another would else be found twice, or
+        number = -1 if limit is None else limit
+        # At one moment: else a job that moves from one status to another would be listed twice, or
         # not at all.
         pipe = self._redis.pipeline(transaction=True)
-        for index in indexes:
+        for index in [self._keys.status(state) for state in status] or [self._keys.jobs]:
             pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
         entries: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
-        entries.sort(key=lambda item: item[1], reverse=True)
-        listed: list[ListedJob] = []
-        for start in range(0, len(entries), 500):
-            ids = [job for job, _ in entries[start : start + 500]]
-            for line in self.listed(ids):
-                if name is None or fnmatch.fnmatchcase(line.name, name):
-                    listed.append(line)
-                if len(listed) == limit:
-                    return listed
-        return listed
+        return [job for job, _ in sorted(entries, key=lambda item: item[1], reverse=True)]
 
-    def listed(self, jobs: Sequence[str]) -> list[ListedJob]:
-        """Those of these jobs that are in the store, in their order."""
-        texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
-        return [ListedJob.from_json(text) for text in texts if text is not None]
+    def summaries(self, jobs: Sequence[str]) -> list[str]:
+        """Return the lines of lists (`state.summary_of`) of those jobs that are in the store."""
+        if not jobs:
+            return []
+        lines = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs))
+        return [line for line in lines if line is not None]
 
-    def failed(self) -> list[ListedJob]:
-        """The jobs of the index of failed jobs, the last failure first."""
-        jobs = cast(list[str], self._redis.hvals(self._keys.failed))
-        return sorted(self.listed(jobs), key=lambda job: -job.ended_at)
+    def failed_ids(self) -> list[str]:
+        """Return the jobs of the index of failed jobs."""
+        return cast(list[str], self._redis.hvals(self._keys.failed))
 
     def events(
         self, job: str, after: str = "-", count: int = 10_000
@@ -143,15 +134,8 @@ class Queries:
             list[str],
             self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER),
         )
-        summaries = (
-            cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
-        )
-        name = state.job.name
-        same = [
-            other
-            for other, text in zip(ids, summaries, strict=True)
-            if text and ListedJob.from_json(text).name == name
-        ]
+        lines = map(json.loads, self.summaries(ids))
+        same = [line["id"] for line in lines if line["name"] == state.job.name]
         pipe = self._redis.pipeline(transaction=False)
         for other in same[:SAME_NAME]:
             pipe.hmget(self._keys.of(other).groups, groups)

@@ -21,7 +21,7 @@ import redis
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
-from unstuck.coordinator.model.records import JOB_SCHEMA, AttemptRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import JOB_SCHEMA, AttemptRecord, JobRecord, Reason, compact
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Intent, Status
 from unstuck.coordinator.store.answers import (
@@ -308,10 +308,8 @@ class Store:
         if old is None or old.terminal:
             return
         line = self._redis.hget(self._keys.summary, job)
-        summary = (
-            None if line is None else json.dumps({**json.loads(str(line)), "status": Status.HALTED})
-        )
         halted = replace(old, halted=reason, status=Status.HALTED, paused_at=old.paused_at or now)
+        summary = None if line is None else compact({**json.loads(str(line)), **halted.summary()})
         event = {"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text}
         events: list[dict[str, Any]] = (
             [event] if old.status is not Status.HALTED else []
@@ -421,7 +419,7 @@ class Store:
         took = [
             line["ended_at"] - line["started_at"]
             for line in islice(same, USUAL_OF)
-            if line["started_at"]
+            if line.get("started_at")
         ]
         return max(0.0, median(took)) if len(took) >= 3 else 0.0
 

@@ -17,7 +17,6 @@ from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.outbox import Notices
@@ -37,6 +36,9 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.unreachable import in_sentences
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.job import JobInfo
+from unstuck.read_model.job_list import JobList
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
@@ -44,8 +46,7 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.fleet_view import FleetView, fleet_of
-from unstuck.views.jobs.job_facts import CommandResult, JobFacts
-from unstuck.views.jobs.job_views import JobView, fleet_facts, view_of
+from unstuck.views.jobs.job_views import fleet_facts
 from unstuck.views.jobs.late_jobs import LateJob, late_jobs
 from unstuck.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.views.running_code import different_code_for, unlike_runners
@@ -63,7 +64,7 @@ class Client:
     fleet which `unstuck up` runs in this folder. Any method may raise `Unreachable`.
 
     >>> with Client() as client:
-    ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).job.status
+    ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).status
     <Status.FINISHED: 'FINISHED'>
     """
 
@@ -83,6 +84,7 @@ class Client:
         self._redis = redis_client or connect_for_requests(self.settings)
         self._keys, url = (keys := Keys(self.settings.prefix)), self.settings.redis_url
         self._store, self._queries = Store(self.settings, self._redis), Queries(self._redis, keys)
+        self._jobs = JobList(self._queries)
         self.pools = in_sentences(Pools(self._redis, keys), url)
         self.notices = in_sentences(Notices(self._redis, keys), url)
         self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
@@ -297,7 +299,7 @@ class Client:
 
     def show(
         self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False
-    ) -> JobView:
+    ) -> JobInfo:
         """Everything there is to know of one job.
 
         Args:
@@ -309,14 +311,16 @@ class Client:
         """
         state, now, due = self._requests.state(job)
         if not why:
-            return view_of(state, now, due)
+            return JobInfo.of_state(state, now, due)
         if by_fleet:
             fleet = self._fleet_facts(state, now)
         else:
             fleet = replace(
                 fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all())
             )
-        return view_of(state, now, due, explain(state, self._environment(now), due, members, fleet))
+        return JobInfo.of_state(
+            state, now, due, explain(state, self._environment(now), due, members, fleet)
+        )
 
     def _why(self, job: str) -> str:
         """The reason why a job waits, in one line; empty if there is no such job, or it cannot be
@@ -327,9 +331,9 @@ class Client:
         except (NoSuchJob, NewerJob):
             return ""
 
-    def facts(self, job: str) -> JobFacts:
+    def facts(self, job: str) -> JobInfo:
         """The job without its groups, which cost nothing then. Raises: NoSuchJob, NewerJob."""
-        return JobFacts.of(self._requests.job_record(job))
+        return JobInfo.of_record(self._requests.job_record(job))
 
     def written(self, job: str) -> dict[str, Any]:
         """The stored spec of a job, with the values of its parameters. Raises: NoSuchJob."""
@@ -380,14 +384,14 @@ class Client:
         """
         return late_jobs(ExpectedJobsStore(self._redis, self._keys))
 
-    def failed_jobs(self) -> list[ListedJob]:
+    def failed_jobs(self) -> list[JobInfo]:
         """Return the last job of each name that FAILED, unless a job of the name was submitted
         since then.
 
         The runs of ticks are not included: their schedules report them. The last failure comes
         first.
         """
-        return self._queries.failed()
+        return self._jobs.failed()
 
     def offers(self) -> list[WaitingOffers]:
         """The offers that stand ready for runners, by queue and pool, those first that wait for
@@ -424,7 +428,7 @@ class Client:
         name: str | None = None,
         since: float | None = None,
         limit: int | None = 50,
-    ) -> list[ListedJob]:
+    ) -> list[JobInfo]:
         """Jobs, the newest first.
 
         Args:
@@ -437,7 +441,7 @@ class Client:
         >>> [found.id == job.id for found in client.jobs(status=[Status.PENDING], name="sa*")]
         [True]
         """
-        return self._queries.jobs(status, name, since, limit)
+        return self._jobs.jobs(status, name, since, limit)
 
     def skip_file(
         self, dataset: str, file: str, *, reason: str = "", by: str | None = None
@@ -477,7 +481,7 @@ class Client:
         ScheduleStore(self._redis, self._keys).note_published(place, dataset, done.version)
         return done
 
-    def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
+    def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobInfo:
         """Wait until the job has ended, or is HALTED and cannot go on by itself; the last view of
         it.
 
@@ -494,13 +498,13 @@ class Client:
             time.sleep(every)
         return self.show(job)
 
-    def follow(self, job: str, every: float = 0.5) -> Iterator[JobView]:
+    def follow(self, job: str, every: float = 0.5) -> Iterator[JobInfo]:
         """Views of the job, one every ``every`` seconds, until it has ended; the last one is
         terminal.
         """
         while True:
             view = self.show(job)
             yield view
-            if view.job.terminal:
+            if view.terminal:
                 return
             time.sleep(every)

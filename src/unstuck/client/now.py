@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from unstuck.client.client import Client
 from unstuck.client.waits import waits_of
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.pool_store import PoolView
+from unstuck.read_model.job import JobInfo
 from unstuck.views.fleet_view import FleetView
 from unstuck.views.jobs.late_jobs import LateJob
 from unstuck.views.queues import nobody_takes, unfit_runners, unread_messages
@@ -48,14 +48,14 @@ class Trouble:
     status: str
     text: str
     since: float = 0.0
-    job: ListedJob | None = None
+    job: JobInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EndedJobs:
     """The jobs of one name that ended lately: the newest of them, and how many ended how."""
 
-    job: ListedJob
+    job: JobInfo
     counts: Mapping[Status, int]
 
 
@@ -64,11 +64,11 @@ class Seen:
     """All that is looked at, at the time ``at``."""
 
     at: float
-    halted: Sequence[ListedJob]
-    failed: Sequence[ListedJob]
-    retrying: Sequence[ListedJob]
-    going_on: Sequence[ListedJob]
-    newest: Sequence[ListedJob]
+    halted: Sequence[JobInfo]
+    failed: Sequence[JobInfo]
+    retrying: Sequence[JobInfo]
+    going_on: Sequence[JobInfo]
+    newest: Sequence[JobInfo]
     late: Sequence[LateJob]
     schedules: Sequence[ScheduleView]
     unreadable: Mapping[str, str]
@@ -98,7 +98,7 @@ class Seen:
             client.pools.all(),
         )
 
-    def beside(self, reported: Sequence[Trouble]) -> list[ListedJob]:
+    def beside(self, reported: Sequence[Trouble]) -> list[JobInfo]:
         """The jobs that go on and are not among those whose sentence is asked for ``reported``."""
         explained = {
             trouble.job.id for trouble in reported if trouble.job is not None and not trouble.text
@@ -121,7 +121,7 @@ def troubles(snapshot: Seen) -> list[Trouble]:
     ]
 
 
-def _waiting(snapshot: Seen) -> list[ListedJob]:
+def _waiting(snapshot: Seen) -> list[JobInfo]:
     """Jobs that wait long for their first worker."""
     pending = (
         job
@@ -131,7 +131,7 @@ def _waiting(snapshot: Seen) -> list[ListedJob]:
     return [job for job in pending if snapshot.at - job.submitted_at > WAITS_LONG]
 
 
-def _of_job(job: ListedJob, since: float) -> Trouble:
+def _of_job(job: JobInfo, since: float) -> Trouble:
     text = job.reason.text if job.status is Status.FAILED and job.reason is not None else ""
     return Trouble("job", job.name, job.status, text, since, job)
 
@@ -246,7 +246,7 @@ def _of_fleet(snapshot: Seen) -> list[Trouble]:
 
 def ended_lately(snapshot: Seen) -> list[EndedJobs]:
     """The jobs of the last day that have ended, folded by name, the last end first."""
-    by_name: dict[str, list[ListedJob]] = {}
+    by_name: dict[str, list[JobInfo]] = {}
     for job in snapshot.newest:
         if job.status.terminal and snapshot.at - job.ended_at < DAY:
             by_name.setdefault(job.name, []).append(job)

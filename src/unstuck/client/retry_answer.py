@@ -12,8 +12,9 @@ from unstuck.coordinator.errors import Refused, WarehouseSilent
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import WarehouseMismatch
-from unstuck.views.jobs.job_facts import CommandResult, JobFacts
 
 
 def retry_job(
@@ -41,14 +42,14 @@ def retry_job(
         }
         new = client.retry(job, **how, take_over=take_over, reason=reason, by=by)
     except (Refused, WarehouseSilent) as error:
-        return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
+        return CommandResult(Answer.REFUSED, client.show(job), str(error))
     except WarehouseMismatch as error:
         text = (
             f"job {job} is not retried: {error}. Bring it back and retry, or submit the job "
             "again in another one"
         )
-        return CommandResult(Answer.REFUSED, client.show(job).job, text)
-    record = client.show(new.id).job
+        return CommandResult(Answer.REFUSED, client.show(job), text)
+    record = client.show(new.id)
     if new.new:
         text = f"job {job} is retried as job {new.id}. {_taken_over(client, job, record)}"
         return CommandResult(Answer.DONE, record, text)
@@ -58,7 +59,7 @@ def retry_job(
     return CommandResult(Answer.ALREADY, record, text)
 
 
-def _taken_over(client: Client, before: str, new: JobFacts) -> str:
+def _taken_over(client: Client, before: str, new: JobInfo) -> str:
     """The forecast for the work of a job that is retried, before a runner has looked at it."""
     done = [
         group.name

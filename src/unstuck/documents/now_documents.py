@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from unstuck.client.now import MOST, EndedJobs, Seen, Trouble
 from unstuck.coordinator.model.status import Status
 from unstuck.documents.document import Document, Time, Word
-from unstuck.documents.job_documents import ListedJobDocument
+from unstuck.read_model.job import JobInfo
 
 
 class TroubleDocument(Document):
@@ -49,7 +50,7 @@ class NowDocument(Document):
 
     at: Time
     not_well: list[TroubleDocument]
-    goes_on: list[ListedJobDocument]
+    goes_on: list[JobInfo]
     ended: list[EndedDocument]
 
     @classmethod
@@ -63,9 +64,6 @@ class NowDocument(Document):
         return cls(
             at=snapshot.at,
             not_well=[TroubleDocument.of_trouble(trouble, waits) for trouble in reported],
-            goes_on=[
-                ListedJobDocument.of_line(job, waits.get(job.id, ""))
-                for job in snapshot.beside(reported)
-            ],
+            goes_on=[replace(job, why=waits.get(job.id, "")) for job in snapshot.beside(reported)],
             ended=[EndedDocument.of_ended(ended_jobs) for ended_jobs in ended[:MOST]],
         )

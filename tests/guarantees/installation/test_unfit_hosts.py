@@ -351,7 +351,7 @@ def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge
         coordinators.tend(1)
         job = jobs.submit({"name": "job", "groups": [group]}).id
         view = jobs.wait(job)
-        assert view.job.status is Status.FINISHED, unfit.text()
+        assert view.status is Status.FINISHED, unfit.text()
         assert {(one.attempt, one.losses) for one in view.groups[0].members} == {(1, 0)}
 
 

@@ -48,14 +48,14 @@ from unstuck.client.find_job import find_job
 from unstuck.client.retry_answer import retry_job
 from unstuck.coordinator.commands.job_commands import LEGAL, MEANS, RETRY_LEGAL, Command
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
-from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.documents.fleet_documents import DeadLetterAnswerDocument
 from unstuck.documents.job_documents import JobAnswerDocument
 from unstuck.exits import ExitCode
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import UnstuckError
-from unstuck.views.jobs.job_facts import CommandResult
 
 Jobs = Annotated[
     list[str] | None,
@@ -320,7 +320,7 @@ def _ask_each(
     show_answers(word, [*missing, *answers], as_json, filtered=jobs.filtered, more=more)
 
 
-def _listing(jobs: Sequence[ListedJob]) -> TextTable:
+def _listing(jobs: Sequence[JobInfo]) -> TextTable:
     shown = table("ID", "NAME", "STATUS")
     for job in jobs:
         shown.add_row(job.id, job.name, coloured(job.status))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
+from unstuck.tasks.json_fields import Time
 from unstuck.tasks.protocol.report import in_short
 
 
@@ -19,7 +20,7 @@ class LateJob:
     """
 
     name: str
-    since: float
+    since: Time
     text: str
 
 

@@ -5,6 +5,7 @@ the commands.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -16,27 +17,25 @@ from unstuck.client.now import Seen, ended_lately, troubles, waits_now
 from unstuck.client.retry_answer import retry_job
 from unstuck.client.waits import waits_of
 from unstuck.coordinator.commands.job_commands import Answer, Command
+from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.documents.job_documents import (
-    DiffDocument,
-    EventDocument,
-    ExplanationDocument,
     JobAnswerDocument,
-    JobDocument,
-    LateJobDocument,
-    ListedJobDocument,
-    LogLineDocument,
     SubmittedDocument,
 )
 from unstuck.documents.now_documents import NowDocument
 from unstuck.graph.svg import on_paper
+from unstuck.read_model.command_result import CommandResult
+from unstuck.read_model.event import EventInfo
+from unstuck.read_model.job import JobInfo, json_of_list
+from unstuck.read_model.log_line import LogLine
 from unstuck.tasks.duration import since_time
 from unstuck.validation.validate import ValidationDocument, validate_spec
-from unstuck.views.jobs.job_facts import CommandResult
 from unstuck.views.jobs.job_logs import MOST_READ, find_logs, tail_of
 from unstuck.views.jobs.job_pictures import graph_of_job
+from unstuck.views.jobs.late_jobs import LateJob
 from unstuck.web.api.asked import (
     NO_WHY,
     SPEC_BODY,
@@ -73,7 +72,7 @@ Entry = Annotated[
 ]
 
 
-@jobs.get("/jobs", response_model=list[ListedJobDocument])
+@jobs.get("/jobs", response_model=list[JobInfo])
 def list_jobs(
     ask: Ask,
     status: Annotated[Sequence[Status], Query()] = (),
@@ -89,18 +88,16 @@ def list_jobs(
     listed_jobs = ask.client.jobs(status=status, name=name, since=since, limit=limit)
     waits = waits_of(ask.client, listed_jobs)
     return ask.answer(
-        [ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in listed_jobs]
+        json_of_list([replace(job, why=waits.get(job.id, "")) for job in listed_jobs])
     )
 
 
-@jobs.get("/late-jobs", response_model=list[LateJobDocument])
+@jobs.get("/late-jobs", response_model=list[LateJob])
 def late_jobs(ask: Ask) -> Response:
     """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list
     --late --json`.
     """
-    return ask.answer(
-        [LateJobDocument.model_validate(late_job) for late_job in ask.client.late_jobs()]
-    )
+    return ask.answer(ask.client.late_jobs())
 
 
 @jobs.get("/now", response_model=NowDocument)
@@ -168,18 +165,10 @@ async def validate(
     return ask.answer(await to_thread.run_sync(act, limiter=_ONE_PARSER))
 
 
-@jobs.get("/jobs/{job}", response_model=JobDocument)
+@jobs.get("/jobs/{job}", response_model=JobInfo)
 def show(ask: Ask, job: Job) -> Response:
     """All there is to know of one job: as `unstuck show JOB --json`."""
-    return ask.answer(JobDocument.of_view(ask.client.show(job, why=True)))
-
-
-@jobs.get("/jobs/{job}/diff", response_model=DiffDocument)
-def diff(ask: Ask, job: Job) -> Response:
-    """The alterations of a job, and the groups that ran with each: as `unstuck show JOB --diff
-    --json`.
-    """
-    return ask.answer(DiffDocument.of_view(ask.client.show(job)))
+    return ask.answer(ask.client.show(job, why=True))
 
 
 @jobs.get("/jobs/{job}/spec", response_model=dict[str, Any])
@@ -188,17 +177,15 @@ def spec_of(ask: Ask, job: Job) -> Response:
     return ask.answer(ask.client.written(job))
 
 
-@jobs.get("/jobs/{job}/why", response_model=list[ExplanationDocument])
+@jobs.get("/jobs/{job}/why", response_model=list[Explanation])
 def why(ask: Ask, job: Job) -> Response:
     """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB
     --json`.
     """
-    return ask.answer(
-        [ExplanationDocument.of_explanation(explanation) for explanation in ask.client.explain(job)]
-    )
+    return ask.answer(ask.client.explain(job))
 
 
-@jobs.get("/jobs/{job}/events", response_model=list[EventDocument])
+@jobs.get("/jobs/{job}/events", response_model=list[EventInfo])
 def events(
     ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
 ) -> Response:
@@ -208,10 +195,10 @@ def events(
     """
     ask.client.job(job)  # a job without events is not the same as no job
     entries = islice(ask.client.events(job, after), limit)
-    return ask.answer([EventDocument.of_event(entry, event) for entry, event in entries])
+    return ask.answer([EventInfo.of(event, entry) for entry, event in entries])
 
 
-@jobs.get("/jobs/{job}/logs", response_model=list[LogLineDocument])
+@jobs.get("/jobs/{job}/logs", response_model=list[LogLine])
 def logs(
     ask: Ask,
     job: Job,
@@ -228,7 +215,7 @@ def logs(
     return _logs(ask, job, None, tail, every)
 
 
-@jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLineDocument])
+@jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLine])
 def logs_of_group(
     ask: Ask,
     job: Job,
@@ -246,18 +233,18 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
     if group is not None:
         view.planned(group)
 
-    def read(place: Any) -> list[LogLineDocument]:
+    def read(place: Any) -> list[LogLine]:
         files = place.storage
         log_files = find_logs(files, view, group, every)[-MOST_LOGS:]
         most = min(MOST_READ, MOST_IN_ALL // max(1, len(log_files)))
         return [
-            LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
+            LogLine(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
             for log in log_files
             for line in tail_of(files, log.path, most).lines[-tail:]
         ]
 
     return ask.answer(
-        ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read)
+        ask.in_warehouse(view.warehouse, f"the logs of job {job} cannot be shown", read)
     )
 
 
