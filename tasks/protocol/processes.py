@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal, cast
 
 import redis
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, computed_field
 
 from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.json_fields import OptionalTime, Time
 from unstuck.tasks.protocol.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class WarehouseSeen:
     uri: str | None = None
     id: str | None = None
     trouble: str = ""
-    looked_at: float | None = None
+    looked_at: OptionalTime = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class _Status:
     host: str
     pid: int
     queues: tuple[str, ...]
-    seen: float
+    seen: Time
     silent: bool = False
     warehouse: WarehouseSeen = field(default_factory=WarehouseSeen)
     runs_on: RunsOn = field(default_factory=RunsOn)
@@ -82,21 +83,22 @@ class RunnerStatus(_Status):
     worker_pid: int
     code: dict[str, str] = field(default_factory=dict)
     unfit: str = ""
-    taken_at: float | None = None
-    claimed_at: float | None = None
+    taken_at: OptionalTime = None
+    claimed_at: OptionalTime = None
     job: str | None = None
     group: str | None = None
     attempt: int | None = None
     step: str | None = None
-    idle_since: float | None = None
+    idle_since: OptionalTime = None
 
     @property
     def worked_at(self) -> float | None:
         """When it last took a wake-up or an attempt; None: it never did."""
         return max(filter(None, (self.taken_at, self.claimed_at)), default=None)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def since(self) -> float | None:
+    def since(self) -> OptionalTime:
         """Since when it runs what it runs; None if it is idle."""
         return None if self.job is None else self.claimed_at
 
@@ -114,9 +116,9 @@ class CoordinatorStatus(_Status):
     """
 
     kind: Literal["coordinator"] = "coordinator"
-    read_at: float | None = None
-    swept_at: float | None = None
-    oldest_since: dict[str, float] = field(default_factory=dict)
+    read_at: OptionalTime = None
+    swept_at: OptionalTime = None
+    oldest_since: dict[str, Time] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
 
 
@@ -144,9 +146,7 @@ class ProcessRegistry:
         """
         try:
             status = describe(self._now())
-            # By json, because pydantic refuses a path whose bytes are no text.
-            data = _STATUS.dump_python(status, mode="json", exclude={"silent"})
-            self._client.hset(self._key, status.id, json.dumps(data))
+            self._client.hset(self._key, status.id, json.dumps(asdict(status)))
             self._failed = False
         except redis.RedisError as error:
             if not self._failed:

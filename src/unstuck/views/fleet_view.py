@@ -19,6 +19,7 @@ from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.read_model.job_list import JobList
+from unstuck.tasks.json_fields import OptionalTime, Time
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import (
     COORDINATOR_SILENCE,
@@ -44,7 +45,7 @@ class QueueView:
     name: str
     length: int
     listeners: int
-    oldest_since: float | None = None
+    oldest_since: OptionalTime = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class StalledView:
     """
 
     worker: str
-    at: float
+    at: Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ class FleetView:
         stalled: workers and coordinators that stalled within the last day, the last one first.
     """
 
-    at: float
-    swept_at: float | None
+    at: Time
+    swept_at: OptionalTime
     runners: tuple[RunnerStatus, ...]
     coordinators: tuple[CoordinatorStatus, ...]
     queues: tuple[QueueView, ...]

@@ -841,7 +841,7 @@ def test_dead_reports_are_listed_with_their_reason_and_what_they_said(
     client.xadd(keys.reports, {"v": "1", "kind": "succeeded", "token": "gone/a/1/n/c"})
     assert stream.dead_letter(stream.read(1, 1.0), "no such job: gone", "UNKNOWN_JOB") == 1
     (report,) = cli.json("dead", "list")
-    assert (report["reason"], report["report"]["token"]) == ("no such job: gone", "gone/a/1/n/c")
+    assert (report["reason"], report["fields"]["token"]) == ("no such job: gone", "gone/a/1/n/c")
     assert "no such job: gone" in cli("dead", "list").stdout
 
 

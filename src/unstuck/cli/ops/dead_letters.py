@@ -17,13 +17,8 @@ from unstuck.cli.jobs.control import show_answers
 from unstuck.cli.options import AsJson, Yes, confirm
 from unstuck.cli.render.terminal import TextTable, clock, emit, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
-from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
-from unstuck.documents.fleet_documents import (
-    DeadLetterAnswerDocument,
-    DeadLetterDocument,
-    WholeDeadLetterDocument,
-)
+from unstuck.documents.fleet_documents import DeadLetterAnswerDocument
 from unstuck.tasks.protocol.failure import shorten
 from unstuck.views.words import one_line
 
@@ -50,7 +45,7 @@ def list_dead(
     with connected() as connection:
         letters = connection.client.dead_letters.newest(limit)
     if as_json:
-        emit([DeadLetterDocument.of_letter(letter) for letter in letters])
+        emit(letters)
         return
     if not letters:
         stderr.print("No dead letters.")
@@ -69,7 +64,7 @@ def show_dead(
     with connected() as connection:
         letter = connection.client.dead_letters.get(report)
     if as_json:
-        emit(WholeDeadLetterDocument.of_whole(letter))
+        emit(letter)
         return
     shown = table("", "")
     for name, value in _rows_of(letter):
@@ -95,8 +90,8 @@ def _rows_of(letter: DeadLetter) -> Iterator[tuple[str, str]]:
         yield "tries" if letter.notice else "deliveries", tries
     for n, line in enumerate(letter.reason.splitlines()):
         yield "" if n else "reason", line
-    why_not = unreadable(letter)
-    yield "replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {letter.id}"
+    replay = f"unstuck dead replay {letter.id}"
+    yield "replay", f"refused: {letter.unreadable}" if letter.unreadable else replay
     for name, value in letter.fields.items():
         yield f"says {name}", value
 

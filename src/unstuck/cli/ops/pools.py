@@ -9,7 +9,6 @@ import typer
 from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import emit, stderr, stdout, table
-from unstuck.documents.fleet_documents import PoolDocument
 from unstuck.exits import ExitCode
 from unstuck.views.words import count_of
 
@@ -26,7 +25,7 @@ def list_pools(as_json: AsJson = False) -> None:
     with connected() as connection:
         pools = connection.client.pools.all()
     if as_json:
-        emit([PoolDocument.model_validate(view) for view in pools])
+        emit(pools)
         return
     if not pools:
         stderr.print(

@@ -9,7 +9,6 @@ from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import TextTable, emit, stderr, stdout, table
 from unstuck.doctor.finding import ago
 from unstuck.doctor.fleet_checks import of_versions
-from unstuck.documents.fleet_documents import FleetDocument
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
@@ -32,7 +31,7 @@ def fleet(as_json: AsJson = False) -> None:
         view = connection.client.fleet()
         place = without_password(connection.client.settings.redis_url)
     if as_json:
-        emit(FleetDocument.model_validate(view))
+        emit(view)
         return
     tables = [
         *([_runners(view)] if view.runners else []),

@@ -14,6 +14,8 @@ from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.publishing.restore import Restored
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
+from unstuck.coordinator.store.pool_store import PoolView
+from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
 from unstuck.documents.dataset_documents import (
     DatasetDocument,
@@ -23,16 +25,13 @@ from unstuck.documents.dataset_documents import (
 )
 from unstuck.documents.fleet_documents import (
     DeadLetterAnswerDocument,
-    DeadLetterDocument,
     ExaminationDocument,
-    FleetDocument,
     NoticesDocument,
-    PoolDocument,
-    WholeDeadLetterDocument,
 )
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.dataset_views import versions_of
+from unstuck.views.fleet_view import FleetView
 from unstuck.web.api.asked import Ask, Why, refused
 
 fleet = APIRouter(tags=["fleet"])
@@ -45,10 +44,10 @@ Version = Annotated[
 ]
 
 
-@fleet.get("/fleet", response_model=FleetDocument)
+@fleet.get("/fleet", response_model=FleetView)
 def show_fleet(ask: Ask) -> Response:
     """The processes of the fleet, and the queues between them: as `unstuck fleet --json`."""
-    return ask.answer(FleetDocument.model_validate(ask.client.fleet()))
+    return ask.answer(ask.client.fleet())
 
 
 @fleet.get("/doctor", response_model=ExaminationDocument)
@@ -61,10 +60,10 @@ def examine(ask: Ask) -> Response:
     return ask.answer(ExaminationDocument.of_findings(place, doctor.examine(EXAMINED_FOR)))
 
 
-@fleet.get("/pools", response_model=list[PoolDocument])
+@fleet.get("/pools", response_model=list[PoolView])
 def pools(ask: Ask) -> Response:
     """The pools of slots: as `unstuck pool list --json`."""
-    return ask.answer([PoolDocument.model_validate(pool) for pool in ask.client.pools.all()])
+    return ask.answer(ask.client.pools.all())
 
 
 class PoolBody(BaseModel):
@@ -77,17 +76,11 @@ class PoolBody(BaseModel):
     )
 
 
-@fleet.post("/pools/{pool}", response_model=PoolDocument)
+@fleet.post("/pools/{pool}", response_model=PoolView)
 def set_pool(ask: Ask, pool: str, body: PoolBody) -> Response:
     """Make a pool, or change its size: as `unstuck pool set POOL SLOTS`."""
     ask.client.pools.set(pool, body.slots)
-    return ask.answer(
-        next(
-            PoolDocument.model_validate(view)
-            for view in ask.client.pools.all()
-            if view.name == pool
-        )
-    )
+    return ask.answer(next(view for view in ask.client.pools.all() if view.name == pool))
 
 
 @fleet.get("/notices", response_model=NoticesDocument)
@@ -101,18 +94,16 @@ def notices(ask: Ask, limit: Limit = 100) -> Response:
     )
 
 
-@fleet.get("/dead", response_model=list[DeadLetterDocument])
+@fleet.get("/dead", response_model=list[DeadLetter])
 def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
     """Dead letters, the newest first: as `unstuck dead list --json`."""
-    return ask.answer(
-        [DeadLetterDocument.of_letter(letter) for letter in ask.client.dead_letters.newest(limit)]
-    )
+    return ask.answer(ask.client.dead_letters.newest(limit))
 
 
-@fleet.get("/dead/{letter}", response_model=WholeDeadLetterDocument)
+@fleet.get("/dead/{letter}", response_model=DeadLetter)
 def dead_letter(ask: Ask, letter: str) -> Response:
     """One dead letter, word for word: as `unstuck dead show ID --json`."""
-    return ask.answer(WholeDeadLetterDocument.of_whole(ask.client.dead_letters.get(letter)))
+    return ask.answer(ask.client.dead_letters.get(letter))
 
 
 class DeadLetterCommand(StrEnum):

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
 from unstuck.doctor.finding import Finding, Level
@@ -43,10 +42,9 @@ class RunnerRow:
 
 @dataclass(frozen=True, slots=True)
 class LetterRow:
-    """A dead letter. ``why_not``: why it cannot be replayed; empty if it can."""
+    """A dead letter with the actions on it."""
 
     letter: DeadLetter
-    why_not: str
     actions: Sequence[PageAction]
 
 
@@ -134,8 +132,8 @@ def dead_letters(request: Request) -> Response:
 
 
 def letter_row(letter: DeadLetter) -> LetterRow:
-    why_not = unreadable(letter)
-    return LetterRow(letter, why_not, dead_letter_actions(letter.id, unreadable=bool(why_not)))
+    actions = dead_letter_actions(letter.id, unreadable=bool(letter.unreadable))
+    return LetterRow(letter, actions)
 
 
 def notices(request: Request) -> Response:
