@@ -12,25 +12,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.publishing.restore import Restored
-from unstuck.coordinator.publishing.streams.sources_read import sources_of
+from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
 from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
 from unstuck.coordinator.store.pool_store import PoolView
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
-from unstuck.documents.dataset_documents import (
-    DatasetDocument,
-    DatasetVersionDocument,
-    RestoredDocument,
-    SourceDocument,
-)
+from unstuck.documents.dataset_documents import RestoredDocument
 from unstuck.documents.fleet_documents import (
     DeadLetterAnswerDocument,
     ExaminationDocument,
     NoticesDocument,
 )
+from unstuck.read_model.dataset import DatasetInfo, DatasetVersion
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.dataset_views import versions_of
+from unstuck.views.dataset_views import shown_dataset, versions_of
 from unstuck.views.fleet_view import FleetView
 from unstuck.web.api.asked import Ask, Why, refused
 
@@ -126,38 +122,37 @@ def resolve(ask: Ask, letter: str, command: DeadLetterCommand) -> Response:
     return ask.answer(DeadLetterAnswerDocument.of(done, answer=done.word))
 
 
-@datasets.get("/datasets", response_model=list[DatasetDocument])
+@datasets.get("/datasets", response_model=list[DatasetInfo])
 def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Response:
     """All that is published: as `unstuck datasets --json`."""
     uri = ask.client.settings.warehouse
 
-    def read(place: Warehouse) -> list[DatasetDocument]:
+    def read(place: Warehouse) -> list[DatasetInfo]:
         return [
-            DatasetDocument.of_state(place, uri, name, state, files)
+            shown_dataset(place, uri, name, state, files)
             for name, state in sorted(place.state(version).items())
         ]
 
     return ask.answer(ask.in_warehouse(uri, "nothing can be shown of what is published", read))
 
 
-@datasets.get("/datasets/{name}", response_model=DatasetDocument)
+@datasets.get("/datasets/{name}", response_model=DatasetInfo)
 def dataset(ask: Ask, name: str, version: Version = None, files: bool = False) -> Response:
     """One dataset: the one element of `unstuck datasets NAME --json`."""
     uri = ask.client.settings.warehouse
 
-    def read(place: Warehouse) -> DatasetDocument:
-        return DatasetDocument.of_state(place, uri, name, place.dataset(name, version), files)
+    def read(place: Warehouse) -> DatasetInfo:
+        return shown_dataset(place, uri, name, place.dataset(name, version), files)
 
     return ask.answer(ask.in_warehouse(uri, f"dataset {name} cannot be shown", read))
 
 
-@datasets.get("/datasets/{name}/history", response_model=list[DatasetVersionDocument])
+@datasets.get("/datasets/{name}/history", response_model=list[DatasetVersion])
 def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
     """The versions of a dataset, the newest first: as `unstuck datasets NAME --history --json`."""
 
-    def read(place: Warehouse) -> list[DatasetVersionDocument]:
-        versions = versions_of(place, name, place.dataset(name).changed, limit).versions
-        return [DatasetVersionDocument.of_entry(name, version.entry) for version in versions]
+    def read(place: Warehouse) -> tuple[DatasetVersion, ...]:
+        return versions_of(place, name, place.dataset(name).changed, limit).versions
 
     return ask.answer(
         ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read)
@@ -184,24 +179,20 @@ def restore(ask: Ask, name: str, body: RestoreBody) -> Response:
     return ask.answer(RestoredDocument.of(done, dataset=name))
 
 
-@datasets.get("/datasets/{name}/sources", response_model=list[SourceDocument])
+@datasets.get("/datasets/{name}/sources", response_model=list[SourceRead])
 def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> Response:
     """The files of its stream from which versions were loaded: as `unstuck datasets NAME --sources
     --json`.
     """
 
-    def read(place: Warehouse) -> list[SourceDocument]:
+    def read(place: Warehouse) -> list[SourceRead]:
         changed = place.dataset(name, version).changed
         entries = (
             place.history(name, limit, changed)
             if version is None
             else [place.existing_entry(version)]
         )
-        return [
-            SourceDocument.model_validate(source)
-            for entry in entries
-            for source in sources_of(place, name, entry)
-        ]
+        return [source for entry in entries for source in sources_of(place, name, entry)]
 
     return ask.answer(
         ask.in_warehouse(ask.client.settings.warehouse, f"sources of {name} cannot be shown", read)
