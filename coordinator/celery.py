@@ -10,13 +10,15 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import redis
 from celery import Task
 
+from unstuck.coordinator.command_table import COMMANDS, CommandOutcome, TargetKind
 from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -27,11 +29,11 @@ from unstuck.coordinator.reconcile.bootsteps import (
     hide_from_log,
 )
 from unstuck.coordinator.reconcile.wiring import consumer
-from unstuck.coordinator.requests.job_requests import JobRequests, connect_for_requests
+from unstuck.coordinator.requests.job_requests import JUDGED, JobRequests, connect_for_requests
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, shorten
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.traces.trace_sender import TraceStep, wanted
@@ -119,7 +121,7 @@ def _spec(source: Any) -> JobSpec:
     # A path would be one of this host, read with the rights of this coordinator, and its first
     # words would be logged.
     if "\n" not in source.strip() and not source.lstrip().startswith("{"):
-        raise SpecError([Problem(f"{shorten(source)} is {NO_SPEC}")])
+        raise SpecError([SpecProblem(f"{shorten(source)} is {NO_SPEC}")])
     return JobSpec.from_text(source)
 
 
@@ -142,15 +144,15 @@ def _keep_refused(
         )
 
 
-def _task(name: str, method: Callable[..., Any]) -> None:
+def _task(name: str, names: Sequence[str], act: Callable[..., Any]) -> None:
     """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may
     lose the message.
 
-    A task takes the arguments of a ``method`` of `JobRequests` or `ScheduleRequests`. Its result,
-    for the log of the coordinator, is the id of the job, or the answer with its text.
+    Args:
+        names: of its arguments. Its result, for the log of the coordinator, is the id of the job,
+            or the answer with its text.
+        act: takes the requests and the arguments.
     """
-
-    names = [name for name in inspect.signature(method).parameters if name != "self"]
 
     def ask(self: Task, *positional: Any, **named: Any) -> str:
         if len(positional) > len(names):
@@ -169,7 +171,7 @@ def _task(name: str, method: Callable[..., Any]) -> None:
         with connect_for_requests(_settings) as client:
             try:
                 arguments = {**values, "spec": _spec(values.get("spec"))} if has_spec else values
-                return _in_words(_request(client, method, arguments))
+                return _in_words(_request(client, act, arguments))
             except Exception as error:
                 if has_spec:  # what was to be stored is nowhere else, and nobody awaits the result
                     _keep_refused(client, self, values, error)
@@ -178,43 +180,34 @@ def _task(name: str, method: Callable[..., Any]) -> None:
     app.task(ask, name=f"unstuck.{name}", bind=True)
 
 
-def _request(client: redis.Redis, method: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Raises: Unreachable, and as ``method``."""
-    requests = JobRequests.at(_settings, client, _BREAKER)
+def _request(client: redis.Redis, act: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Raises: Unreachable, and as ``act``."""
     try:
-        room = (
-            requests if method.__qualname__.startswith(JobRequests.__name__) else requests.schedules
-        )
-        return method(room, **values)
+        return act(JobRequests.at(_settings, client, _BREAKER), **values)
     except redis.RedisError as error:
         raise unreachable(_settings.redis_url, error) from error
 
 
-def _in_words(result: Submitted | Commanded | ScheduleResult | str) -> str:
+def _in_words(result: Submitted | Commanded | ScheduleResult | CommandOutcome) -> str:
     if isinstance(result, Submitted):
         return result.id if result.new else f"{result.id}: {result.told}"
-    return result if isinstance(result, str) else f"{result.answer}: {result.text}"
+    return f"{result.answer}: {result.text}"
 
 
-for _method in (
-    *(
-        JobRequests.submit,
-        JobRequests.retry,
-        JobRequests.alter,
-        JobRequests.skip,
-        JobRequests.rerun,
-    ),
-    *(
-        JobRequests.pause,
-        JobRequests.resume,
-        JobRequests.stop,
-        JobRequests.cancel,
-        JobRequests.force_stop,
-    ),
-):
-    _task(_method.__name__, _method)
-for _of_schedule in (
-    *(ScheduleRequests.set, ScheduleRequests.pause, ScheduleRequests.resume, ScheduleRequests.run),
-    *(ScheduleRequests.stop, ScheduleRequests.remove),
-):
-    _task(f"{_of_schedule.__name__}_schedule", _of_schedule)
+def _names(method: Callable[..., Any]) -> list[str]:
+    return [name for name in inspect.signature(method).parameters if name != "self"]
+
+
+def _of_schedules(method: str) -> Callable[..., Any]:
+    return lambda requests, **values: getattr(requests.schedules, method)(**values)
+
+
+_task("submit", _names(JobRequests.submit), JobRequests.submit)
+_task("set_schedule", _names(ScheduleRequests.set), _of_schedules("set"))
+_task("retry", _names(JobRequests.retry), JobRequests.retry)
+for _command in JUDGED.values():
+    _arguments = ["job", *(argument.name for argument in _command.arguments)]
+    _task(_command.method, _arguments, partial(JobRequests.command, word=_command.name))
+for _command in COMMANDS[TargetKind.SCHEDULE].values():
+    _name = _command.method
+    _task(f"{_name}_schedule", _names(_command.handler), _of_schedules(_name))

@@ -1,6 +1,4 @@
-"""Stores a job that a user submits or retries: checks it against its warehouse first, and makes it
-durable.
-"""
+"""Stores a job that a user submits or retries, after a check against its warehouse."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from unstuck.coordinator.errors import DatasetOwned, NotDurable
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
-from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.size import Compiled, compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.tick import TickOutcome
 from unstuck.coordinator.notices.rules.expected import expecting
@@ -27,7 +25,8 @@ from unstuck.coordinator.publishing.last_run import runs_since
 from unstuck.coordinator.publishing.publish_outputs import publish
 from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.published_names import published_names
-from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, LogSeen, earliest_package
+from unstuck.coordinator.schedules.decide_schedule import earliest_package
+from unstuck.coordinator.schedules.steps import CLOCKS_DIFFER, LogSeen
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import (
     ScheduleChanged,
@@ -46,14 +45,12 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 
-DURABLE_WITHIN = 5.0  # seconds
-ENTRIES_KNOWN = 100_000  # of the log of each warehouse
+DURABLE_WITHIN_S = 5.0  # seconds
+MAX_CACHED_ENTRIES = 100_000  # of the log of each warehouse
 
 
 class StandsAlready(Exception):
-    """The log has an entry of the job that was to be stored: the store forgot it when it was rolled
-    back.
-    """
+    """The log has an entry of the job, which the store forgot in a rollback."""
 
     def __init__(self, job: str, result: PublishResult) -> None:
         super().__init__(result)
@@ -62,39 +59,57 @@ class StandsAlready(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OfSchedule:
-    """For the submit of a run: how its schedule wants it to be stored.
+    """The conditions of a schedule for the submit of a run.
 
     Attributes:
-        since: the job may have been stored before, but not before this time, and be forgotten.
-        expected_commit: returns the commit by which the schedule wants the run; raises if it does
-            not.
+        since: the job may have been stored after this time, and forgotten.
+        expected_commit: returns the commit of the schedule that requests the run; raises if there
+            is none.
     """
 
     since: float
     expected_commit: Callable[[], str]
 
 
-@dataclass(frozen=True)
-class Submitter:
-    """Stores jobs in one Redis; ``breaker``: with warehouses that do not answer.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The warehouse of a job that is stored.
 
     Attributes:
-        client: by which it is asked whether what is stored is durable; None: of a store that is
-            not.
+        refused: begins the errors.
+        base: its newest version.
+        vacuums: how many vacuums it has had.
+        is_new: it was created for this job.
+    """
+
+    files: Warehouse
+    refused: str
+    id: str
+    base: int
+    vacuums: int
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """Stores jobs in one Redis.
+
+    Attributes:
+        client: confirms that a stored job is durable; None if the store is not durable.
+        breaker: bounds the waits for warehouses that do not answer.
+        entries: by id of the warehouse, as `find_since` has read them.
+        owners: by id of the warehouse, as of the last check.
     """
 
     settings: Settings
     client: redis.Redis | None
     submissions: Submissions
     breaker: CircuitBreaker
-    # By the id of the warehouse: as `find_since` has read them, and as of the last check.
     entries: dict[str, dict[int, tuple[float, str, str]]] = field(default_factory=dict)
     owners: dict[str, OwnersAt] = field(default_factory=dict)
 
     def published_names(self) -> Collection[str]:
-        """Return the names of the datasets in the warehouse of the settings, as `published_names`
-        does.
-        """
+        """Return the names of the datasets in the warehouse of the settings."""
         return published_names(self.settings.warehouse, self.breaker)
 
     def store_job(
@@ -108,62 +123,33 @@ class Submitter:
         fields: Mapping[str, Any] | None = None,
         run: OfSchedule | None = None,
     ) -> Submitted:
-        """The stored job, or the one that stands under its key.
+        """Store a job, or return the stored job with its key.
 
         Args:
-            again: it retries an ended job; without a ``key``, under one of its own.
-            fields: more of the record of a new job, such as its id.
-            run: it is a run of a schedule.
+            again: the retry of an ended job; without a ``key``, it has its own.
+            fields: more fields of the record of a new job, such as its id.
+            run: the job is a run of a schedule.
 
         Raises: as `Client.submit`, and KeyTaken, NotEnded, StandsAlready, DatasetOwned.
         """
         compiled = compile_to_store(job_spec)
-        old = None if again is None else again.job
-        key = key if key or again is None else again.key(compiled.fingerprint)
-        # Before the warehouse is asked, which may be in trouble by now: a job that is stored must
-        # not be called not stored, or its work is done again under another key.
-        if key and (stored := self.submissions.submitted(key, compiled.fingerprint)) is not None:
+        if again is not None and not key:
+            key = again.key(compiled.fingerprint)
+        # Before the warehouse is read, which may be in trouble: a stored job must not be reported
+        # as not stored, or its work is done again under another key.
+        stored = self.submissions.submitted(key, compiled.fingerprint) if key else None
+        if stored is not None:
             self.make_durable(f"job {stored}")
             return Submitted(stored, new=False)
-        job_spec.check_zone(self.settings.time_zone)
-        place = Warehouse(warehouse)
-        refused = (
-            f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
-        )
-        if old is not None and (expected := old.warehouse_id):
-            self.breaker.call(warehouse, refused, lambda: place.check_id(expected))
-        existing_id = self.breaker.call(warehouse, refused, place.tried_id)
-        vacuums = self.submissions.vacuums(existing_id) if existing_id else 0
-        # Noted here, before anything can be published: a store that is rolled back to any later
-        # point still finds the job's own package above its base.
-        oldest, base = self.breaker.call(warehouse, refused, place.readable, LISTING)
-        job_spec.check_versions(
-            oldest if old is None else 0, base
-        )  # what an ended job names may stay for its retry
-        # A call of its own: one that was given up above and goes on must not make a warehouse.
-        warehouse_id = existing_id or self.breaker.call(warehouse, refused, place.ensure_id)
+        place = self._check_warehouse(job_spec, warehouse, again)
         record_fields: dict[str, Any] = {
             "id": new_job_id(time.time()),
-            **(again.fields if again is not None else {}),
+            **({} if again is None else again.fields),
             **(fields or {}),
         }
-        if run is not None:
-            self._raise_if_it_stands(
-                place,
-                refused,
-                warehouse_id,
-                base,
-                run.since,
-                record_fields["package_id"],
-                record_fields["id"],
-            )
-        elif again is not None and record_fields["package_id"]:
-            since = again.job.ended_at - CLOCKS_DIFFER  # an earlier retry was submitted after that
-            self._raise_if_it_stands(
-                place, refused, warehouse_id, base, since, record_fields["package_id"]
-            )
+        self._check_not_published(place, record_fields, again, run)
         if not record_fields.get("take_over"):
-            self._check_owners(job_spec, place, refused, warehouse_id, base)
+            self._check_owners(job_spec, place.files, place.refused, place.id, place.base)
         job = JobRecord(
             **record_fields,
             name=job_spec.name,
@@ -173,46 +159,91 @@ class Submitter:
             submitted_at=time.time(),
             submitted_by=by or user_here(),
             warehouse=warehouse,
-            warehouse_id=warehouse_id,
-            base=base,
+            warehouse_id=place.id,
+            base=place.base,
             key=key,
             priority=job_spec.priority,
             mixed=job_spec.mixed,
         )
-        plan, late = compiled.plan, expecting(compiled.plan.notify)
-        expected = (
-            json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in late])
-            if late
-            else ""
-        )
-        submission = Submission(
-            job, job.group_plans(plan), plan.params, compiled.fingerprint, expected
-        )
-        summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
-        while True:
-            try:
-                job_id, new = self.submissions.submit(
-                    submission, summary, reason, vacuums, run.expected_commit() if run else ""
-                )
-                break
-            except ScheduleChanged:
-                continue
-            except VacuumSince:
-                return self.store_job(job_spec, warehouse, key, by, reason, again, fields, run)
-        if existing_id is None:
+        try:
+            job_id, new = self._submit(job, compiled, reason, place, run)
+        except VacuumSince:
+            return self.store_job(job_spec, warehouse, key, by, reason, again, fields, run)
+        if place.is_new:
             log.info(
-                "The warehouse %s was not there, and was made; job %s is its first.",
+                "The warehouse %s did not exist and was created; job %s is its first.",
                 warehouse,
                 job_id,
             )
         self.make_durable(f"job {job_id}")
-        return Submitted(job_id, new, existing_id is None)
+        return Submitted(job_id, new, place.is_new)
+
+    def _submit(
+        self,
+        job: JobRecord,
+        compiled: Compiled,
+        reason: str,
+        place: _Place,
+        run: OfSchedule | None,
+    ) -> tuple[str, bool]:
+        """Store a job. Return its id, and whether it is new. Raises: VacuumSince."""
+        plan, late = compiled.plan, expecting(compiled.plan.notify)
+        rules = [rule.model_dump(mode="json", exclude_none=True) for rule in late]
+        expected = json.dumps(rules) if rules else ""
+        submission = Submission(
+            job, job.group_plans(plan), plan.params, compiled.fingerprint, expected
+        )
+        summary = summary_of(JobState(plan, job, {}, {}, {}))
+        while True:
+            try:
+                commit = run.expected_commit() if run else ""
+                return self.submissions.submit(submission, summary, reason, place.vacuums, commit)
+            except ScheduleChanged:
+                continue
+
+    def _check_warehouse(self, job_spec: JobSpec, warehouse: str, again: Retried | None) -> _Place:
+        """Check that a job can run in its warehouse, which is created if it does not exist."""
+        job_spec.check_zone(self.settings.time_zone)
+        files, old = Warehouse(warehouse), None if again is None else again.job
+        refused = f"job {job_spec.name} is not stored"
+        if old is not None:
+            refused = f"job {old.id} is not retried"
+            if expected := old.warehouse_id:
+                self.breaker.call(warehouse, refused, lambda: files.check_id(expected))
+        existing_id = self.breaker.call(warehouse, refused, files.tried_id)
+        vacuums = self.submissions.vacuums(existing_id) if existing_id else 0
+        # Read here, before anything can be published: a store that is rolled back to any later
+        # point still finds the job's own package above its base.
+        oldest, base = self.breaker.call(warehouse, refused, files.readable, LISTING)
+        # The versions that an ended job names may stay for its retry.
+        job_spec.check_versions(oldest if old is None else 0, base)
+        # A call of its own: a call above that was given up and goes on must not make a warehouse.
+        warehouse_id = existing_id or self.breaker.call(warehouse, refused, files.ensure_id)
+        return _Place(files, refused, warehouse_id, base, vacuums, existing_id is None)
+
+    def _check_not_published(
+        self,
+        place: _Place,
+        fields: Mapping[str, Any],
+        again: Retried | None,
+        run: OfSchedule | None,
+    ) -> None:
+        """Check that the log has no package of a job that the store may have forgotten.
+
+        Raises: StandsAlready.
+        """
+        package_id = fields.get("package_id", "")
+        if run is not None:
+            self._find_package(place, run.since, package_id, fields["id"])
+        elif again is not None and package_id:
+            # An earlier retry was submitted after the end of the job.
+            self._find_package(place, again.job.ended_at - CLOCKS_DIFFER, package_id)
 
     def check_owners(self, job_spec: JobSpec, warehouse: str, refused: str) -> None:
-        """Look whether another job owns a dataset that the job publishes. Publishers look again.
+        """Check that no other job owns a dataset that the job publishes. Publishers check again.
 
         Args:
-            refused: what does not happen if the warehouse does not answer.
+            refused: begins the error if the warehouse does not answer.
 
         Raises: DatasetOwned, WarehouseSilent, LogBroken, WarehouseNewer, OSError.
         """
@@ -234,41 +265,35 @@ class Submitter:
         if why := refusal(sorted(job_spec.published), now.owners, job_spec.name, take_over=False):
             raise DatasetOwned(f"{refused}: {why}")
 
-    def _raise_if_it_stands(
-        self,
-        place: Warehouse,
-        refused: str,
-        warehouse_id: str,
-        base: int,
-        since: float,
-        package_id: str,
-        own_id: str = "",
-    ) -> None:
-        """Look for the package in the log, up to ``base``: publishers look above. Raises:
-        StandsAlready.
+    def _find_package(self, place: _Place, since: float, package_id: str, own_id: str = "") -> None:
+        """Search the log for a package up to the base; publishers search above.
 
         Args:
             since: as in `OfSchedule`.
-            own_id: of a job that may have been stored before; then an ABORT of it is found, too.
-        """
-        uri = place.storage.uri("")
-        cached = self._known(warehouse_id)
+            own_id: id of a job that may have been stored before; an ABORT of it counts, too.
 
-        def wanted(publish_id: str, of_package: str) -> bool:
+        Raises: StandsAlready.
+        """
+        uri, cached = place.files.storage.uri(""), self._cached(place.id)
+
+        def matches(publish_id: str, of_package: str) -> bool:
             return of_package == package_id or (own_id != "" and publish_id == own_id)
 
         match = self.breaker.call(
-            uri, refused, lambda: place.find_since(wanted, base, since, cached), LISTING
+            uri,
+            place.refused,
+            lambda: place.files.find_since(matches, place.base, since, cached),
+            LISTING,
         )
         if match is not None:
             slot, job = match
             request = PublishRequest(
-                uri, warehouse_id, publish_id=job, job=job, job_name="", base=slot - 1, at=since
+                uri, place.id, publish_id=job, job=job, job_name="", base=slot - 1, at=since
             )
             raise StandsAlready(job, publish(request))
 
     def log_seen(self, record: ScheduleRecord, first: float, schedules: ScheduleStore) -> LogSeen:
-        """Read what the warehouse log has of the ticks of a schedule from ``first`` on.
+        """Read the packages of a schedule's ticks from ``first`` on in the warehouse log.
 
         Raises: WarehouseSilent, LogBroken, WarehouseNewer, OSError, redis.RedisError.
         """
@@ -277,7 +302,7 @@ class Submitter:
         warehouse_id = self.breaker.call(uri, refused, place.identity)
         if warehouse_id is None:
             return LogSeen(first, {})
-        cached, since = self._known(warehouse_id), earliest_package(record, first)
+        cached, since = self._cached(warehouse_id), earliest_package(record, first)
         runs = self.breaker.call(
             uri, refused, lambda: runs_since(place, name, since, cached), LISTING
         )
@@ -286,22 +311,22 @@ class Submitter:
             first, runs, [at for at, tick in ticks.items() if tick.outcome is TickOutcome.DONE]
         )
 
-    def _known(self, warehouse_id: str) -> dict[int, tuple[float, str, str]]:
-        """Return what is known of the entries of a warehouse."""
+    def _cached(self, warehouse_id: str) -> dict[int, tuple[float, str, str]]:
+        """Return the cached entries of a warehouse."""
         cached = self.entries.setdefault(warehouse_id, {})
-        if len(cached) > ENTRIES_KNOWN:
+        if len(cached) > MAX_CACHED_ENTRIES:
             cached.clear()
         return cached
 
     def make_durable(self, what: str) -> None:
-        """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises:
-        NotDurable.
+        """Wait until the stored job is as durable as ``UNSTUCK_DURABILITY`` requires.
+
+        Raises: NotDurable.
         """
-        kind, most = self.settings.durability, round(DURABLE_WITHIN * 1000)
+        kind, most = self.settings.durability, round(DURABLE_WITHIN_S * 1000)
         if kind == "everysec" or self.client is None:
             return
-        # A connection waits for what it has written itself, and this may be another one than that
-        # of the commit.
+        # A connection waits for its own writes, and the commit may have used another connection.
         with self.client.pipeline(transaction=False) as pipe:
             pipe.set(Keys(self.settings.prefix).durable, "", px=most)
             if kind == "fsync":
@@ -313,5 +338,5 @@ class Submitter:
         if confirmed < 1:
             raise NotDurable(
                 f"{what} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within "
-                f"{DURABLE_WITHIN:g}s"
+                f"{DURABLE_WITHIN_S:g}s"
             )

@@ -48,6 +48,7 @@ NAVIGATION = {
     "Why it holds": ["docs/guarantees", "docs/performance"],
     "Reference": [
         "docs/cli",
+        "docs/commands",
         "docs/api",
         "docs/settings",
         "docs/glossary",

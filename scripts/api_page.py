@@ -17,13 +17,14 @@ from pydantic import BaseModel
 
 import unstuck
 from unstuck.client.schedule_client import ScheduleClient
+from unstuck.coordinator.model.fleet import PoolView
 from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts, ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
-from unstuck.coordinator.store.pool_store import Pools, PoolView
+from unstuck.coordinator.store.pool_store import Pools
 from unstuck.read_model.command_result import CommandResult
 from unstuck.read_model.group import GroupInfo, Member
 from unstuck.read_model.job import JobInfo

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts import api_page, guarantees_page, http_api_page
+from scripts import api_page, commands_page, guarantees_page, http_api_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "api.md": api_page.page,
+    DOCS / "commands.md": commands_page.page,
     DOCS / "guarantees.md": guarantees_page.page,
     DOCS / "http-api.md": http_api_page.page,
 }

@@ -1,3 +1,1 @@
-"""The worker side: what a worker needs to claim, run, stage and report one attempt of a task
-group.
-"""
+"""The worker side: claim, run, stage and report one attempt of a task group."""

@@ -1,5 +1,4 @@
-"""The Celery app of workers, ``celery -A unstuck.tasks worker``: its one task, and a runner in each
-of its children.
+"""The Celery app of workers, ``celery -A unstuck.tasks worker``, with a runner in each child.
 
 A coordinator sends wake-ups through ``tasks.transport.celery_app`` and never imports this module.
 """
@@ -41,9 +40,7 @@ app.steps["consumer"].add(Acknowledging)
 
 @app.task(name="unstuck.run")  # type: ignore[untyped-decorator]
 def run(queue: str = "") -> str:
-    """Run what stands ready on ``queue`` and the worker's other queues; answers what became of it,
-    for Celery's log.
-    """
+    """Run ready attempts of ``queue`` and the worker's other queues. Returns a summary."""
     if not isinstance(
         queue, str
     ):  # Redis refuses it in words that a runner takes for those of a store in trouble
@@ -72,8 +69,9 @@ class WorkerStallDetector(StallDetector):
         this_worker().give_up()
 
     def free(self, consumer: Any) -> bool:
-        """Also true if a runner says so: a main process whose loop hangs believes its runners at
-        work for ever.
+        """Return whether the worker could take a message, also by what its runners report.
+
+        A main process with a hanging loop believes its runners at work for ever.
         """
         return super().free(consumer) or this_worker().idle_slots.available
 

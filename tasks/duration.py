@@ -26,8 +26,7 @@ _EXPECTED = "expected a duration such as 15s, 10m, 1h30m or 7d"
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds in ``value``: a number of seconds, or text such as ``500ms``, ``15s``, ``1h30m``,
-    ``7d``.
+    """Parse seconds, or text such as ``500ms``, ``15s``, ``1h30m`` or ``7d``.
 
     Raises:
         ValueError: the text is not a duration; or it is negative, above 100 years, or below a
@@ -67,9 +66,7 @@ def _shown(value: Any) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``seconds`` in the shortest form a person reads at a glance: ``0.4s``, ``12s``, ``3m05s``,
-    ``2h10m``.
-    """
+    """Format ``seconds`` in a short form: ``0.4s``, ``12s``, ``3m05s``, ``2h10m``."""
     if seconds < 0:
         return "-" + format_duration(-seconds)
     if seconds < 10:

@@ -37,17 +37,13 @@ class SqlInvalid(Unrecoverable):
 
 
 class OutputInvalid(Unrecoverable):
-    """An output was written twice, has no usable name, or is a frame or a result that cannot be
-    stored.
-    """
+    """An output was written twice, has no usable name, or cannot be stored."""
 
     code = "OUTPUT_INVALID"
 
 
 class SchemaMismatch(Unrecoverable):
-    """The columns of an output cannot stand beside those that are published, or beside those of
-    other members.
-    """
+    """The columns of an output do not fit those that are published, or those of other members."""
 
     code = "SCHEMA_MISMATCH"
 
@@ -77,9 +73,7 @@ class ExpectationFailed(Unrecoverable):
 
 
 class BadFile(Unrecoverable):
-    """A file of a stream cannot be read: it is damaged, or its columns or values are not those of
-    the schema.
-    """
+    """A file of a stream cannot be read: it is damaged, or does not fit the schema."""
 
     code = "BAD_FILE"
 
@@ -121,25 +115,19 @@ class OutOfMemory(UnstuckError):
 
 
 class SourceUnavailable(UnstuckError):
-    """The folder, the store or the broker that a stream reads from does not answer, or does not let
-    it read.
-    """
+    """The folder, store or broker of a stream does not answer, or denies access."""
 
     code = "SOURCE_UNAVAILABLE"
 
 
 class SettingsInvalid(UnstuckError):
-    """A variable UNSTUCK_… of the environment cannot be read, or holds what no process can run
-    with.
-    """
+    """An UNSTUCK_… variable of the environment is invalid."""
 
     code = "SETTINGS_INVALID"
 
 
 class WorkOrderUnreadable(UnstuckError):
-    """This worker cannot read the work order of an attempt in the store: most likely, another
-    release wrote it.
-    """
+    """This worker cannot read the work order of an attempt; probably another release wrote it."""
 
     code = "WORK_ORDER_UNREADABLE"
 
@@ -151,23 +139,20 @@ class NotBegun(UnstuckError):
 
 
 class HostUnfit(NotBegun):
-    """This host lacks what a runner needs: Java, a package, or whatever keeps a JVM from
-    starting.
-    """
+    """This host lacks what a runner needs, such as Java or a package."""
 
 
 class WorkerFolderGone(UnstuckError):
-    """A step cannot be imported by this worker, whose working directory is gone; another worker may
-    have it.
+    """A step cannot be imported because the worker's working directory is gone.
+
+    Another worker may have it.
     """
 
     code = "WORKER_FOLDER_GONE"
 
 
 class InputMissing(UnstuckError):
-    """The files of a needed group are not where its marker says, or the group reads a dataset that
-    nobody staged.
-    """
+    """The files of a needed group are missing, or the group reads a dataset that nobody staged."""
 
     code = "INPUT_MISSING"
 
@@ -179,9 +164,7 @@ class FileChanged(Unrecoverable):
 
 
 class FileNameInvalid(Unrecoverable):
-    """A file that has arrived for a stream, or its folder, has a name by which it cannot be
-    read.
-    """
+    """A file of a stream, or its folder, has a name that cannot be read."""
 
     code = "FILE_NAME_INVALID"
 
@@ -193,17 +176,13 @@ class FileUnsettled(UnstuckError):
 
 
 class StagingLost(UnstuckError):
-    """The files of this attempt are not in the warehouse: it was away for a while, or somebody
-    removed them.
-    """
+    """The files of this attempt are not in the warehouse; it was away, or they were removed."""
 
     code = "STAGING_LOST"
 
 
 class MarkerFailed(UnstuckError):
-    """The durable marker of an attempt could not be written, so the attempt cannot count as
-    done.
-    """
+    """The durable marker could not be written, so the attempt cannot count as done."""
 
     code = "MARKER_FAILED"
 
@@ -215,9 +194,7 @@ class AttemptEnded(UnstuckError):
 
 
 class WarehouseTrouble(UnstuckError):
-    """The warehouse answers a worker with an error: it denies access, its bucket is gone, its disk
-    fails.
-    """
+    """The warehouse answers with an error: access denied, missing bucket, failing disk."""
 
     code = "WAREHOUSE_TROUBLE"
 
@@ -229,9 +206,7 @@ class WarehouseMismatch(UnstuckError):
 
 
 class WarehouseUnsupported(UnstuckError):
-    """This file system cannot create a file only if it is absent, so nothing can be published to it
-    safely.
-    """
+    """This file system cannot create a file exclusively, so publishing to it is not safe."""
 
     code = "WAREHOUSE_UNSUPPORTED"
 
@@ -261,15 +236,11 @@ class DatasetNotFound(UnstuckError):
 
 
 class VersionRemoved(DatasetNotFound):
-    """The log says that a vacuum removes this version: only jobs that were stored before may still
-    find its files.
-    """
+    """The log says that a vacuum removes this version. Only earlier jobs may find its files."""
 
 
 class InputNotPublished(Unrecoverable, DatasetNotFound):
-    """A job reads a dataset that was not published at the version that it reads, which no retry
-    changes.
-    """
+    """A job reads a dataset that was not published at its version. No retry changes that."""
 
     code = "DATASET_NOT_FOUND"
 

@@ -1,5 +1,4 @@
-"""Checks whether a host has what a worker needs, before a worker takes anything and before its
-runners do.
+"""Check whether a host has what a worker and its runners need, before work is taken.
 
 It imports nothing that it looks for.
 """
@@ -32,12 +31,12 @@ _ROOM = 64 << 20  # bytes; a temporary folder with less has none for Spark
 
 
 def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
-    """May a worker that listens to ``queues`` be given groups that want Spark?"""
+    """Return whether a worker that listens to ``queues`` may get groups with Spark."""
     return settings.spark_master != NO_SPARK and set(queues) != {LIGHT}
 
 
 def worker_here(settings: Settings) -> RunsOn:
-    """Of a worker of this host.
+    """Return the versions of a worker of this host.
 
     It runs no Spark without Java, which workers of the queue ``light`` need not have.
     """
@@ -47,8 +46,7 @@ def worker_here(settings: Settings) -> RunsOn:
 
 
 def lacking(settings: Settings, queues: Collection[str], without_java: str = "") -> str:
-    """Name all that a worker of ``queues`` needs and this host lacks, a line each with the cure;
-    empty if nothing.
+    """Return what a worker of ``queues`` lacks on this host, a line each with its cure.
 
     ``without_java``: how to start one that needs no Java.
     """
@@ -72,9 +70,7 @@ def how_to_install(extra: str) -> str:
 
 
 def lacking_java() -> str:
-    """Why Spark finds no Java here that it can run on, in a sentence; empty if it does, or if
-    nobody can tell.
-    """
+    """Return why Spark finds no suitable Java here; empty if it does, or if that is unknown."""
     try:
         version = java_version()
     except subprocess.TimeoutExpired:  # a busy host, or a slow disk: Spark may still start
@@ -88,15 +84,12 @@ def lacking_java() -> str:
 
 
 def java_is_gone(settings: Settings, queues: Collection[str]) -> bool:
-    """Is there no program any more that Spark could start? Costs next to nothing; says nothing
-    about its version.
-    """
+    """Return whether Java has disappeared. Cheap; says nothing about its version."""
     return _needs_java(settings, queues) and java_program() is None
 
 
 def unfit_for_spark(settings: Settings) -> str:
-    """Why a Spark driver, or an executor beside it, could not work here, in a sentence; empty if
-    nothing is found.
+    """Return why Spark could not work here; empty if nothing is wrong.
 
     Costs less than a millisecond, and once a look at the Python of executors, if that is another
     one.
@@ -128,9 +121,7 @@ def _no_name() -> str:
 
 
 def _no_room(folder: str) -> str:
-    """Why Spark could not write its temporary files into ``folder``, which it makes if it is not
-    there.
-    """
+    """Return why Spark could not write into ``folder``, which is created if absent."""
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -228,9 +219,7 @@ def java_program() -> str | None:
 
 
 def _java_home() -> str:
-    """JAVA_HOME, as it is once Spark's start script has read its ``spark-env.sh``, which often sets
-    it.
-    """
+    """Return JAVA_HOME as set after Spark's ``spark-env.sh``, which often sets it."""
     home = os.environ.get("JAVA_HOME", "")
     spark = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (str(Path(spark) / "conf") if spark else "")

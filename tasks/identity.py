@@ -1,6 +1,4 @@
-"""Says which release of Unstuck, Python and Spark this process runs, and who runs it; a mixed fleet
-is seen by it.
-"""
+"""Identify the release of Unstuck, Python and Spark of this process, and its user."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER, and as a version of Spark
 
 @dataclass(frozen=True, slots=True)
 class RunsOn:
-    """A release of Unstuck, such as ``0.1.0``, a Python, such as ``3.11.7``, …; each is empty if it
-    is not known.
+    """Versions of Unstuck, Python and Spark, such as ``3.11.7``; empty if not known.
 
     ``spark`` is ``none`` of a worker that runs no Spark.
     """
@@ -66,9 +63,7 @@ class RunsOn:
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def differs(self, made_on: Mapping[str, str]) -> bool:
-        """Whether what was made on these versions (`used`) was made by another minor version of
-        Spark or Python.
-        """
+        """Return whether `used` versions have another minor version of Spark or Python."""
         return any(
             minor(made_on[name]) != bound for name, bound in self.bound.items() if name in made_on
         )

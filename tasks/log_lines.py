@@ -1,6 +1,4 @@
-"""Lines of logs, as text or as JSON, and the work that they are about: job, group, attempt and
-schedule.
-"""
+"""Format log lines as text or JSON, with the job, group, attempt and schedule they concern."""
 
 from __future__ import annotations
 
@@ -44,8 +42,7 @@ def also_about(**work: str | int) -> None:
 
 
 def process_is_about(**work: str | int) -> None:
-    """Say of all lines of this process, whatever thread logs them, that they are about ``work``;
-    none: about nothing.
+    """Attach ``work`` to all log lines of this process, of any thread; without it, detach.
 
     For a process that does one thing at a time. A step may log from threads of its own, which know
     of no block.
@@ -60,9 +57,7 @@ def work_here() -> dict[str, str | int]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON, with the work that it is about and the plain values of
-    its ``extra``.
-    """
+    """Formats a record as one JSON line, with its work and the plain values of its ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

@@ -1,12 +1,8 @@
-"""Text of a program or a secret, without what editors, `echo` and Git add to a file and nobody
-means.
-"""
+"""Read the text of a program or a secret without what editors, `echo` and Git add."""
 
 from __future__ import annotations
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` without a byte order mark and without line ends at its end, and with LF for
-    CRLF.
-    """
+    """Return ``text`` without byte order mark and trailing line ends, and with LF for CRLF."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").rstrip("\r\n")

@@ -1,5 +1,4 @@
-"""The address of a Redis: checked before anybody tries it, completed by the settings of TLS, shown
-without a password.
+"""Check the address of a Redis, add the TLS settings, and show it without a password.
 
 TLS is verified unless somebody says otherwise. `tls_options` is what every connection takes:
 redis-py's, kombu's and RedBeat's, whose own defaults differ.
@@ -54,20 +53,14 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     required = _one_spelling({name: value for name, value in (tls or {}).items() if value})
-    if parts.scheme == "unix":
-        _refuse_others(options, _SOCKET_OPTIONS)
-    else:
-        _refuse_others(options, TLS_OPTIONS)
-        options = _one_spelling(options)
+    _refuse_others(options, _SOCKET_OPTIONS if parts.scheme == "unix" else tuple(TLS_OPTIONS))
     if parts.scheme != "rediss":
-        if named := [
-            *map(TLS_OPTIONS.__getitem__, required),
-            *(name for name in options if name in TLS_OPTIONS),
-        ]:
+        for named in [*map(TLS_OPTIONS.get, required), *(options.keys() & TLS_OPTIONS.keys())]:
             raise ValueError(
-                f"{named[0]} is for TLS, and {without_password(url)} is without: write rediss://"
+                f"{named} is for TLS, and {without_password(url)} is without: write rediss://"
             )
         return url
+    options = _one_spelling(options)
     for name, value in required.items():
         if options.get(name, value) != value:
             raise ValueError(
@@ -79,8 +72,9 @@ def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
 
 
 def _one_spelling(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of TLS, with absolute paths. Raises: ValueError: one has a value that nobody
-    knows.
+    """Normalize TLS options, with absolute paths.
+
+    Raises: ValueError: a value is not known.
     """
     normalized = {}
     for name, value in options.items():
@@ -95,9 +89,7 @@ def _one_spelling(options: Mapping[str, str]) -> dict[str, str]:
     return normalized
 
 
-def _refuse_others(
-    options: Mapping[str, str], allowed: Mapping[str, str] | tuple[str, ...]
-) -> None:
+def _refuse_others(options: Mapping[str, str], allowed: tuple[str, ...]) -> None:
     if unknown := [name for name in options if name not in allowed]:
         raise ValueError(
             f"the address has the option {unknown[0]}, which Celery's broker and redis-py do not "
@@ -127,9 +119,7 @@ def _try_files(options: Mapping[str, str]) -> None:
 
 
 def tls_options(url: str) -> dict[str, Any]:
-    """The options that redis-py's ``SSLConnection`` takes for this address; empty for one without
-    TLS.
-    """
+    """Return the options for redis-py's ``SSLConnection``; empty for an address without TLS."""
     if urlsplit(url).scheme != "rediss":
         return {}
     options: dict[str, Any] = dict(parse_qsl(urlsplit(url).query))

@@ -1,6 +1,4 @@
-"""The settings, read from ``UNSTUCK_*``: each has one name, one default, one place, and its unit in
-its type.
-"""
+"""Define the settings, read from ``UNSTUCK_*``, each with one default and its unit in the type."""
 
 from __future__ import annotations
 
@@ -48,8 +46,9 @@ def plain_path(uri: str) -> str:
 
 
 def without_user(uri: str) -> str:
-    """``uri``, which others are shown and told. Raises: ValueError: it names a user, or a key in
-    its query.
+    """Return ``uri``, which is shown to others.
+
+    Raises: ValueError: it contains a user, or a key in its query.
     """
     scheme, _, rest = uri.partition("://")
     user, at, _ = rest.partition("/")[0].rpartition("@")
@@ -205,21 +204,18 @@ class Settings(BaseSettings):
 
     @property
     def runner_silence(self) -> float:
-        """Seconds after which a runner that was not heard of counts as silent, and as no
-        listener.
-        """
+        """Seconds after which a runner without a sign of life counts as silent."""
         return 3 * self.lease_renew + 1
 
     def versions_kept(self, warehouse: str) -> int | None:
-        """How many versions of the warehouse at this URI stay at least; None: all, until a
-        vacuum.
+        """Return how many versions of the warehouse at this URI are kept.
+
+        None: all, until a vacuum.
         """
         return self.keep_versions.get(plain_path(warehouse), self.keep_versions.get(DEFAULT))
 
     def stop_within(self, *, at_once: bool = False) -> float:
-        """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace
-        to end by itself.
-        """
+        """Return the seconds in which a stopped worker ends; ``at_once``: without the grace."""
         return (0.0 if at_once else self.drain_grace) + self.cancel_grace + LAST_STEPS
 
     @field_validator("step_modules", mode="before")
@@ -293,9 +289,7 @@ def settings() -> Settings:
 
 
 def settings_or_leave() -> Settings:
-    """The settings, for a program of Celery's: one that cannot read them ends with 2, having tried
-    nothing.
-    """
+    """Return the settings for a Celery program, or end it with code 2."""
     try:
         return settings()
     except SettingsInvalid as error:
@@ -303,8 +297,7 @@ def settings_or_leave() -> Settings:
 
 
 def leave(sentence: str, code: int = 2) -> NoReturn:
-    """End a program of Celery's that cannot be what it was started as: with ``sentence``, and with
-    ``code``.
+    """End a Celery program that cannot start, with ``sentence`` and exit code ``code``.
 
     An exception would not do: Celery shows those of an import with their traceback.
     """

@@ -14,9 +14,7 @@ _LONGEST = 16_384  # characters of one message, or one traceback, in a log
 
 
 def printable(text: str) -> str:
-    """``text`` without the escape sequences, control characters and changes of direction that a
-    terminal would obey.
-    """
+    """Remove escape sequences, control characters and direction changes from ``text``."""
     if text.isprintable():
         return text
     plain = _ESCAPES.sub("", text)
@@ -26,8 +24,7 @@ def printable(text: str) -> str:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats a record as another formatter does, once its message and its traceback are printable
-    and not too long.
+    """Formats a record with another formatter after making its text printable and short.
 
     Celery's own formatter adds the colours of the levels afterwards.
     """

@@ -1,5 +1,4 @@
-"""The time zone of attempts: one for the process, its JVM, its sessions and Python in tasks,
-whatever the host has.
+"""Set the time zone of attempts in the process, its JVM, its sessions and Python tasks.
 
 An attempt has the zone of its job (``zone:`` of its schedule, or of the job itself), else that of
 the fleet.
@@ -61,8 +60,9 @@ def zone_here() -> str:
 
 @contextmanager
 def in_zone(zone: str) -> Iterator[None]:
-    """Make ``zone`` the time zone of this process during the block. Raises: HostUnfit: as
-    `use_zone`.
+    """Use ``zone`` as the time zone of this process during the block.
+
+    Raises: HostUnfit: as `use_zone`.
     """
     before = os.environ.get("TZ")
     use_zone(zone)

@@ -12,16 +12,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded
+from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, OPEN, Commanded, ways_on
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.spec.checks.spec_checks import values_reader
+from unstuck.coordinator.spec.checks.fork_checks import values_reader
 from unstuck.coordinator.spec.job_params import UnparsedText, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
 _NO_WORK = (
@@ -61,14 +62,33 @@ def work_of(group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:
-    """The job after ``values`` were set in its spec.
+@Command(
+    "alter",
+    TargetKind.JOB,
+    "unstuck alter flights --set groups.clean.timeout=2h",
+    legal=OPEN,
+    settles=True,
+)
+def alter(
+    state: JobState,
+    order: Order,
+    values: Annotated[
+        Mapping[str, Any],
+        Arg(
+            "`groups.clean.timeout=2h`, `params.year=2014`; `=null` takes it out.",
+            option="--set",
+            metavar="PATH=VALUE",
+        ),
+    ],
+) -> Commanded:
+    """Change values of a job's spec, all or none.
+
+    Timeouts, retries, limits and queues in every state; code, parameters and conf while it is
+    PAUSED, HALTED or RETRYING.
 
     Args:
-        values: by path, as in ``groups.clean.timeout`` or ``params.year``; groups by name, steps by
-            number. An `UnparsedText` is read as a spec would read it, except where text stands.
-            None takes a value out.
-        at: now, in seconds since the epoch, and ``by`` whom, for the record.
+        values: by path; groups by name, steps by number. An `UnparsedText` is read as a spec would
+            read it, except where text stands. None takes a value out.
 
     Raises:
         SpecError: a path leads nowhere, or the spec would be wrong with these values.
@@ -76,11 +96,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     job = state.job
     where = f"job {job.id} is {job.status}"
     if job.terminal:
-        text = (
-            f"{where}, and a job that has ended never changes; `unstuck retry {job.id}` makes "
-            "a "
-            "new job of it"
-        )
+        text = f"{where}, and a job that has ended never changes; {ways_on(job)}"
         return Commanded(Answer.REFUSED, job, text)
     old, new = job.written(), job.written()
     problems = [
@@ -105,7 +121,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
         )
     if refused := _refusal(state, changes):
         return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
-    alteration = Alteration(at, by, reason, changes)
+    alteration = Alteration(order.at, order.by, order.reason, changes)
     alterations = (*job.alterations, alteration)
     altered = replace(
         job,
@@ -196,33 +212,33 @@ def _queued_on(state: JobState, path: str) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def _set(spec: dict[str, Any], path: str, value: Any) -> Problem | None:
+def _set(spec: dict[str, Any], path: str, value: Any) -> SpecProblem | None:
     """Set one value in the parsed spec, in place. A problem where the path leads nowhere."""
     head, conf, key = path.partition(".conf.")
     parts = (
         [*head.split("."), "conf", key] if conf else path.split(".")
     )  # the names of Spark's conf hold dots
     if not all(parts):
-        return Problem(f"expected a path such as groups.clean.timeout, not {path!r}")
+        return SpecProblem(f"expected a path such as groups.clean.timeout, not {path!r}")
     place: Any = spec
     for depth, part in enumerate(parts):
         walked = ".".join(parts[: depth + 1])
         at: Any = _index(part, place) if isinstance(place, list) else part
         if at is None:
             names = [item["name"] if _is_named(item) else str(n) for n, item in enumerate(place)]
-            return Problem(
+            return SpecProblem(
                 f"{walked}: there is no such part{suggestion(part, names)}; there are: "
                 f"{listed(names)}"
             )
         if not isinstance(place, dict | list):
-            return Problem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
+            return SpecProblem(f"{walked}: {'.'.join(parts[:depth])} holds a value, and no parts")
         if depth == len(parts) - 1:
             return _put(place, at, path, value)
         place = place.setdefault(at, {}) if isinstance(place, dict) else place[at]
     return None
 
 
-def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
+def _put(place: Any, key: Any, path: str, value: Any) -> SpecProblem | None:
     current = place.get(key) if isinstance(place, dict) else place[key]
     try:
         if _PARAM.fullmatch(path) and current is not None:
@@ -230,7 +246,7 @@ def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
         elif isinstance(value, UnparsedText):  # Spark's conf is text
             value = value.value(stays_text=isinstance(current, str) or ".conf." in path)
     except ValueError as error:
-        return Problem(f"{path}: {error}")
+        return SpecProblem(f"{path}: {error}")
     if value is None and isinstance(place, dict):
         place.pop(key, None)
     else:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from unstuck.coordinator.commands.job_commands import Answer, Commanded, status_has_followed
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import Commanded, status_has_followed
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.job_store import Store
@@ -77,7 +78,7 @@ class CommandApplier:
                 "kind": kind,
                 "by": by,
                 "was": old.status,
-                "text": reason,
+                "text": ": ".join(filter(None, (result.note, reason))),
                 "group": group,
             }
             if result.job.revision != old.revision:

@@ -5,21 +5,38 @@ record. Pure.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded
+from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Commanded, ways_on
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.records import GroupRequest
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Intent
 from unstuck.coordinator.spec.problems import listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
+Group = Annotated[str, Arg("A group, a fork, or one member: 'by_month[3]'.")]
 
 
-def skip(state: JobState, group: str) -> Commanded:
-    """The job after ``group`` (a group, a fork or one member) was asked to be skipped.
+def _states_before(state: GroupState) -> frozenset[GroupState]:
+    return frozenset(before for before, after in GROUP_MOVES_REQUESTED if after is state)
+
+
+@Command(
+    "skip",
+    TargetKind.GROUP,
+    "unstuck skip flights 'by_month[3]'",
+    legal=GROUPS_LEGAL,
+    legal_groups=_states_before(S.SKIPPED),
+    settles=True,
+)
+def skip(state: JobState, order: Order, group: Group) -> Commanded:
+    """Skip a group of a PAUSED, HALTED or RETRYING job.
+
+    The groups after it go by their join rules.
 
     Raises: NoSuchGroup.
     """
@@ -52,12 +69,16 @@ def skip(state: JobState, group: str) -> Commanded:
     return Commanded(Answer.DONE, replace(job, requests=(*job.requests, ask)), text)
 
 
-def rerun(state: JobState, group: str, word: str) -> Commanded:
-    """The job after ``group`` and everything after it was asked to run again.
-
-    Args:
-        word: a fresh random word. A number would come round again after a rollback, and with it the
-            markers of a rerun that the store has forgotten.
+@Command(
+    "rerun",
+    TargetKind.GROUP,
+    "unstuck rerun flights clean",
+    legal=GROUPS_LEGAL,
+    legal_groups=_states_before(S.WAITING),
+    settles=True,
+)
+def rerun(state: JobState, order: Order, group: Group) -> Commanded:
+    """Run a group of a PAUSED, HALTED or RETRYING job again, and everything after it.
 
     Raises: NoSuchGroup.
     """
@@ -83,13 +104,15 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
         why = state.record(left).reason
         text = f"{left} was canceled{f' ({why.text})' if why else ''}, and would stay so"
         return Commanded(
-            Answer.REFUSED, job, f"{text}: when job {job.id} has ended, `unstuck retry {job.id}`"
+            Answer.REFUSED, job, f"{text}: when job {job.id} has ended, {ways_on(job)}"
         )
     after = [later for later in names[1:] if list(records_of(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""
     # What comes after it too: with the same inputs as before (another need of its was enough, or
     # this one failed both times) it would take over its own marker of before, and not run.
-    reruns = {**job.reruns, **dict.fromkeys(names, word)}
+    # A fresh random word: a number would come round again after a rollback, and with it the markers
+    # of a rerun that the store has forgotten.
+    reruns = {**job.reruns, **dict.fromkeys(names, order.word)}
     updated = replace(job, requests=(*job.requests, ask), reruns=reruns)
     plans = updated.group_plans(state.plan)
     changed = {each: plans[each] for each in names if each in plans}

@@ -9,48 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from unstuck.coordinator.command_table import Answer, Arg, Command, Order, TargetKind
 from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Intent, Status
 
-
-class Command(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    STOP = "stop"
-    CANCEL = "cancel"
-    FORCE_STOP = "force-stop"
-
-
-# What each does, for people.
-MEANS = {
-    Command.PAUSE: "Start nothing more; what is running may end.",
-    Command.RESUME: "Go on with a PAUSED or HALTED job, with its full retry budget.",
-    Command.STOP: (
-        "Start nothing more, let what is running end, and end the job. Nothing is published."
-    ),
-    Command.CANCEL: (
-        "Interrupt what is running and end the job. At the deadline it ends without its workers."
-    ),
-    Command.FORCE_STOP: (
-        "End the job at once, whatever its workers do; they can change nothing any more."
-    ),
+# The intent that each command writes.
+INTENTS = {
+    "pause": Intent.PAUSE,
+    "resume": Intent.RUN,
+    "stop": Intent.STOP,
+    "cancel": Intent.CANCEL,
+    "force-stop": Intent.FORCE_STOP,
 }
-
-
-class Answer(StrEnum):
-    DONE = "DONE"  # the intent is written; a coordinator acts on it
-    ALREADY = "ALREADY"  # it was so before; nothing changed
-    REFUSED = "REFUSED"  # not legal in this state
 
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
     """The result of a command: the job's record after it, and a sentence for the user.
 
-    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it.
+    ``plans`` and ``params`` are what runners get from now on, where an ``alter`` changed it;
+    ``note`` begins the text of its event.
     """
 
     answer: Answer
@@ -58,68 +39,114 @@ class Commanded:
     text: str
     plans: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, Any] | None = None
+    note: str = ""
 
 
-_OPEN = frozenset(status for status in Status if not status.terminal)
+OPEN = frozenset(status for status in Status if not status.terminal)
 
-# Where each command is legal; `command` says why it is not elsewhere.
-LEGAL: dict[Command, frozenset[Status]] = {
-    Command.PAUSE: frozenset(_OPEN - {Status.HALTED, Status.STOPPING, Status.CANCELING}),
-    Command.RESUME: frozenset({Status.PAUSING, Status.PAUSED, Status.HALTED}),
-    Command.STOP: frozenset(_OPEN - {Status.CANCELING}),
-    Command.CANCEL: _OPEN,
-    Command.FORCE_STOP: _OPEN,
-}
 GROUPS_LEGAL = frozenset(
     {Status.PAUSED, Status.HALTED, Status.RETRYING}
 )  # skip, rerun, and alter of code
 RETRY_LEGAL = TERMINAL - {Status.FINISHED}  # it makes a new job of an old one
-_ENDS = {
-    Command.STOP: Status.STOPPED,
-    Command.CANCEL: Status.CANCELED,
-    Command.FORCE_STOP: Status.CANCELED,
-}
+_ENDS = {"stop": Status.STOPPED, "cancel": Status.CANCELED, "force-stop": Status.CANCELED}
 _STRENGTH = tuple(Intent)  # a later one overrides an earlier one
 
 
-def command(
-    job: JobRecord, requested: Command, *, now: bool = False, by: str = "", why: str = ""
+@Command(
+    "pause",
+    TargetKind.JOB,
+    "unstuck pause flights --now --reason 'the source is being repaired'",
+    legal=OPEN - {Status.HALTED, Status.STOPPING, Status.CANCELING},
+)
+def pause(
+    state: JobState,
+    order: Order,
+    *,
+    now: Annotated[bool, Arg("Interrupt what is running; it is charged to nobody.")] = False,
 ) -> Commanded:
-    """Return the answer to ``requested``, and the record of ``job`` after it.
+    """Start nothing more; what is running may end."""
+    return command(state.job, "pause", now=now, by=order.by, why=order.reason)
+
+
+@Command(
+    "resume",
+    TargetKind.JOB,
+    "unstuck resume flights",
+    legal={Status.PAUSING, Status.PAUSED, Status.HALTED},
+)
+def resume(state: JobState, order: Order) -> Commanded:
+    """Go on with a PAUSED or HALTED job, with its full retry budget.
+
+    Refused in RETRYING: the job tries again by itself.
+    """
+    return command(state.job, "resume", by=order.by, why=order.reason)
+
+
+@Command("stop", TargetKind.JOB, "unstuck stop flights", legal=OPEN - {Status.CANCELING}, ends=True)
+def stop(state: JobState, order: Order) -> Commanded:
+    """Start nothing more, let what is running end, and end the job. Nothing is published."""
+    return command(state.job, "stop", by=order.by, why=order.reason)
+
+
+@Command(
+    "cancel",
+    TargetKind.JOB,
+    "unstuck cancel --name 'nightly-*' --since 1d --yes",
+    legal=OPEN,
+    ends=True,
+)
+def cancel(state: JobState, order: Order) -> Commanded:
+    """Interrupt what is running and end the job. At the deadline it ends without its workers."""
+    return command(state.job, "cancel", by=order.by, why=order.reason)
+
+
+@Command(
+    "force-stop",
+    TargetKind.JOB,
+    "unstuck force-stop 20131231T235959-k3f9a2xw",
+    legal=OPEN,
+    ends=True,
+    damaged_too=True,
+)
+def force_stop(job: JobRecord, order: Order) -> Commanded:
+    """End the job at once, whatever its workers do; they can change nothing any more."""
+    return command(job, "force-stop", by=order.by, why=order.reason)
+
+
+def command(
+    job: JobRecord, requested: str, *, now: bool = False, by: str = "", why: str = ""
+) -> Commanded:
+    """Return the answer to ``requested``, a key of `INTENTS`, and the record of ``job`` after it.
 
     Args:
         by: who asks, and ``why``, as it is shown to people.
         now: of a pause: interrupt what is running, charging it to nobody.
     """
     answer, text = _answer(job, requested, now)
-    if requested is Command.PAUSE and answer is not Answer.REFUSED and job.phase:
+    if requested == "pause" and answer is not Answer.REFUSED and job.phase:
         text += ". It comes too late, since all groups are done and the job is publishing; "
         text += f"`unstuck cancel {job.id}` ends it, unless its package stands by then"
     if answer is not Answer.DONE:
         return Commanded(answer, job, text)
     updated = replace(
         job,
-        intent=_intent(requested),
+        intent=INTENTS[requested],
         intent_by=by,
         intent_why=why,
-        pause_now=now and requested is Command.PAUSE,
+        pause_now=now,
     )
-    if requested is Command.RESUME:
+    if requested == "resume":
         updated = replace(updated, halted=None, reset_budgets=True)
-    return Commanded(answer, updated, text)
+    return Commanded(answer, updated, text, note="now, interrupting what runs" if now else "")
 
 
-def _intent(requested: Command) -> Intent:
-    return Intent.RUN if requested is Command.RESUME else Intent[requested.name]
-
-
-def _answer(job: JobRecord, requested: Command, now: bool) -> tuple[Answer, str]:
+def _answer(job: JobRecord, requested: str, now: bool) -> tuple[Answer, str]:
     where = f"job {job.id} is {job.status}"
     if job.terminal and job.status is _ENDS.get(requested):
         return Answer.ALREADY, f"{where} already; {_after(job)}"
     if job.terminal:
         return Answer.REFUSED, f"{where}, and a job that has ended never changes; {_after(job)}"
-    if requested is Command.RESUME:
+    if requested == "resume":
         return _answer_to_resume(job, where)
     return _answer_to_end(job, requested, now, where)
 
@@ -146,19 +173,15 @@ def _answer_to_resume(job: JobRecord, where: str) -> tuple[Answer, str]:
     return Answer.ALREADY, text
 
 
-def _answer_to_end(job: JobRecord, requested: Command, now: bool, where: str) -> tuple[Answer, str]:
+def _answer_to_end(job: JobRecord, requested: str, now: bool, where: str) -> tuple[Answer, str]:
     """Return the answer to a pause, stop or cancel of a job that has not ended.
 
     Args:
         now: as for `command`.
         where: its status, in words.
     """
-    intent = _intent(requested)
-    if (
-        requested is Command.PAUSE
-        and job.halted is not None
-        and job.intent in (Intent.RUN, Intent.PAUSE)
-    ):
+    intent = INTENTS[requested]
+    if requested == "pause" and job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE):
         text = (
             f"{where}: nothing of it begins before it is resumed, and `unstuck why {job.id}` "
             "says what stopped it"
@@ -205,6 +228,13 @@ def against_retry(job: JobRecord) -> str:
 def _after(job: JobRecord) -> str:
     if job.status is Status.FINISHED:
         return "submit it again for another run"
+    return ways_on(job)
+
+
+def ways_on(job: JobRecord) -> str:
+    """Say how an ended job is run again; that of a run of a schedule depends on the schedule."""
+    if job.schedule:
+        return f"`unstuck why {job.id}` names the command that runs it again"
     return f"`unstuck retry {job.id}` makes a new job of it"
 
 

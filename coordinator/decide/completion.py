@@ -1,6 +1,4 @@
-"""The end of a job: when all groups are done it fails or publishes, and only a published job is
-FINISHED.
-"""
+"""The end of a job whose groups are all done: it fails, or it publishes and is FINISHED."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Phase, Status
-from unstuck.coordinator.spec.problems import listed
+from unstuck.coordinator.spec.problems import counted, listed
 from unstuck.tasks.spec.outputs import REJECTED
 
 _INTENDED = {
@@ -32,37 +30,39 @@ _INTENDED = {
 
 
 def complete(draft: Draft) -> None:
-    """All groups are done: the job ends as the user intended, fails, or is published."""
-    intent = draft.job.intent
-    if intent is Intent.PAUSE and not draft.job.phase:
+    """End a job whose groups are all done, or publish it."""
+    intent, job = draft.job.intent, draft.job
+    if intent is Intent.PAUSE and not job.phase:
         return  # nothing begins under a pause, not even publishing
-    if intent in (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP):
+    if intent in _INTENDED:
         end_as_intended(draft)
-        return
-    if draft.job.timed_out is not None:
-        finish(draft, Status.FAILED, draft.job.timed_out)
-        return
-    if draft.state.fatal:
+    elif job.timed_out is not None:
+        finish(draft, Status.FAILED, job.timed_out)
+    elif draft.state.fatal:
         finish(draft, Status.FAILED, _failure(draft.state))
-        return
-    # A result for a job that is not publishing belongs to a record that a rollback of the store has
-    # undone.
-    result = (draft.env.published or publishing.no_answer(draft)) if draft.job.phase else None
-    if not draft.job.phase:
-        if draft.state.without_outputs and draft.env.published is None:
-            finished(draft, PublishResult())
-            return
-        draft.tell("PUBLISHING")
-    if result is not None and result.goes_on:
-        publishing.goes_on(draft)
-    elif result is not None:
-        published(draft, result)
+    elif job.phase:
+        _take_result(draft, draft.env.published or publishing.no_answer(draft))
+    elif draft.state.without_outputs and draft.env.published is None:
+        finished(draft, PublishResult())
     else:
+        # A result for a job that is not publishing belongs to a record that a rollback of the
+        # store has undone.
+        draft.tell("PUBLISHING")
+        _take_result(draft, None)
+
+
+def _take_result(draft: Draft, result: PublishResult | None) -> None:
+    """Apply the result of a try of publishing, or begin a try."""
+    if result is None:
         draft.decision.publish = publishing.watch(draft, Phase.PUBLISHING)
+    elif result.goes_on:
+        publishing.goes_on(draft)
+    else:
+        published(draft, result)
 
 
 def _failure(state: JobState) -> Reason:
-    """Return why a job fails whose groups are done: its first failed group."""
+    """Return why a job fails: its first failed group."""
     group_id = state.first_failed
     record = state.groups[group_id]
     error, reason = record.first_error, record.reason
@@ -76,21 +76,18 @@ def _failure(state: JobState) -> Reason:
     else:
         cause = f"{error.code}: {error.text}"
     others = len(state.fatal) - 1
-    more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
+    more = f" (and {counted(others, 'more group')} failed)" if others else ""
     return Reason("GROUP_FAILED", f"group {group_id} failed: {cause}{more}")
 
 
 def end_as_intended(draft: Draft) -> None:
-    """Stopped or canceled, unless the package stands already: for a job in publishing the number in
-    the log decides.
+    """End a job as stopped or canceled, unless its package is published.
+
+    For a job in publishing, the entry in the log decides.
     """
     status, reason = _INTENDED[draft.job.intent]
-    result = draft.env.published
     if draft.job.phase:
-        if result is not None and result.goes_on:
-            result = None  # that try publishes a package that the user does not want any more
-        if result is None and draft.job.phase.aborts:
-            result = publishing.no_answer(draft)
+        result = _abort_result(draft)
         if result is None:
             if publishing.watch(draft, Phase.ABORTING):
                 draft.decision.abort = reason
@@ -98,11 +95,20 @@ def end_as_intended(draft: Draft) -> None:
         if result.trouble is not None or (result.failed is None and result.version):
             published(draft, result)
             return
-        # Nothing to publish (version 0) does not decide: no package stands, and an ABORT may stand
-        # already.
+        # A result without a version does not decide: there is no package, and there may be an
+        # ABORT.
     if draft.job.timed_out is not None and draft.job.intent is Intent.STOP:
         reason = Reason(reason.code, f"{reason.text}; what still ran at its timeout was ended")
     finish(draft, status, reason)
+
+
+def _abort_result(draft: Draft) -> PublishResult | None:
+    """Return the result of publishing for a job that the user ends; None to wait for one."""
+    result = draft.env.published
+    if result is not None and not result.goes_on:
+        return result
+    # A try that goes on publishes a package that the user does not want any more.
+    return publishing.no_answer(draft) if draft.job.phase.aborts else None
 
 
 def published(draft: Draft, result: PublishResult) -> None:
@@ -115,43 +121,34 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 
 def finished(draft: Draft, result: PublishResult) -> None:
-    """All groups are done, and what was to be published is."""
-    rows, replaced = dict(result.rows), dict(result.replaced)
+    """End a job whose package is published, or which has nothing to publish."""
+    replaced = dict(result.replaced)
     draft.job = replace(
-        draft.job, version=result.version, published=rows, replaced=replaced, left=result.left
+        draft.job,
+        version=result.version,
+        published=dict(result.rows),
+        replaced=replaced,
+        left=result.left,
+        published_at=result.at,
     )
-    draft.job = replace(draft.job, published_at=result.at)
-    what = (
-        f" and published as version {result.version}"
-        if result.version
-        else _unpublished(draft, result)
-    )
-    warnings = [
-        (
-            f". Warning: partitions of {name} have lost more than half of their rows: "
-            f"{replacement.text(shrunk=True, most=3)}"
-        )
-        for name, replacement in sorted(replaced.items())
-        if replacement.shrunk
-    ]
+    what = _unpublished(draft, result)
     if result.version:
-        done_at = max(
-            (record.since for record in draft.state.groups.values()), default=draft.env.now
-        )
-        draft.decision.publishing = draft.env.now - done_at
-    taken = "".join(
-        f". It took {name} over from job {owner}"
-        for name, owner in sorted(result.taken_over.items())
-    )
-    finish(
-        draft,
-        Status.FINISHED,
-        Reason("DONE", f"all groups are done{what}{taken}{''.join(warnings)}"),
-    )
+        what = f" and published as version {result.version}"
+        changes = (record.since for record in draft.state.groups.values())
+        draft.decision.publishing = draft.env.now - max(changes, default=draft.env.now)
+    for name, owner in sorted(result.taken_over.items()):
+        what += f". It took {name} over from job {owner}"
+    for name, replacement in sorted(replaced.items()):
+        if replacement.shrunk:
+            lost = replacement.text(shrunk=True, most=3)
+            what += (
+                f". Warning: partitions of {name} have lost more than half of their rows: {lost}"
+            )
+    finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}"))
 
 
 def _unpublished(draft: Draft, result: PublishResult) -> str:
-    """Which outputs exist and were not published, and how to publish them."""
+    """Describe the outputs that were not published, and how to publish them."""
     if result.nothing_new:
         return f", and there is no new version: {result.nothing_new}"
     records = draft.state.groups.values()
@@ -160,8 +157,7 @@ def _unpublished(draft: Draft, result: PublishResult) -> str:
     if not outputs:
         return "; there was nothing to publish"
     return (
-        f"; nothing was published of the outputs {listed(outputs)}: name those to publish "
-        "under "
+        f"; nothing was published of the outputs {listed(outputs)}: name those to publish under "
         "publish: in the spec"
     )
 

@@ -1,8 +1,6 @@
-"""From the state of a job: what changes, and what must be done (pure: no I/O, no clock, no
-randomness).
+"""Decides from the state of a job what changes and what must be done.
 
-Everything follows from the states as they stand. If the commit is refused, the caller throws the
-state away.
+Pure: no I/O, no clock, no randomness. If the commit is refused, the caller drops the state.
 """
 
 from __future__ import annotations
@@ -38,10 +36,9 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     """Decide the next steps of one job.
 
     Args:
-        state: the job as loaded, with the attempts of ``changed`` fresh; this call moves it
-            forward.
-        changed: groups that a report spoke of; None to look at everything that could be due.
-        env: time, randomness and what is known of the fleet.
+        state: the loaded job, with fresh attempts of ``changed``; this call changes it.
+        changed: groups that a report names; None to look at everything that may be due.
+        env: time, randomness and facts about the fleet.
     """
     draft = Draft(state, env)
     if state.job.terminal:
@@ -49,17 +46,33 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     if state.job.requests and apply_requests(draft):
         conclude(draft)
         return draft.decision
-    if changed is None or not state.joins_judged:
-        state.runnable.clear()
-        state.joins_judged = True
-        draft.touched.extend(state.plan.groups)
+    everything = changed is None
+    if everything or not state.joins_judged:
+        _touch_all(draft)
     resumed = draft.job.reset_budgets
     if resumed:
         # Before the attempts are read: an attempt that failed since the resume is charged to the
         # new budget.
         reset_budgets(draft)
-    for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
-        read_attempt(draft, group_id)
+    for group_id in [*state.active] if changed is None else changed:
+        if group_id in state.groups:
+            read_attempt(draft, group_id)
+    _decide_groups(draft, everything=everything, resumed=resumed)
+    if not state.open_groups and not draft.job.requests:
+        complete(draft)
+    conclude(draft)
+    return draft.decision
+
+
+def _touch_all(draft: Draft) -> None:
+    """Let all joins be judged."""
+    draft.state.runnable.clear()
+    draft.state.joins_judged = True
+    draft.touched.extend(draft.plan.groups)
+
+
+def _decide_groups(draft: Draft, *, everything: bool, resumed: bool) -> None:
+    """Apply timeouts, joins and the user's intent to the groups."""
     check_queue_timeouts(draft)
     judge_joins(draft)  # this may find a quorum that can no longer be reached
     check_job_timeout(draft)
@@ -68,11 +81,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     elif draft.job.timed_out is not None:
         cancel_all(draft, OUT_OF_TIME)
     else:
-        _run_further(draft, everything=changed is None, resumed=resumed)
-    if not state.open_groups and not draft.job.requests:
-        complete(draft)
-    conclude(draft)
-    return draft.decision
+        _run_further(draft, everything=everything, resumed=resumed)
 
 
 def _run_further(draft: Draft, *, everything: bool, resumed: bool) -> None:
@@ -88,7 +97,7 @@ def _run_further(draft: Draft, *, everything: bool, resumed: bool) -> None:
 
 
 def conclude(draft: Draft) -> None:
-    """Derive the job's status and due time from its state now. Raises: IllegalMove."""
+    """Derive the job's status and due time from its state. Raises: IllegalMove."""
     outcome = draft.job.status if draft.job.terminal else None
     # The state still holds the groups whose records go.
     gone = draft.decision.forgotten

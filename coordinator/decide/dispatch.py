@@ -1,4 +1,4 @@
-"""New attempts for groups that may go, and offers that are made again because nobody took them."""
+"""Queues new attempts of groups that may run, and repeats offers that nobody took."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.timers.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
+from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import fork_member, split_member
 from unstuck.tasks.spec.work_order import FrozenInputs
@@ -22,39 +24,44 @@ S = GroupState
 
 
 def queue_runnable(draft: Draft) -> None:
-    """Mint attempts for what may go: retries whose time has come, then waiting members, within the
-    limits.
-    """
-    state = draft.state
-    room = Room(draft)
-    retries = [
-        (at, group_id)
-        for group_id in state.by_state[S.BACKOFF]
-        if (at := retry_at(state.groups[group_id], draft.planned(group_id).retry, draft.env))
-        <= draft.env.now
-    ]
+    """Queue due retries, then returned members, then waiting members, within the limits."""
+    state, room = draft.state, Room(draft)
     returned = [g for g in state.by_state[S.WAITING] if split_member(g)[0] in state.frozen]
-    for group_id in [group_id for _, group_id in sorted(retries)] + returned:
+    for group_id in [*_due_retries(draft), *returned]:
         if room.for_(draft.planned(group_id).spec.lane) and not draft.decision.full:
             room.take(mint(draft, group_id))
     for lane, names in draft.runnable.items():
         while names and room.for_(lane) and not draft.decision.full:
             name = next(iter(names))
-            ordinal = state.census[name].total()
-            if not state.ended_whole(name) and ordinal < (
-                draft.plan.member_count(name, state.collected) or 0
-            ):
-                forked = draft.plan.groups[name].spec.for_each is not None
-                room.take(mint(draft, fork_member(name, ordinal) if forked else name))
-            else:
+            member = _next_member(draft, name)
+            if member is None:
                 del names[name]  # its other members, if any, were returned to WAITING
+            else:
+                room.take(mint(draft, member))
     draft.decision.more |= draft.decision.full
 
 
+def _due_retries(draft: Draft) -> list[str]:
+    """Return the groups in BACKOFF whose time has come, the earliest first."""
+    due = {
+        group_id: retry_at(draft.state.groups[group_id], draft.planned(group_id).retry, draft.env)
+        for group_id in draft.state.by_state[S.BACKOFF]
+    }
+    ready = [group_id for group_id, at in due.items() if at <= draft.env.now]
+    return sorted(ready, key=lambda group_id: (due[group_id], group_id))
+
+
+def _next_member(draft: Draft, name: str) -> str | None:
+    """Return the first member of a group that was never queued; None if there is none."""
+    state, ordinal = draft.state, draft.state.census[name].total()
+    count = draft.plan.member_count(name, state.collected) or 0
+    if state.ended_whole(name) or ordinal >= count:
+        return None
+    return name if draft.plan.groups[name].spec.for_each is None else fork_member(name, ordinal)
+
+
 class Room:
-    """How many more attempts may be on offer: ``max_parallel`` for the job, the dispatch window for
-    each lane.
-    """
+    """The room for more offers: ``max_parallel`` of the job, and the window of each lane."""
 
     def __init__(self, draft: Draft) -> None:
         limit = draft.plan.max_parallel
@@ -66,7 +73,7 @@ class Room:
 
     @property
     def in_parallel(self) -> bool:
-        """``max_parallel`` leaves room."""
+        """Whether ``max_parallel`` leaves room."""
         return self._parallel > 0
 
     def for_(self, lane: str) -> bool:
@@ -78,9 +85,9 @@ class Room:
 
 
 def mint(draft: Draft, group_id: str) -> str:
-    """WAITING or BACKOFF → QUEUED: a new epoch, and inputs frozen the first time.
+    """Move a group from WAITING or BACKOFF to QUEUED, with a new epoch. Returns its lane.
 
-    Returns the lane.
+    Its inputs are frozen the first time.
     """
     record = draft.state.record(group_id)
     name, ordinal = split_member(group_id)
@@ -107,8 +114,9 @@ def mint(draft: Draft, group_id: str) -> str:
 def ask_others_first(
     attempt: AttemptRecord, record: GroupRecord, queue: str, env: Environment
 ) -> AttemptRecord:
-    """A group that failed or was lost on a host is tried on others first, for three sweeps, where
-    such listen.
+    """Return an attempt that avoids the host of the last failure for three sweeps.
+
+    Without another host that listens, nothing is avoided.
     """
     host = record.worker.rpartition(":")[0]
     if not host or not (record.failures or record.losses) or not env.others(queue, host):
@@ -119,8 +127,8 @@ def ask_others_first(
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
     """Fix the inputs of every attempt of this group, or of this member of a fork (rule 12).
 
-    A fork's members share one entry under the fork's name, or a fork after a fork would store N x N
-    folders.
+    The members of a fork share one entry under the fork's name, or a fork after a fork would store
+    N x N folders.
     """
     if name not in draft.state.frozen:
         freeze_group(draft, name)
@@ -135,47 +143,57 @@ def _text(frozen: FrozenInputs) -> str:
 
 
 def freeze_group(draft: Draft, name: str) -> None:
-    """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its
-    condition held.
+    """Fix the present outputs of a group's needs.
+
+    It happens when the group is first queued, or when its condition holds.
     """
-    succeeded = {
-        need: [
-            record
-            for member in draft.state.members(need)
-            if (record := draft.state.record(member)).state is S.SUCCEEDED and record.staging
-        ]
-        for need in draft.plan.groups[name].reads
-    }
-    inputs = {
-        need: tuple(group_record.marked for group_record in records)
-        for need, records in succeeded.items()
-    }
-    # What a group did that made nothing stands outside of the warehouse, where its readers may find
-    # it.
-    unmarked = [
-        group_record.staging
-        for records in succeeded.values()
-        for group_record in records
-        if not group_record.marked
-    ]
-    after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
-    empty = _empty_inputs(draft, [need for need, marked in inputs.items() if not marked])
-    needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
-    # What it needs may have been skipped for the failure of what comes before, also for one that
-    # the job lives with.
-    bad = draft.state.by_state[S.FAILED] and needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
-    cleans = draft.job.id if bad and spec.join.outlives_failure else ""
-    forked = spec.streams and spec.for_each is not None
-    members = draft.plan.member_count(name, draft.state.collected) or 0 if forked else 0
-    frozen = FrozenInputs(inputs=inputs, after=after, empty=empty, cleans=cleans, members=members)
+    spec, state = draft.plan.groups[name].spec, draft.state
+    done = {need: _done(state, need) for need in draft.plan.groups[name].reads}
+    inputs = {need: tuple(record.marked for record in records) for need, records in done.items()}
+    members = 0
+    if spec.streams and spec.for_each is not None:
+        members = draft.plan.member_count(name, state.collected) or 0
+    frozen = FrozenInputs(
+        inputs=inputs,
+        after=_digest_of_unmarked(chain.from_iterable(done.values())),
+        empty=_empty_inputs(draft, [need for need, marked in inputs.items() if not marked]),
+        cleans=draft.job.id if _cleans_up(draft, name) else "",
+        members=members,
+    )
     draft.decision.frozen[name] = _text(frozen)
-    draft.state.frozen.add(name)
+    state.frozen.add(name)
+
+
+def _done(state: JobState, name: str) -> list[GroupRecord]:
+    """Return the records of the members that SUCCEEDED with staging."""
+    members = map(state.record, state.members(name))
+    return [record for record in members if record.state is S.SUCCEEDED and record.staging]
+
+
+def _digest_of_unmarked(records: Iterable[GroupRecord]) -> str:
+    """Return a digest of the staging without an output; empty if there is none.
+
+    Its results are outside of the warehouse, where readers may find them.
+    """
+    unmarked = [record.staging for record in records if not record.marked]
+    return hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
+
+
+def _cleans_up(draft: Draft, name: str) -> bool:
+    """Return whether a group runs after a failure, to clean up.
+
+    Its needs may have been skipped for an earlier failure, also for one that the job tolerates.
+    """
+    needs = draft.state.needs[name]
+    bad = needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
+    outlives = draft.plan.groups[name].spec.join.outlives_failure
+    return bool(draft.state.by_state[S.FAILED]) and bad > 0 and outlives
 
 
 def offer_again(draft: Draft, *, at_once: bool = False) -> None:
-    """Make offers again that nobody has taken for a while: they may be lost.
+    """Repeat offers that nobody has taken for a while, since they may be lost.
 
-    One that stands keeps its turn.
+    An offer that is not lost keeps its turn.
     """
     state = draft.state
     unclaimed = sorted(
@@ -185,13 +203,12 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
     for group_id in unclaimed:
         record = state.groups[group_id]
         if at_once or offer_again_at(record, draft.env) <= draft.env.now:
-            draft.decision.offers[record.offer(draft.job.id, group_id)] = draft.planned(
-                group_id
-            ).spec.lane
+            lane = draft.planned(group_id).spec.lane
+            draft.decision.offers[record.offer(draft.job.id, group_id)] = lane
 
 
 def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:
-    """Return those of ``needs``, which made nothing, whose rows are known to be none."""
+    """Return the ``needs`` without output whose output counts as empty."""
     # The output of a group skipped after a failure is undefined, so it must not be read as empty.
     well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
     codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
@@ -204,10 +221,10 @@ def _empty_inputs(draft: Draft, needs: Iterable[str]) -> tuple[str, ...]:
 
 
 def restore(draft: Draft, unclaimed: list[str]) -> bool:
-    """Make again what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if
-    there was any.
+    """Create lost plans and frozen inputs of ``unclaimed`` groups again.
 
-    Runners drop an offer without them, so nobody would ever claim it.
+    Returns whether any were lost. Runners drop an offer without them, so nobody would ever claim
+    it.
     """
     state, lost = draft.state, []
     expected = (

@@ -1,5 +1,6 @@
-"""A decision in the making. Only this file changes a group: each move is in the table of moves and
-leaves its event.
+"""A draft of a decision. Only this file changes a group.
+
+Each move is in the table of moves and adds an event.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ class Draft:
 
     @property
     def failing_fast(self) -> bool:
-        """A group failed for good, and no later group tolerates it: all are canceled but what runs
-        after a failure.
+        """Whether the job fails fast: a group failed for good, and no later group tolerates it.
+
+        Then all groups are canceled but those that run after a failure.
         """
         return bool(self.state.fatal) and self.plan.cancel_others
 
     def is_over(self, group_id: str) -> bool:
-        """The group shall not go on if it is not done: the time of the job is over, or the job
-        fails fast.
-        """
+        """Return whether a group that is not done must end, for a timeout or a failure."""
         outlives = self.planned(group_id).spec.join.outlives_failure
         return self.job.timed_out is not None or (self.failing_fast and not outlives)
 
@@ -47,9 +47,7 @@ class Draft:
         return self.state.planned(group_id)
 
     def waiting_members(self, name: str) -> int:
-        """Members that stand WAITING, with or without a record; 1 for a fork that is not
-        expanded.
-        """
+        """Return the number of WAITING members; 1 for a fork that is not expanded."""
         if self.state.ended_whole(name):
             return 0
         count = self.plan.member_count(name, self.state.collected)
@@ -139,9 +137,7 @@ class Draft:
         self.decision.reload = True
 
     def instruct(self, group_id: str, instruction: str) -> None:
-        """Tell the runner of an attempt what to do: CANCEL or DRAIN, answered to its watchdog's
-        next renewal.
-        """
+        """Send CANCEL or DRAIN to the runner of an attempt, at the next renewal of its watchdog."""
         attempt = self.state.attempts.get(group_id)
         if attempt is not None and attempt.instruction != instruction:
             self.decision.instructions[group_id] = (attempt.epoch, attempt.nonce, instruction)

@@ -1,6 +1,4 @@
-"""An attempt that failed, was lost or was handed back: the next try of its group, or the group's
-end (pure).
-"""
+"""What follows an attempt that failed, was lost or was handed back: a retry, or the end. Pure."""
 
 from __future__ import annotations
 

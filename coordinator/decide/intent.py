@@ -1,5 +1,4 @@
-"""The end of groups that shall not go on: by the user's intent, by the job's timeout, or by another
-group's failure.
+"""Ends groups by the user's intent, by the job's timeout, or by another group's failure.
 
 Nothing here writes the intent. The job ends as the user intended, however groups fail or succeed
 meanwhile.
@@ -82,9 +81,7 @@ def cancel(draft: Draft) -> None:
 
 
 def fail_fast(draft: Draft) -> None:
-    """A group failed for good and no later group tolerates that: all are canceled but what runs
-    after a failure.
-    """
+    """Cancel all groups but those that run after a failure, since a group failed for good."""
     state = draft.state
     if state.open_groups == state.outliving:
         return  # what runs after a failure may be wide: its reports cost what they cost in any job
@@ -121,17 +118,16 @@ def cancel_unclaimed(draft: Draft, reason: Reason) -> None:
 
 
 def cancel_waiting(draft: Draft, reason: Reason) -> None:
-    """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for
-    its next attempt.
-    """
+    """Cancel every group and member that waits for its needs, its turn or its next attempt."""
     recorded = [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]
     cancel_each(draft, chain(recorded, without_record(draft)), reason)
     draft.runnable.clear()
 
 
 def without_record(draft: Draft) -> Iterator[str]:
-    """Groups, and members of forks, that were never queued; a fork of which no member was, as a
-    whole.
+    """Yield groups and members that were never queued.
+
+    A fork without a queued member as a whole.
     """
     state = draft.state
     for name in draft.plan.groups:
@@ -149,8 +145,9 @@ def cancel_each(draft: Draft, groups: Iterable[str], reason: Reason) -> None:
 
 
 def reset_budgets(draft: Draft) -> None:
-    """After a resume each group has all retries and its full time in the queue, and none waits for
-    its backoff.
+    """Give each group all retries and its full queue timeout after a resume.
+
+    No group waits for its backoff any more.
     """
     state, now = draft.state, draft.env.now
     # Also groups in BACKOFF with a full budget: after the clock was set back, their time may lie

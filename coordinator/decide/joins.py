@@ -1,9 +1,7 @@
-"""Which groups may go now: the join rules, and the conditions (``when:``) of groups whose join
-holds.
+"""Decides which groups may run: the join rules, and the conditions (``when:``) after them.
 
-A join is derived from the states of all that a group needs, never from a counter: a count that
-reaches a number is an edge, and an edge can be missed (Conductor lost a join that way). So judging
-again gives the same result.
+A join is derived from the states of all needs, never from a counter. A count that reaches a number
+is an edge, and an edge can be missed. So judging a join again gives the same result.
 """
 
 from __future__ import annotations
@@ -32,21 +30,18 @@ class JoinResult(StrEnum):
 
 
 def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
-    """May a group with this rule go, and why or why not?
+    """Return whether a group with this rule may run, and the reason.
 
     Args:
         rule: the group's join rule.
-        needs: how many of the groups (and members of forks) it needs stand in which state.
+        needs: the states of the groups, and members of forks, that it needs.
     """
-    succeeded = needs[GroupState.SUCCEEDED]
+    succeeded, skipped = needs[GroupState.SUCCEEDED], needs[GroupState.SKIPPED]
     bad = needs[GroupState.FAILED] + needs[GroupState.CANCELED]
-    skipped = needs[GroupState.SKIPPED]
-    total = needs.total()
-    unknown = needs[UNEXPANDED]
+    total, unknown = needs.total(), needs[UNEXPANDED]
     left = total - succeeded - bad - skipped  # not done, unexpanded forks among them
-
     if rule.rule in ("any_succeeded", "at_least"):
-        required = 1 if rule.rule == "any_succeeded" else rule.count
+        required = rule.count if rule.rule == "at_least" else 1
         if not unknown and succeeded + left < required:
             text = (
                 f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {required} "
@@ -54,27 +49,35 @@ def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
             )
             return JoinResult.FAIL, Reason("JOIN_IMPOSSIBLE", text)
         holds = succeeded >= required
-    elif rule.rule == "all_failed" and (fine := succeeded + skipped):
-        text = f"{rule}: {fine} of the {total} groups it needs did not fail"
-        return JoinResult.SKIP, Reason(NOT_FAILED, text)
-    elif rule.rule == "any_failed" and not (left or bad):
-        return JoinResult.SKIP, Reason(
-            NOT_FAILED, f"{rule}: none of the {total} groups it needs failed"
-        )
-    elif bad and rule.rule in ("all_succeeded", "none_failed"):
-        text = f"{rule}: {bad} of the {total} groups it needs failed or were canceled"
-        return JoinResult.SKIP, Reason("UPSTREAM_FAILED", text)
-    elif skipped and rule.rule == "all_succeeded":
-        text = f"{rule}: {skipped} of the {total} groups it needs were skipped"
-        return JoinResult.SKIP, Reason("UPSTREAM_SKIPPED", text)
     else:
+        skip = _skip_reason(rule.rule, bad, skipped, left, total)
+        if skip is not None:
+            code, text = skip
+            return JoinResult.SKIP, Reason(code, f"{rule}: {text}")
         holds = not left
     if holds:
         return JoinResult.GO, Reason("READY", f"{rule} holds")
     text = f"{rule}: {left} of {total} not done"
-    return JoinResult.WAIT, Reason(
-        "NEEDS", f"{text}, of which {unknown} forks not yet expanded" if unknown else text
-    )
+    if unknown:
+        text += f", of which {unknown} forks not yet expanded"
+    return JoinResult.WAIT, Reason("NEEDS", text)
+
+
+def _skip_reason(
+    rule: str, bad: int, skipped: int, left: int, total: int
+) -> tuple[str, str] | None:
+    """Return why a rule without a quorum can no longer hold; None if it may."""
+    match rule:
+        case "all_failed" if fine := total - bad - left:
+            return NOT_FAILED, f"{fine} of the {total} groups it needs did not fail"
+        case "any_failed" if not left and not bad:
+            return NOT_FAILED, f"none of the {total} groups it needs failed"
+        case "all_succeeded" | "none_failed" if bad:
+            text = f"{bad} of the {total} groups it needs failed or were canceled"
+            return "UPSTREAM_FAILED", text
+        case "all_succeeded" if skipped:
+            return "UPSTREAM_SKIPPED", f"{skipped} of the {total} groups it needs were skipped"
+    return None
 
 
 def judge_joins(draft: Draft) -> None:
@@ -88,21 +91,25 @@ def judge_joins(draft: Draft) -> None:
 
 
 def judge_one(draft: Draft, name: str) -> None:
+    """Judge the join of a group: skip it, fail it, or let it run."""
     spec = draft.plan.groups[name].spec
     result, reason = judge(spec.join, draft.state.needs[name])
     if result is JoinResult.WAIT:
         return
     if result is not JoinResult.GO:
-        draft.move(
-            name,
-            GroupRecord(state=S.SKIPPED if result is JoinResult.SKIP else S.FAILED, reason=reason),
-        )
+        state = S.SKIPPED if result is JoinResult.SKIP else S.FAILED
+        draft.move(name, GroupRecord(state=state, reason=reason))
         return
     count = draft.plan.member_count(name, draft.state.collected)
-    if count is None and not all(draft.state.done(need) for need in spec.needs):
-        return  # the rule holds already, but the group that makes the values is still running
-    if not condition_holds(draft, name):
-        return
+    if count is None and not all(map(draft.state.done, spec.needs)):
+        return  # the rule holds, but the group that makes the values still runs
+    if condition_holds(draft, name):
+        _admit(draft, name, count, reason)
+
+
+def _admit(draft: Draft, name: str, count: int | None, reason: Reason) -> None:
+    """Let a group run whose join and condition hold; ``count``: its members, if known."""
+    spec = draft.plan.groups[name].spec
     if spec.is_join:
         draft.move(name, GroupRecord(state=S.SUCCEEDED, reason=reason))
     elif count is None:
@@ -117,13 +124,12 @@ def judge_one(draft: Draft, name: str) -> None:
 
 
 def condition_holds(draft: Draft, name: str) -> bool:
-    """Evaluate the condition of a group that may go. Unless it holds, the group ends here: SKIPPED,
-    or FAILED.
+    """Evaluate the condition of a group. Unless it holds, the group ends: SKIPPED, or FAILED.
 
-    A condition that held is not evaluated again; the frozen inputs of the group are the sign that
-    it held. After ``any_succeeded`` there may be more results later, by which the condition would
-    not hold. Then a group that waits for room or was taken back by a pause, or a fork that is half
-    queued, should never have begun.
+    A condition that held is not evaluated again; the frozen inputs of the group show that it held.
+    After ``any_succeeded`` there may be more results later, for which the condition would not hold.
+    Then a group that waits for room, or a fork that is half queued, would be skipped after its
+    begin.
     """
     spec = draft.plan.groups[name].spec
     if spec.when is None or name in draft.state.frozen:

@@ -1,9 +1,8 @@
-"""Apply the live attempts of a job to their groups: claims, outcomes, lapsed leases and lost
-records.
+"""Applies the attempts of a job to its groups: claims, outcomes, lapsed leases, lost records.
 
-Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in
-a row, which are our failure and never eat a user's retry. An attempt that is handed back (RELEASED)
-is charged to neither.
+There are two budgets. ``retry`` counts failures of the user's code. ``worker_losses`` counts
+workers lost in a row, which never use up a retry. An attempt that is handed back (RELEASED) uses up
+neither.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.checks.spec_checks import MAX_GROUPS, MAX_MEMBERS
+from unstuck.coordinator.spec.checks.fork_checks import MAX_MEMBERS
+from unstuck.coordinator.spec.checks.graph_checks import MAX_GROUPS
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, fork_bytes
@@ -28,9 +28,7 @@ S = GroupState
 
 
 def read_attempt(draft: Draft, group_id: str) -> None:
-    """Apply what the attempt of a group says: its claim, its outcome, a lapsed lease, or a lost
-    record.
-    """
+    """Apply the attempt of a group: its claim, its outcome, a lapsed lease, or a lost record."""
     record = draft.state.record(group_id)
     attempt = draft.state.attempts.get(group_id)
     if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
@@ -43,17 +41,7 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
-        # The attempt's record is gone (a store restored in part), so no runner could ever claim or
-        # finish it.
-        if record.state is S.QUEUED:
-            spec = draft.planned(group_id).spec
-            offered = AttemptRecord(
-                epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark
-            )
-            draft.offer(group_id, offered)
-        else:
-            gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
-            apply_outcome(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
+        _replace_lost(draft, group_id, record)
         return
     if record.state is S.QUEUED and attempt.claimant:
         start(draft, group_id, record, attempt)
@@ -64,9 +52,26 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         end_lapsed(draft, group_id, record, attempt)
 
 
+def _replace_lost(draft: Draft, group_id: str, record: GroupRecord) -> None:
+    """Handle an attempt without its record, which no runner could ever claim or finish.
+
+    It happens when a store is restored in part.
+    """
+    if record.state is not S.QUEUED:
+        gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
+        apply_outcome(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
+        return
+    spec = draft.planned(group_id).spec
+    offered = AttemptRecord(
+        epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark
+    )
+    draft.offer(group_id, offered)
+
+
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
-    """The group runs since its claim; a pause that came between the claim and this commit came
-    later.
+    """Mark a group as running since its claim.
+
+    A pause between the claim and this commit came later.
     """
     began = min(attempt.claimed_at or draft.env.now, draft.env.now)
     if not draft.job.started_at:

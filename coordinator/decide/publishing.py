@@ -1,5 +1,4 @@
-"""The publishing of a job: how it moves from one phase to the next. `PHASE_MOVES` has the legal
-moves.
+"""The phases of publishing a job. `PHASE_MOVES` has the legal moves.
 
 The record alone decides, since the coordinators that publish cannot be asked, and may be dead.
 """
@@ -22,11 +21,9 @@ from unstuck.tasks.duration import format_duration
 
 
 def watch(draft: Draft, phase: Phase) -> bool:
-    """Begin a try of this ``phase``, or go on with the one that is under way, if its time has come.
-    Returns whether.
+    """Begin a try of this ``phase``, or continue one whose time has come. Return whether.
 
-    The record is written before the action, so another coordinator follows one that dies during the
-    action.
+    The record is written before the action, so another coordinator continues after a death.
     """
     job, now = draft.job, draft.env.now
     new_try = job.phase is not phase
@@ -78,9 +75,7 @@ def trouble(draft: Draft, why: Reason) -> None:
 
 
 def no_answer(draft: Draft) -> PublishResult | None:
-    """The result of a try that has not answered for so long that it counts as hanging; None before
-    that.
-    """
+    """Return a failure for a try that counts as hanging; None before that."""
     job, now = draft.job, draft.env.now
     silent = publish_silent(job, draft.env)
     if not silent or now < publish_hangs_at(job) or publish_at(job, draft.env) > now:

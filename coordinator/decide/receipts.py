@@ -1,7 +1,6 @@
-"""How each report counts, by the record as it stands, and what a commit writes when it acks the
-reports (pure).
+"""How each report counts by the record, and what a commit writes when it acks reports. Pure.
 
-Only the report itself says whether its outcome was refused, since ``finish`` alone knows.
+Only a report itself says whether its outcome was refused, since ``finish`` alone knows.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from unstuck.coordinator.decide.live_attempts import start
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.checks.spec_checks import values_reader
+from unstuck.coordinator.spec.checks.fork_checks import values_reader
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
@@ -26,8 +26,9 @@ ALTERED = Reason(
 
 
 def apply_requests(draft: Draft) -> bool:
-    """Do what was requested, as much as fits into one commit; True if the rest must be decided from
-    a fresh load.
+    """Apply the user's requests that fit into one commit.
+
+    Returns whether the others need a fresh load.
     """
     while draft.job.requests and not draft.commit_is_full() and not draft.decision.reload:
         request = draft.job.requests[0]
@@ -90,10 +91,11 @@ def _made_by(state: JobState, fork: str, names: list[str]) -> bool:
 
 
 def _restart(draft: Draft, group_id: str) -> None:
-    """End the attempt of a recovering group that runs with values from before an alter; the next
-    has the new values.
+    """End the attempt of a recovering group that has values from before an alter.
 
-    An attempt that nobody has claimed needs nothing: its runner will read the new plan.
+    The next attempt has the new values. An attempt that nobody has claimed stays, since its runner
+    will
+    read the new plan.
     """
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     if record.state is S.QUEUED and attempt is not None and attempt.claimant:

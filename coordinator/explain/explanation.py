@@ -1,6 +1,4 @@
-"""The explanation of one job or group, and the facts that all explanations of a job share
-(pure).
-"""
+"""Hold the explanation of a job or group, and the facts that explanations of a job share. Pure."""
 
 from __future__ import annotations
 
@@ -21,15 +19,17 @@ from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
 
 A_PERSON = "a person decides"
-UNSEEN_LIMIT = 10.0  # seconds for which nobody may look at a job, however often the fleet sweeps
+UNSEEN_LIMIT_S = 10.0  # shortest time without a look that is reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """The event that comes next, or ends the wait, in words; ``at`` is its time, or that of the
-    last one named there.
+    """The next event, or the event that ends a wait.
 
-    The time is never earlier than now, and 0 where it is unknown.
+    Attributes:
+        what: the event in words.
+        at: when it happens, or when the last of several happens; never earlier than now, and 0 if
+            unknown.
     """
 
     what: str = ""
@@ -38,20 +38,20 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a job or a group is where it is. Times are seconds by the clock of Redis; 0 where there
-    is none.
+    """Why a job or a group is in its state.
+
+    Times are seconds by the clock of Redis, and 0 if there is none.
 
     Attributes:
-        subject: the group, or the job's id.
+        subject: the group, or the id of the job.
         state: its state or status.
-        what: what it waits for, or how it came to end so, in a sentence.
-        short: the same in a few words, where ``what`` is longer than that.
+        what: a sentence that says what it waits for, or how it ended.
+        short: a shorter form of ``what``; empty if ``what`` is short.
         timed: it waits for the time of ``next`` more than for anything else.
-        since: when it came there; for a waiting group without a record, since when it waits or
-            could have gone.
-        tried: what has been tried so far; empty if nothing had to be.
+        since: when it entered its state; for a waiting group without a record, when its wait began.
+        tried: earlier attempts; empty without one.
         help: commands that would help.
-        stack: where its step stands, if it runs long.
+        stack: the stack of its running step, if it was read.
     """
 
     subject: str
@@ -67,22 +67,21 @@ class Explanation:
     stack: StepStack | None = None
 
     def line(self, at: float) -> str:
-        """The wait in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED:
-        …``.
-        """
+        """Return the wait in one line at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
         text = " ".join((self.short or self.what).split())
         if not self.timed:
             return text
         wait = self.next.at - at
-        return f"{self.next.what} {f'in {format_duration(wait)}' if wait > 0 else 'now'}: {text}"
+        when = f"in {format_duration(wait)}" if wait > 0 else "now"
+        return f"{self.next.what} {when}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """How long no coordinator has looked at any job, against how often one does while all is well.
+    """How long no coordinator has looked at any job, and how often a healthy coordinator looks.
 
     Attributes:
-        seconds: since the last tick of a sweep; 0 if there never was one.
+        seconds: time since the last sweep; 0 if there was never a sweep.
         period: UNSTUCK_SWEEP_EVERY of the coordinator that swept last, in seconds.
     """
 
@@ -91,40 +90,43 @@ class Idle:
 
     @property
     def limit(self) -> float:
-        """Seconds after which it is worth a word that nobody looks."""
-        return max(UNSEEN_LIMIT, longest_gap(self.period))
+        """Seconds without a look that are reported."""
+        return max(UNSEEN_LIMIT_S, longest_gap(self.period))
 
 
 AT_WORK = Idle()
 
 
 def longest_gap(period: float) -> float:
-    """Seconds that may lie between two sweeps of a fleet that is well: without beat they come after
-    two periods.
+    """Return the longest time between two sweeps of a healthy fleet.
+
+    Without beat, a sweep comes after two periods.
     """
     return 3 * period + 1
 
 
 def ahead(at: float, env: Environment, due: float | None) -> float:
-    """``at``; or, where that has come, when the job is looked at next: nothing happens before
-    that.
-    """
-    if at > env.now or due is None:
-        return at if at > env.now else 0.0
-    return max(due, env.now)
+    """Return ``at`` if it lies ahead, and else the time of the next look at the job."""
+    if at > env.now:
+        return at
+    return 0.0 if due is None else max(due, env.now)
 
 
 def stands_still(job: JobRecord) -> bool:
-    """Nothing of it is started before a resume: it is paused, or halted and not asked to end."""
+    """Return whether nothing of the job starts before a resume: it is paused, or halted.
+
+    A halted job that the user ends does not stand still.
+    """
     return job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
 
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """The runners of a queue that have other versions than the job, or no Spark, in words.
+    """The runners of a queue that cannot take a job: other versions, or no Spark.
 
     Attributes:
-        nobody: nobody else listens there.
+        text: the difference in words.
+        nobody: no other runner listens on the queue.
         no_spark: none of them runs Spark.
     """
 
@@ -135,21 +137,19 @@ class Unlike:
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
-    """Facts that explain a wait and do not stand on the record of the job.
+    """Facts outside the record of a job that explain a wait.
 
     Attributes:
         durations: seconds that groups ran when they succeeded in earlier jobs; see
             `Queries.durations`.
-        idle: for how long no coordinator has looked at any job; see `Queries.idle`.
-        unread: queues whose messages no idle runner reads, with the words for it; see
-            `unread_messages`.
-        busy: queues whose runners are all at work or unfit, with the words for it; see
-            `nobody_takes`.
-        pools: pools without a free slot, with the words for it; see `full_pools`.
-        code: that its workers run different code, in words; see `different_code_for`.
-        unlike: runners that have other versions than the job; see `unlike_runners`.
-        stacks: where the steps of running groups stand, as far as that was looked at; see
-            `Queries.stacks`.
+        idle: how long no coordinator has looked at any job; see `Queries.idle`.
+        unread: queues whose messages no idle runner reads, with a text; see `unread_messages`.
+        busy: queues whose runners are all busy or unfit, with a text; see `nobody_takes`.
+        pools: pools without a free slot, with a text; see `full_pools`.
+        code: a text if the workers run different code; see `different_code_for`.
+        unlike: runners with other versions than the job; see `unlike_runners`.
+        stacks: stacks of the running groups that were read; see `Queries.stacks`.
+        again: commands that run the ended job again; None: a retry does.
     """
 
     durations: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -160,13 +160,14 @@ class FleetFacts:
     code: str = ""
     unlike: Mapping[tuple[str, bool], Unlike] = field(default_factory=dict)
     stacks: Mapping[str, StepStack] = field(default_factory=dict)
+    again: tuple[str, ...] | None = None
 
 
 NOTHING_KNOWN = FleetFacts()
 
 
 class ExplanationFacts:
-    """Facts that the explanations of all groups of a job need, worked out once."""
+    """Facts that the explanations of all groups of a job share, computed once."""
 
     def __init__(
         self, state: JobState, env: Environment, due: float | None, fleet: FleetFacts
@@ -181,55 +182,63 @@ class ExplanationFacts:
             if stands_still(job)
             else ways_to_end(job)
         )
-        canceled = ""  # why every group that is not done and not at work is canceled, if so
-        if job.intent not in (Intent.RUN, Intent.PAUSE):
-            canceled = f"{job.intent} was asked for"
-        elif job.timed_out is not None:
-            canceled = job.timed_out.text
-        elif draft.failing_fast:
-            canceled = f"group {state.first_failed} failed, and on_failure is cancel_others"
-        at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
-        at_once |= job.intent is Intent.STOP and job.timed_out is not None
-        self.cut = at_once and not stands_still(
-            job
-        )  # running attempts of what is canceled are ended, too
-        self._canceled, self._outlived = (
-            canceled,
-            job.intent in (Intent.RUN, Intent.PAUSE) and job.timed_out is None,
-        )
-        self.done: dict[
-            str, float
-        ] = {}  # planned group → when the last of its members that ended did so
+        self.cut = _cuts_running(job)
+        self._canceled = _why_canceled(state, draft)
+        self._outlived = job.intent in (Intent.RUN, Intent.PAUSE) and job.timed_out is None
+        # By planned group: when the last of its ended members ended.
+        self.done: dict[str, float] = {}
         for group_id, record in state.groups.items():
             if record.state.terminal:
                 name, _ = split_member(group_id)
                 self.done[name] = max(self.done.get(name, 0.0), record.since)
 
     def canceled(self, planned: PlannedGroup) -> str:
-        """Why this group is canceled if it is not done and not at work; empty if it is not."""
+        """Return why this group is canceled unless it is done or running; empty if it is not."""
         return "" if self._outlived and planned.spec.join.outlives_failure else self._canceled
 
     def ahead(self, at: float) -> float:
         return ahead(at, self.env, self.due)
 
     def ends(self, own: str, at: float = 0.0) -> Event:
-        """When a group of a job that is to run gives up: by its ``own`` rule, or by the timeout of
-        the job.
-        """
+        """Return when a group gives up: by its ``own`` rule, or by the timeout of the job."""
         over = job_timeout_at(self.state.job, self.state.plan.timeout, self.env) or 0.0
         if not over or 0 < at <= over:
             return Event(what=own, at=at)
         return Event(what=f"{own}; or by the job's {timeout_of(self.state.plan.timeout)}", at=over)
 
 
+def _cuts_running(job: JobRecord) -> bool:
+    """Return whether running attempts of canceled groups are ended, too."""
+    if stands_still(job):
+        return False
+    at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
+    return at_once or (job.intent is Intent.STOP and job.timed_out is not None)
+
+
+def _why_canceled(state: JobState, draft: Draft) -> str:
+    """Return why every group that is not done and not running is canceled; empty if not so."""
+    job = state.job
+    if job.intent not in (Intent.RUN, Intent.PAUSE):
+        return f"{job.intent} was asked for"
+    if job.timed_out is not None:
+        return job.timed_out.text
+    if draft.failing_fast:
+        return f"group {state.first_failed} failed, and on_failure is cancel_others"
+    return ""
+
+
 def ways_to_end(job: JobRecord) -> tuple[str, ...]:
-    """Commands that end a job sooner than it does by itself."""
-    if job.intent is Intent.FORCE_STOP:
-        return ()
+    """Return the commands that end a job sooner than it ends by itself."""
     cancel, force = f"unstuck cancel {job.id}", f"unstuck force-stop {job.id}"
-    if job.intent is Intent.CANCEL:
-        return (force,)
-    return (cancel, force) if job.intent is Intent.STOP else (cancel,)
+    match job.intent:
+        case Intent.FORCE_STOP:
+            return ()
+        case Intent.CANCEL:
+            return (force,)
+        case Intent.STOP:
+            return cancel, force
+        case _:
+            return (cancel,)
 
 
 def timeout_of(seconds: float | None) -> str:

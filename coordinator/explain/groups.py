@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from unstuck.coordinator.decide.draft import Draft
@@ -18,43 +19,39 @@ from unstuck.coordinator.explain.explanation import (
     stands_still,
     timeout_of,
 )
-from unstuck.coordinator.explain.stack_words import stage_told, stands_at
-from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
+from unstuck.coordinator.explain.stack_words import stage_text, stands_at
+from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.condition import quoted
 from unstuck.coordinator.spec.plan import PlannedGroup
-from unstuck.coordinator.spec.problems import listed
+from unstuck.coordinator.spec.problems import counted, listed
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import pool_of, queue_of
+from unstuck.tasks.protocol.step_stack import StepStack
 
 S = GroupState
-LONG = 4.0  # times what a group usually takes: from then on it may hang
-# Seconds at the same lines, after which a step may hang of which nobody knows what it usually
-# takes.
-STANDS = 60.0
-SHOWN = 3  # hosts
-SHORT = 10.0  # seconds within which nobody wonders
-# What needs a look most comes first where not all members are shown.
-_URGENT = {
-    state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))
-}
+HANG_FACTOR = 4.0  # a group that runs for this many times its usual duration may hang
+HANG_AT_LINE_S = 60.0  # a step without an earlier run may hang after this time at the same lines
+MAX_HOSTS_SHOWN = 3
+MIN_LONG_RUN_S = 10.0  # a shorter run is never remarkable
+# The order in which members that have begun are shown.
+_URGENT = {state: rank for rank, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED))}
+_RETRY = Reason("", "it is to be tried again")  # of a group in BACKOFF without a stored reason
+_SKIPPED_ITSELF = ("CONDITION_FALSE", NOT_FAILED)  # reasons that concern the group itself
 
 
 def explain_group(
     facts: ExplanationFacts, name: str, planned: PlannedGroup, shown: int | None
 ) -> Iterator[Explanation]:
-    """The members of a planned group that are not done: at most ``shown`` of those that have begun,
-    and the rest.
+    """Explain the members of a planned group that are not done.
+
+    Args:
+        shown: explain at most this many of the members that have begun; None: all.
     """
     state = facts.state
-    open_members = [
-        member
-        for member in (state.members(name) if len(state.census[name]) else ())
-        if (member_state := state.record(member).state) is not S.WAITING
-        and not member_state.terminal
-    ]
-    open_members.sort(key=lambda member: _URGENT[state.record(member).state])
+    open_members = _open_members(state, name)
     for member in open_members[:shown]:
         yield _begun(facts, member, planned)
     if shown is not None and len(open_members) > shown:
@@ -63,20 +60,24 @@ def explain_group(
             subject=name, state="", what=f"and {more} more of its members that are not done"
         )
     whole = state.record(name)
-    if (
-        whole.state is S.SKIPPED
-        and whole.reason is not None
-        and whole.reason.code in ("CONDITION_FALSE", NOT_FAILED)
-    ):
+    if whole.state is S.SKIPPED and whole.reason and whole.reason.code in _SKIPPED_ITSELF:
         ends = Event(what="it was skipped; this is final")
         yield Explanation(
             subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends
         )
-    # Members that a pause took back are among the waiting: why they wait now may differ from what
-    # was noted then.
+    # A pause returns members to WAITING. They may now wait for another reason than the stored one.
     waiting = Draft(state, facts.env).waiting_members(name)
     if waiting > 0:
         yield _waiting(facts, name, planned, waiting)
+
+
+def _open_members(state: JobState, name: str) -> list[str]:
+    """Return the members that have begun and are not done, the most urgent first."""
+    if not state.census[name]:
+        return []
+    urgencies = {member: _URGENT.get(state.record(member).state) for member in state.members(name)}
+    ranked = {member: rank for member, rank in urgencies.items() if rank is not None}
+    return sorted(ranked, key=ranked.__getitem__)
 
 
 def _waiting(
@@ -123,12 +124,9 @@ def _waiting_for_room(
 ) -> Explanation:
     job, queue, helps = facts.state.job, planned.spec.queue_name, facts.help
     lane = planned.spec.lane
-    ends = (
-        Event(what=A_PERSON)
-        if stands_still(job)
-        else facts.ends("never by itself: it goes when it has room")
-    )
+    ends = facts.ends("never by itself: it goes when it has room")
     if stands_still(job):
+        ends = Event(what=A_PERSON)
         why = "pause was asked for" if job.intent is Intent.PAUSE else "the job is halted"
         text = f"it may go, but {why}"
         following = Event(what="it is queued when the job is resumed")
@@ -174,11 +172,9 @@ def _canceled(
     many: str = "",
     tried: str = "",
 ) -> Explanation:
-    """A group that no runner holds, of a job that ends: at once, or as soon as it is resumed."""
-    when, ends = (
-        "when the job is looked at next",
-        Event(what="when the job is looked at next", at=facts.look_at),
-    )
+    """Explain a group without a runner whose job ends now, or ends when it is resumed."""
+    when = "when the job is looked at next"
+    ends = Event(what=when, at=facts.look_at)
     if stands_still(facts.state.job):
         when, ends = "when the job is resumed", Event(what=A_PERSON)
     return Explanation(
@@ -222,55 +218,59 @@ def _begun(facts: ExplanationFacts, group_id: str, planned: PlannedGroup) -> Exp
 def _backoff(
     facts: ExplanationFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
 ) -> Explanation:
-    """A group in BACKOFF waits for a time; but while it is held, or has no room, it waits for no
-    time.
-    """
-    job, attempt, lane = facts.state.job, f"attempt {record.epoch + 1}", planned.spec.lane
-    code, what = (
-        (record.reason.code, record.reason.text)
-        if record.reason
-        else ("", "it is to be tried again")
-    )
-    timed = False
+    """Explain a group in BACKOFF. It waits for a time unless it is held or has no room."""
+    job, reason = facts.state.job, record.reason or _RETRY
     if stands_still(job):
-        if record.last_error is not None and record.last_error.code == code:
-            what = (
-                record.last_error.text
-            )  # without the time of the attempt, which was noted with the reason
-        short = (
-            f"{attempt} when the job is resumed: {code}: {what}"
-            if code
-            else f"{attempt} when the job is resumed"
-        )
-        what = f"{what}; it is tried again when the job is resumed"
-        following, ends = Event(what=f"{attempt}, when the job is resumed"), Event(what=A_PERSON)
+        timing = _held_backoff(record, reason)
     else:
-        short = f"{code}: {what}" if code else ""
-        at = retry_at(record, planned.retry, facts.env)
-        timed = at > facts.env.now or facts.room.for_(lane)
-        following = Event(
-            what=attempt if timed else f"{attempt}, if there is room", at=facts.ahead(at)
-        )
-        if not timed:
-            short = f"its time has come; {_no_room(facts, lane)}: {short or what}"
-            what = f"{what}; its time has come; {_no_room(facts, lane)}"
-        own = (
-            f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost "
-            "in "
-            "a row"
-        )
-        ends = facts.ends(own)
-    return Explanation(
+        timing = _timed_backoff(facts, planned, record, reason)
+    return replace(
+        timing,
         subject=group_id,
         state=record.state,
+        since=record.since,
+        tried=_tried_so_far(record),
+        help=(f"unstuck logs {job.id} {group_id}", *facts.help),
+    )
+
+
+def _held_backoff(record: GroupRecord, reason: Reason) -> Explanation:
+    """Explain a BACKOFF of a job that is paused or halted. The caller adds the subject."""
+    attempt, text, error = f"attempt {record.epoch + 1}", reason.text, record.last_error
+    if error is not None and error.code == reason.code:
+        text = error.text  # the text of the reason also has the time of the attempt
+    error_text = f": {reason.code}: {text}" if reason.code else ""
+    return Explanation(
+        subject="",
+        state="",
+        what=f"{text}; it is tried again when the job is resumed",
+        short=f"{attempt} when the job is resumed{error_text}",
+        next=Event(what=f"{attempt}, when the job is resumed"),
+        ends=Event(what=A_PERSON),
+    )
+
+
+def _timed_backoff(
+    facts: ExplanationFacts, planned: PlannedGroup, record: GroupRecord, reason: Reason
+) -> Explanation:
+    """Explain a BACKOFF that waits for its time, or for room. The caller adds the subject."""
+    attempt, lane = f"attempt {record.epoch + 1}", planned.spec.lane
+    what, short = reason.text, f"{reason.code}: {reason.text}" if reason.code else ""
+    at = retry_at(record, planned.retry, facts.env)
+    timed = at > facts.env.now or facts.room.for_(lane)
+    if not timed:
+        attempt = f"{attempt}, if there is room"
+        no_room = f"its time has come; {_no_room(facts, lane)}"
+        what, short = f"{what}; {no_room}", f"{no_room}: {short or what}"
+    limit = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost"
+    return Explanation(
+        subject="",
+        state="",
         what=what,
         short=short,
         timed=timed,
-        since=record.since,
-        tried=_tried_so_far(record),
-        next=following,
-        ends=ends,
-        help=(f"unstuck logs {job.id} {group_id}", *facts.help),
+        next=Event(what=attempt, at=facts.ahead(at)),
+        ends=facts.ends(f"{limit} in a row"),
     )
 
 
@@ -293,7 +293,7 @@ def _queued(
         )
         attempt = facts.state.attempts.get(group_id)
         if attempt is not None and attempt.avoid and attempt.avoid_until > env.now:
-            others = listed(env.others(queue, attempt.avoid), SHOWN) or "other hosts"
+            others = listed(env.others(queue, attempt.avoid), MAX_HOSTS_SHOWN) or "other hosts"
             what = f"{what}; it was tried on host {attempt.avoid}, so first it is left to {others}"
             following = Event(what=f"host {attempt.avoid} may take it too", at=attempt.avoid_until)
         ends = facts.ends(f"never by itself: {awaited} at any time")
@@ -316,110 +316,130 @@ def _queued(
 def _why_nobody_takes(
     facts: ExplanationFacts, planned: PlannedGroup
 ) -> tuple[str, tuple[str, ...], str]:
-    """Why no runner has taken a queued group, the commands that help, and what is awaited."""
-    queue, pool, helps = planned.spec.queue_name, planned.spec.pool, facts.help
+    """Explain why no runner has taken a queued group.
+
+    Returns the reason, the commands that help, and the event that the group waits for.
+    """
+    queue, fleet, helps = planned.spec.queue_name, facts.fleet, facts.help
     awaited = "a worker may come"
     runners = facts.env.runners.get(queue, 0)
     if not runners:
         return f"queue {queue}: no worker listens on it", (_worker(queue),), awaited
-    listen = "runners listen" if runners > 1 else "runner listens"
-    what = f"queue {queue}: {runners} {listen}, and none has taken it yet"
-    unlike = facts.fleet.unlike.get((queue, planned.spec.spark))
-    if unlike and unlike.nobody:
-        what = f"queue {queue}: {unlike.text}, and nobody else listens there"
-        mixed = f"unstuck alter {facts.state.job.id} --set mixed=true"
-        cure = _worker(queue) if unlike.no_spark else mixed
-        return what, (cure, "unstuck fleet", *helps), awaited
-    if unlike:
+    listen = counted(runners, "runner listens", "runners listen")
+    what = f"queue {queue}: {listen}, and none has taken it yet"
+    unlike = fleet.unlike.get((queue, planned.spec.spark))
+    if unlike is not None:
+        if unlike.nobody:
+            what = f"queue {queue}: {unlike.text}, and nobody else listens there"
+            mixed = f"unstuck alter {facts.state.job.id} --set mixed=true"
+            cure = _worker(queue) if unlike.no_spark else mixed
+            return what, (cure, "unstuck fleet", *helps), awaited
         what = f"{what}; {unlike.text}"
-    if pool and pool in facts.fleet.pools:
-        what = f"waits for {facts.fleet.pools[pool]}"
+    if (full := fleet.pools.get(planned.spec.pool or "")) is not None:
         awaited = "a slot may become free, or be added,"
-        return what, ("unstuck pool list", *helps), awaited
-    if queue in facts.fleet.unread:
-        what = f"{what}; messages wait unread on {facts.fleet.unread[queue]}"
+        return f"waits for {full}", ("unstuck pool list", *helps), awaited
+    if (unread := fleet.unread.get(queue)) is not None:
+        what = f"{what}; messages wait unread on {unread}"
         return what, ("unstuck doctor", *helps), awaited
-    if queue in facts.fleet.busy:
-        return f"{what}; {facts.fleet.busy[queue]}", ("unstuck fleet", *helps), awaited
+    if (busy := fleet.busy.get(queue)) is not None:
+        return f"{what}; {busy}", ("unstuck fleet", *helps), awaited
     return what, helps, awaited
 
 
 def _running(
     facts: ExplanationFacts, group_id: str, planned: PlannedGroup, record: GroupRecord
 ) -> Explanation:
-    state, env, attempt = facts.state, facts.env, facts.state.attempts.get(group_id)
-    job = state.job
-    lease = (
-        min(lease_end(record, attempt, env), env.now + env.lease_ttl)
-        if attempt is not None
-        else 0.0
+    job, env, attempt = facts.state.job, facts.env, facts.state.attempts.get(group_id)
+    lease_at = ran = silent = 0.0
+    if attempt is not None:
+        lease_at = min(lease_end(record, attempt, env), env.now + env.lease_ttl)
+        silent = max(0.0, env.now - lease_at + env.lease_ttl)
+        ran = env.now - attempt.claimed_at
+    earlier, stack = facts.fleet.durations.get(group_id, ()), facts.fleet.stacks.get(group_id)
+    works = (
+        f"worker {record.worker} runs attempt {record.epoch}; "
+        f"last heard of {format_duration(silent)} ago"
     )
-    silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
-    what = (
-        f"worker {record.worker} runs attempt {record.epoch}; last heard of "
-        f"{format_duration(silent)} ago"
-    )
-    earlier = facts.fleet.durations.get(group_id, ())
-    ran = env.now - attempt.claimed_at if attempt is not None else 0.0
-    if earlier and ran > SHORT:
-        before = "the run before" if len(earlier) == 1 else f"{len(earlier)} runs before"
-        usual = f"and usually takes {format_duration(median(earlier))} ({before})"
-        what += f"; it has run for {format_duration(ran)}, {usual}"
-    stack = facts.fleet.stacks.get(group_id)
-    if stack is not None:
-        what += "; ".join(
-            [f"; its step stands {stands_at(stack, env.now)}", *map(stage_told, stack.stages[:1])]
-        )
-    hangs = (
-        ran > max(LONG * median(earlier), SHORT)
-        if earlier
-        else stack is not None and stack.stood > STANDS
-    )
-    helps = (
-        (f"unstuck pause {job.id} --now",)
-        if hangs and job.intent is Intent.RUN and not stands_still(job)
-        else ()
-    )
-    ends = _running_ends(facts, planned, attempt)
-    following = Event(
-        what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease)
-    )
-    if job.halted is not None and stands_still(job):
-        following = Event(what="its outcome counts when the job is resumed")
-    elif facts.cut and (canceled := facts.canceled(planned)):
-        what = f"{what}; {canceled}, and it can change nothing any more"
-        following = Event(what="it is ended", at=facts.look_at)
-        ends = Event(what="when the job is looked at next", at=facts.look_at)
-    elif job.intent is Intent.PAUSE and job.pause_now:
-        what = f"{what}; it is told to hand it back, since the job is paused"
-        following = Event(what="it is handed back, or killed", at=following.at)
-        ends = Event(what="it is tried again when the job is resumed", at=ends.at)
-    elif record.state is S.CANCELING or job.intent is Intent.CANCEL:
-        what += ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
-        deadline = (
-            f"at the deadline, {format_duration(env.cancel_deadline)} after the cancel was "
-            "asked for"
-        )
-        ends = Event(what=deadline, at=max(cancel_at(job, env), env.now))
+    note, following, ends = _fate(facts, planned, record, lease_at, attempt)
+    helps = [f"unstuck logs {job.id} {group_id} -f", *facts.help]
+    if _hangs(ran, earlier, stack) and job.intent is Intent.RUN and job.halted is None:
+        helps.insert(1, f"unstuck pause {job.id} --now")
+    begun = record.since if record.state is S.CANCELING else record.started_at
     return Explanation(
         subject=group_id,
         state=record.state,
-        what=what,
-        since=record.since if record.state is S.CANCELING else record.started_at or record.since,
+        what=works + _usual_duration(ran, earlier) + _place(stack, env.now) + note,
+        since=begun or record.since,
         tried=_tried_so_far(record),
         next=following,
         ends=ends,
-        help=(f"unstuck logs {job.id} {group_id} -f", *helps, *facts.help),
+        help=tuple(helps),
         stack=stack,
     )
+
+
+def _usual_duration(ran: float, earlier: Sequence[float]) -> str:
+    """Compare the duration of a running group with that of its earlier runs."""
+    if not earlier or ran <= MIN_LONG_RUN_S:
+        return ""
+    before = "the run before" if len(earlier) == 1 else f"{len(earlier)} runs before"
+    usual = format_duration(median(earlier))
+    return f"; it has run for {format_duration(ran)}, and usually takes {usual} ({before})"
+
+
+def _place(stack: StepStack | None, now: float) -> str:
+    if stack is None:
+        return ""
+    return "; ".join(
+        [f"; its step stands {stands_at(stack, now)}", *map(stage_text, stack.stages[:1])]
+    )
+
+
+def _hangs(ran: float, earlier: Sequence[float], stack: StepStack | None) -> bool:
+    """Return whether a running group takes remarkably long."""
+    if earlier:
+        return ran > max(HANG_FACTOR * median(earlier), MIN_LONG_RUN_S)
+    return stack is not None and stack.stood > HANG_AT_LINE_S
+
+
+def _fate(
+    facts: ExplanationFacts,
+    planned: PlannedGroup,
+    record: GroupRecord,
+    lease_at: float,
+    attempt: AttemptRecord | None,
+) -> tuple[str, Event, Event]:
+    """Return a remark on a running attempt, its next event, and the event that ends it."""
+    job, env = facts.state.job, facts.env
+    ends = _running_ends(facts, planned, attempt)
+    lost = "the worker counts as lost if nothing was heard of it by then"
+    following = Event(what=lost, at=facts.ahead(lease_at))
+    if job.halted is not None and stands_still(job):
+        return "", Event(what="its outcome counts when the job is resumed"), ends
+    if facts.cut and (canceled := facts.canceled(planned)):
+        note = f"; {canceled}, and it can change nothing any more"
+        looked_at = Event(what="when the job is looked at next", at=facts.look_at)
+        return note, Event(what="it is ended", at=facts.look_at), looked_at
+    if job.intent is Intent.PAUSE and job.pause_now:
+        note = "; it is told to hand it back, since the job is paused"
+        resumed = Event(what="it is tried again when the job is resumed", at=ends.at)
+        return note, Event(what="it is handed back, or killed", at=following.at), resumed
+    if record.state is S.CANCELING or job.intent is Intent.CANCEL:
+        note = ", and was told to end" if record.state is S.CANCELING else ", and is told to end"
+        return note, following, _cancel_deadline(job, env)
+    return "", following, ends
+
+
+def _cancel_deadline(job: JobRecord, env: Environment) -> Event:
+    after = format_duration(env.cancel_deadline)
+    deadline = f"at the deadline, {after} after the cancel was asked for"
+    return Event(what=deadline, at=max(cancel_at(job, env), env.now))
 
 
 def _running_ends(
     facts: ExplanationFacts, planned: PlannedGroup, attempt: AttemptRecord | None
 ) -> Event:
-    """The timeouts of a running attempt: of the step that the runner named last, of the group, and
-    of the job.
-    """
+    """Return the timeouts of a running attempt: its current step's, the group's, and the job's."""
     timeouts = []
     number = 0 if attempt is None else int(attempt.shown_progress.get("step", 0))
     if 0 < number <= len(planned.spec.steps):
@@ -435,18 +455,17 @@ def _running_ends(
 
 
 def _tried_so_far(record: GroupRecord) -> str:
-    """The outcomes of earlier attempts; empty if there is nothing to tell."""
-    parts = []
-    if record.epoch > 1 and record.state is GroupState.QUEUED:
-        parts.append(f"this is attempt {record.epoch}")
-    if record.failures:
-        parts.append(f"failed {record.failures} time{'s' if record.failures > 1 else ''}")
-    if record.losses:
-        parts.append(f"lost {record.losses} worker{'s in a row' if record.losses > 1 else ''}")
-    if record.releases:
-        parts.append(f"was handed back {record.releases} time{'s' if record.releases > 1 else ''}")
-    if record.first_error is not None:
-        parts.append(f"first error: {record.first_error.code}: {record.first_error.text}")
-    if record.last_error is not None and record.last_error != record.first_error:
-        parts.append(f"last error: {record.last_error.code}: {record.last_error.text}")
-    return "; ".join(parts)
+    """Describe the outcomes of earlier attempts; empty without one."""
+    first, last = record.first_error, record.last_error
+    parts = {
+        f"this is attempt {record.epoch}": record.epoch > 1 and record.state is S.QUEUED,
+        f"failed {counted(record.failures, 'time')}": record.failures,
+        f"lost {counted(record.losses, 'worker', 'workers in a row')}": record.losses,
+        f"was handed back {counted(record.releases, 'time')}": record.releases,
+    }
+    texts = [text for text, applies in parts.items() if applies]
+    if first is not None:
+        texts.append(f"first error: {first.code}: {first.text}")
+    if last is not None and last != first:
+        texts.append(f"last error: {last.code}: {last.text}")
+    return "; ".join(texts)

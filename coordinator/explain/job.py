@@ -1,7 +1,7 @@
-"""Explain why a job, and each of its groups that is not done, waits (pure).
+"""Explain why a job, and each of its groups that is not done, waits. Pure.
 
-What joins come to, due times, room and budgets come from the functions that ``decide`` uses, so an
-explanation cannot disagree with the decision.
+Joins, due times, room and budgets come from the functions that ``decide`` uses, so an
+explanation cannot disagree with a decision.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.tasks.duration import format_duration
 
 S = GroupState
-SHOWN = 20  # groups of one planned group that are explained one by one
-LONELY = 5.0  # seconds after which a job or an offer that nobody has taken is worth a word
-NAMED = 3  # groups that a job's line names
+MAX_MEMBERS_SHOWN = 20  # of one fork
+LONELY_S = 5.0  # a job or an offer that nobody takes is reported after this time
+MAX_GROUPS_NAMED = 3  # in the line of a job
 AGAIN = "all groups are checked again, also for lost workers"
 
 
@@ -42,21 +42,22 @@ def explain(
     state: JobState,
     env: Environment,
     due: float | None,
-    members: int | None = SHOWN,
+    members: int | None = MAX_MEMBERS_SHOWN,
     fleet: FleetFacts = NOTHING_KNOWN,
 ) -> list[Explanation]:
-    """The job first, then every group that is not done, or was skipped for itself, in the order of
-    the spec.
+    """Explain the job, then every group that is not done or was skipped by its own rule.
+
+    Groups follow the order of the spec.
 
     Args:
         due: when the job is decided again at the latest; None if it has ended.
-        members: of each fork, at most so many are explained one by one; None: all.
+        members: explain at most this many members of each fork; None: all.
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
-    job = explain_job(state, env, due)
     if state.job.terminal:
-        return [job]
+        return [_ended(state.job, fleet.again)]
+    job = explain_job(state, env, due)
     if fleet.code:
         job = replace(job, what=f"{job.what}; {fleet.code}", help=("unstuck fleet", *job.help))
     facts = ExplanationFacts(state, env, due, fleet)
@@ -87,7 +88,7 @@ def _damaged(state: JobState, env: Environment, due: float | None) -> Explanatio
 
 
 def _without_a_coordinator(explained: Explanation) -> Explanation:
-    """While no coordinator looks, nothing happens at its time."""
+    """Remove the times of an explanation, since nothing happens before a coordinator looks."""
     if not explained.next.what:
         return explained
     following = Event(what=f"as soon as a coordinator looks: {explained.next.what}")
@@ -95,10 +96,10 @@ def _without_a_coordinator(explained: Explanation) -> Explanation:
 
 
 def explain_job(state: JobState, env: Environment, due: float | None) -> Explanation:
-    """The job alone; its groups need not be such as can be judged."""
+    """Explain the job alone; its groups may be unreadable."""
     job = state.job
     if job.terminal:
-        return _ended(job)
+        return _ended(job, None)
     if job.halted is not None and (stands_still(job) or job.status is Status.HALTED):
         return _halted(state, job.halted, env, due)
     if job.phase:
@@ -110,27 +111,20 @@ def explain_job(state: JobState, env: Environment, due: float | None) -> Explana
     return _running(state, env, due)
 
 
-def _ended(job: JobRecord) -> Explanation:
-    text = job.reason.text if job.reason else f"it is {job.status}"
-    intent = (
-        f"; {job.intent_by} asked for {job.intent}{_because(job)}"
-        if job.intent is not Intent.RUN
-        else ""
-    )
+def _ended(job: JobRecord, again: tuple[str, ...] | None) -> Explanation:
+    what = job.reason.text if job.reason else f"it is {job.status}"
+    if job.intent is not Intent.RUN:
+        what += f"; {job.intent_by} asked for {job.intent}{_because(job)}"
     helps: tuple[str, ...] = ()
     if job.status is not Status.FINISHED:
-        # Where the stored text is wrong, the same again fails again.
-        mended = f"unstuck retry {job.id} --spec FILE"
-        helps = (
-            f"unstuck retry {job.id}",
-            mended,
-            f"unstuck events {job.id}",
-            f"unstuck logs {job.id}",
-        )
+        # With the stored spec, a retry may fail in the same way.
+        retry = f"unstuck retry {job.id}"
+        commands = (retry, f"{retry} --spec FILE") if again is None else again
+        helps = *commands, f"unstuck events {job.id}", f"unstuck logs {job.id}"
     return Explanation(
         subject=job.id,
         state=job.status,
-        what=text + intent,
+        what=what,
         since=job.ended_at,
         ends=Event(what="it has ended; this is final"),
         help=helps,
@@ -183,7 +177,7 @@ def _paused(state: JobState, env: Environment, due: float | None) -> Explanation
 
 
 def _ending(state: JobState, env: Environment, due: float | None) -> Explanation:
-    """The user asked for the end of the job, and some attempts have not ended yet."""
+    """Explain a job that the user ended while some attempts run."""
     job, look_at = state.job, ahead(0.0, env, due)
     open_attempts = _attempts(state, "has not ended yet", "have not ended yet")
     what = f"{job.intent_by} asked for {job.intent}{_because(job)}; {open_attempts}"
@@ -215,42 +209,40 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
     what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
         again = len(state.recovering)
-        what += (
-            f"; {again} failed or {'was lost and is' if again == 1 else 'were lost and are'} "
-            "tried again"
-        )
-    if state.fatal and job.timed_out is None:
+        lost = "was lost and is" if again == 1 else "were lost and are"
+        what += f"; {again} failed or {lost} tried again"
+    if job.timed_out is not None:
+        what += f"; {job.timed_out.text}"
+    elif state.fatal:
         rest = "what runs after a failure has" if state.plan.cancel_others else "the others have"
         what += f"; group {state.first_failed} failed, so the job will be FAILED once {rest} ended"
-    ends = Event(what="when its groups do")
-    over = job_timeout_at(job, state.plan.timeout, env) or 0.0
-    if job.timed_out is not None:
-        what, ends = (
-            f"{what}; {job.timed_out.text}",
-            Event(what="when it is looked at next", at=look_at),
-        )
-    elif state.plan.timeout is not None:
-        begins = "" if over else " from its first claimed attempt"
-        ends = Event(
-            what=f"{ends.what}; or FAILED by its {timeout_of(state.plan.timeout)}{begins}", at=over
-        )
     return Explanation(
         subject=job.id,
         state=job.status,
         what=what,
         since=job.started_at or job.submitted_at,
         next=Event(what=AGAIN, at=look_at),
-        ends=ends,
+        ends=_running_ends(state, env, look_at),
         help=ways_to_end(job),
     )
 
 
+def _running_ends(state: JobState, env: Environment, look_at: float) -> Event:
+    """Return the end of a running job: that of its groups, or its timeout."""
+    if state.job.timed_out is not None:
+        return Event(what="when it is looked at next", at=look_at)
+    if state.plan.timeout is None:
+        return Event(what="when its groups do")
+    over = job_timeout_at(state.job, state.plan.timeout, env) or 0.0
+    begins = "" if over else " from its first claimed attempt"
+    timeout = timeout_of(state.plan.timeout)
+    return Event(what=f"when its groups do; or FAILED by its {timeout}{begins}", at=over)
+
+
 def _publishing(state: JobState, env: Environment, due: float | None) -> Explanation:
     job, at = state.job, publish_at(state.job, env)
-    what, next_what = (
-        "all groups are done; the package could not be published yet",
-        "publishing is tried again",
-    )
+    what = "all groups are done; the package could not be published yet"
+    next_what = "publishing is tried again"
     if job.phase.aborts:
         what = (
             f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is "
@@ -301,45 +293,53 @@ def _attempts(state: JobState, singular: str, many: str) -> str:
 
 
 def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Explanation]) -> str:
-    """The wait of a job that has not ended, in one line for listings; empty where its explanation
-    is short enough.
+    """Describe the wait of an open job in one line for listings; empty if its explanation is short.
 
     Args:
-        alone: that nobody looks, if so; see ``_nobody_looks``.
+        alone: the answer of `_nobody_looks`.
         groups: the explanations of its groups, with their lines.
     """
     job = state.job
     if job.halted is not None and job.status is Status.HALTED:
         return job.halted.text
     if job.phase and not job.phase.aborts:
-        if job.reason is None:
-            return "publishing"
-        again = f"publishing, try {job.publish_tries + 1}, after: " if job.phase.under_way else ""
-        return f"{again}{job.reason.text}"
+        return _brief_publishing(job)
     if job.intent is not Intent.RUN:
         return ""
-    if job.commit == "new" and env.now - job.submitted_at > LONELY:
+    if job.commit == "new" and env.now - job.submitted_at > LONELY_S:
         return "no coordinator has looked at this job yet; start a fleet with `unstuck up`"
     if alone:
         return alone
     if state.recovering:
         return _recovering(state)
-    stuck = next(
-        (group for group in groups if group.state == S.QUEUED and env.now - group.since > LONELY),
-        None,
-    )
-    if stuck is not None and not (state.by_state[S.RUNNING] or state.by_state[S.CANCELING]):
-        return f"{stuck.subject}: {stuck.short or stuck.what}"
-    return _at_work(state)
+    return _stuck(state, env, groups) or _at_work(state)
+
+
+def _brief_publishing(job: JobRecord) -> str:
+    if job.reason is None:
+        return "publishing"
+    again = f"publishing, try {job.publish_tries + 1}, after: " if job.phase.under_way else ""
+    return f"{again}{job.reason.text}"
+
+
+def _stuck(state: JobState, env: Environment, groups: Sequence[Explanation]) -> str:
+    """Describe the first group that nobody takes while nothing runs; empty if there is none."""
+    if state.by_state[S.RUNNING] or state.by_state[S.CANCELING]:
+        return ""
+    for group in groups:
+        if group.state == S.QUEUED and env.now - group.since > LONELY_S:
+            return f"{group.subject}: {group.short or group.what}"
+    return ""
 
 
 def _nobody_looks(env: Environment, due: float | None, idle: Idle) -> str:
-    """That a job is looked at by nobody, if so.
+    """Return a sentence if no coordinator looks at a job, else an empty text.
+
+    Nothing is missing before the limit of ``idle``.
 
     Args:
-        due: when it is to be looked at; None if it has ended.
-        idle: for how long no coordinator has looked at any job. Nobody counts as missing before the
-            limit of ``idle``.
+        due: when the job is to be decided; None if it has ended.
+        idle: how long no coordinator has looked at any job.
     """
     if due is not None and due < env.now - idle.limit:
         return (
@@ -355,7 +355,7 @@ def _nobody_looks(env: Environment, due: float | None, idle: Idle) -> str:
 
 
 def _recovering(state: JobState) -> str:
-    """The first of the troubled groups, and how many more there are."""
+    """Describe the first group that is tried again, and count the others."""
     troubled = [name for name in state.recovering if state.record(name).last_error is not None]
     if not troubled:
         return ""
@@ -376,6 +376,6 @@ def _at_work(state: JobState) -> str:
     ]
     if not at_work:
         return ""
-    more = f" and {len(at_work) - NAMED} more" if len(at_work) > NAMED else ""
-    names = ", ".join(f"{name} ({group_state})" for name, group_state in at_work[:NAMED])
+    more = f" and {len(at_work) - MAX_GROUPS_NAMED} more" if len(at_work) > MAX_GROUPS_NAMED else ""
+    names = ", ".join(f"{name} ({group_state})" for name, group_state in at_work[:MAX_GROUPS_NAMED])
     return f"waits for {names}{more}"

@@ -1,4 +1,4 @@
-"""Where a step stands, in words (pure)."""
+"""Describe the place of a running step. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.step_stack import SparkStage, StepStack, own_frame
 
-LONG_AGO = 20.0  # seconds after which a look at a step is said to be so long ago
+LONG_AGO_S = 20.0  # the age of an older look is shown
 
 
 def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
-    """The line of the user's code at which a step stands, and for how long: ``at etl.py:12 in load
-    for 3m``.
-    """
+    """Return the user's line at which a step stands, such as ``at etl.py:12 in load for 3m``."""
     frame = own_frame(stack.frames)
     where = f"{frame.file.rpartition('/')[2]}:{frame.line}" if brief else str(frame)
     age = max(0.0, now - stack.at)
-    ago = f", as seen {format_duration(age)} ago" if age > LONG_AGO else ""
+    ago = f", as seen {format_duration(age)} ago" if age > LONG_AGO_S else ""
     stood = (
         f" for {format_duration(stack.stood)}" if stack.stood else ""
     )  # there is one look so far
@@ -25,17 +23,18 @@ def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
 
 
 def stack_lines(stack: StepStack) -> Iterator[str]:
-    """The stack, a line for each frame, the innermost last."""
+    """Yield one line for each frame of the stack, the innermost last."""
     for frame in stack.frames:
         if frame.skipped:
             yield f"… {frame.skipped} in {frame.skipped_in}"
         yield f"{frame}: {frame.source}" if frame.source else str(frame)
-    yield from map(stage_told, stack.stages)
+    yield from map(stage_text, stack.stages)
 
 
-def stage_told(stage: SparkStage) -> str:
-    """A stage of Spark: ``Spark stage 3 (count at etl.py:12): 18 of 20 tasks done, 2 run, the
-    longest for 14m``.
+def stage_text(stage: SparkStage) -> str:
+    """Describe a Spark stage.
+
+    ``Spark stage 3 (count at etl.py:12): 18 of 20 tasks done, 2 run, the longest for 14m``
     """
     running = f"{stage.running or 'none'} run{'' if stage.running > 1 else 's'}"
     parts = [f"{stage.done} of {stage.tasks} tasks done", running]

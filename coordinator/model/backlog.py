@@ -1,4 +1,4 @@
-"""The backlog of a schedule: what its streams had unread when a coordinator looked last."""
+"""The backlog of a schedule: the unread part of its streams at the last look of a coordinator."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from unstuck.coordinator.model.size import megabytes
+from unstuck.coordinator.spec.problems import counted
 from unstuck.tasks.duration import format_duration
 
-SHOWN = 8  # partitions of a topic that are named in a line
+MAX_PARTITIONS_SHOWN = 8  # of a topic, in a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +19,19 @@ class StreamBacklog:
     """The unread part of one stream.
 
     Attributes:
-        new: unread files; of a topic, unread offsets. ``bytes``: of the files. ``changed``: files
-            that were read and have other content now.
-        looked: files, or partitions, that were there.
-        since: when the oldest unread file was written; where that is not known, since when looks
-            have seen what is unread. 0 if nothing is.
-        lag: of a topic: partition → its unread offsets; ``next``: the offset at which the next run
-            goes on.
-        trouble: why a run would fail; ``known``: False if only a worker can ask.
-        ignored: how many files do not count by their names, with some of these names; empty if
-            there are none.
-        seen_to: partition → up to where ``since`` is of; what lies behind came later.
+        new: unread files; of a topic, unread offsets.
+        bytes: of the unread files.
+        changed: files that were read and have other content now.
+        looked: files or partitions of the stream.
+        since: when the oldest unread file was written; if that is unknown, since when looks have
+            seen
+            it. 0 if nothing is unread.
+        lag: of a topic: partition → its unread offsets.
+        next: of a topic: partition → the offset at which the next run begins.
+        trouble: why a run would fail.
+        known: False if only a worker can read the stream.
+        ignored: the number and some names of files whose names do not match; empty if none.
+        seen_to: partition → the position to which ``since`` belongs.
     """
 
     new: int = 0
@@ -44,7 +47,7 @@ class StreamBacklog:
     seen_to: dict[int, int] = field(default_factory=dict)
 
     def told(self, at: float) -> str:
-        """In words; ``at``: when it was looked at."""
+        """Describe the backlog; ``at`` is the time of the look."""
         ignored = f"; ignored by their names: {self.ignored}" if self.ignored else ""
         if not self.known:
             return "only a worker can ask it"
@@ -52,42 +55,38 @@ class StreamBacklog:
             return self.trouble
         if not self.new:
             return f"nothing is unread{ignored}"
-        what = f"{self.new:,} unread file{'' if self.new == 1 else 's'}, {megabytes(self.bytes)}"
+        what = f"{counted(self.new, 'unread file')}, {megabytes(self.bytes)}"
         if self.lag:
             what = f"{self.new:,} unread offsets, {_by_partition(self.lag)}"
-        since = (
-            f", the oldest for {format_duration(max(0.0, at - self.since))}" if self.since else ""
-        )
-        return f"{what}{since}{ignored}"
+        if self.since:
+            what += f", the oldest for {format_duration(max(0.0, at - self.since))}"
+        return f"{what}{ignored}"
 
     @property
     def arrived(self) -> bool:
-        """Whether a run would read something, or has something to tell."""
+        """Whether a run would read or report something."""
         return bool(self.new or self.changed or self.trouble or not self.known)
 
     @property
     def position(self) -> str:
-        """How far it was read, in words; empty if that is not known."""
+        """How far it was read, in words; empty if unknown."""
         if self.next:
             return _by_partition(self.next, " at offset")
-        read = self.looked - self.new
-        return (
-            f"{read:,} of {self.looked:,} files are read" if self.known and not self.trouble else ""
-        )
+        if self.trouble or not self.known:
+            return ""
+        return f"{self.looked - self.new:,} of {self.looked:,} files are read"
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The unread part of the streams of one schedule, by address, when a coordinator looked at
-    it.
-    """
+    """The unread part of the streams of one schedule, by address, at the last look."""
 
     at: float
     streams: dict[str, StreamBacklog]
 
     @property
     def since(self) -> float:
-        """Since when the oldest of what is unread waits; 0 if nothing does."""
+        """Since when the oldest unread part waits; 0 if nothing is unread."""
         return min((stream.since for stream in self.streams.values() if stream.since), default=0.0)
 
     def to_json(self) -> str:
@@ -104,8 +103,12 @@ def _by_partition(numbers: Mapping[int, int], word: str = "") -> str:
         for partition, number in sorted(numbers.items())
         if number or word
     ]
-    more = f", and {len(parts) - SHOWN} more partitions" if len(parts) > SHOWN else ""
-    return f"{', '.join(parts[:SHOWN])}{more}"
+    more = (
+        f", and {len(parts) - MAX_PARTITIONS_SHOWN} more partitions"
+        if len(parts) > MAX_PARTITIONS_SHOWN
+        else ""
+    )
+    return f"{', '.join(parts[:MAX_PARTITIONS_SHOWN])}{more}"
 
 
 _BACKLOG: TypeAdapter[Backlog] = TypeAdapter(Backlog)

@@ -1,6 +1,4 @@
-"""The environment of ``decide``, and the decision that the reconciler commits and then carries
-out.
-"""
+"""The environment of ``decide``, and the decision that the reconciler commits and carries out."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.fields import Scalar
 
 if TYPE_CHECKING:
-    from unstuck.tasks.protocol.processes import RunnerStatus
+    from unstuck.tasks.protocol.process_status import RunnerStatus
     from unstuck.tasks.settings import Settings
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -26,9 +24,7 @@ MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 @dataclass(frozen=True, slots=True)
 class CommitGuard:
-    """Something that was concluded from absence; the commit checks it again, by the clock of
-    Redis.
-    """
+    """A conclusion from absence, which the commit checks again by the clock of Redis."""
 
     group: str
     epoch: int
@@ -49,26 +45,23 @@ class PublishResult:
     nothing_new: str = ""
     # Files and offsets that have arrived for its streams, beyond the bound of one job.
     left: int = 0
-    taken_over: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by dataset, the job that owned it before
+    # by dataset, the job that owned it before
+    taken_over: Mapping[str, str] = field(default_factory=dict)
     goes_on: bool = False  # it has no result yet, and it does not hang
-    at: float = field(
-        default=0.0, compare=False
-    )  # of the entry in the log, by the clock of its publisher
+    # of the entry in the log, by the clock of its publisher
+    at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All facts that a decision may use beside the job itself. All clock and randomness comes in
-    here.
+    """All facts beside the job that a decision may use, with all clock and randomness.
 
     Attributes:
         now: seconds, by the clock of Redis.
-        nonce: fresh randomness for the epochs minted in this decision.
-        takeover: the sweep has been alive and no grace runs: lapsed leases may be believed.
-        runners: how many listen, per queue.
-        hosts: of those of them that are fit for Spark, per queue.
+        nonce: fresh randomness for the epochs of this decision.
+        takeover: the sweep is alive and no grace runs, so lapsed leases count.
+        runners: listening runners, by queue.
+        hosts: hosts of listening runners that are fit for Spark, by queue.
     """
 
     now: float
@@ -93,7 +86,7 @@ class Environment:
         listening: Mapping[str, Sequence[RunnerStatus]],
         **more: Any,
     ) -> Environment:
-        """The environment by ``settings``; ``listening``: the runners that listen, per queue."""
+        """Return the environment by ``settings``; ``listening`` are the runners by queue."""
         return cls(
             now=now,
             nonce=nonce,
@@ -111,11 +104,11 @@ class Environment:
         )
 
     def others(self, queue: str, host: str) -> list[str]:
-        """The hosts beside ``host`` that listen on ``queue``."""
+        """Return the hosts beside ``host`` that listen on ``queue``."""
         return sorted({*self.hosts.get(queue, ())} - {host})
 
     def window(self, lane: str) -> int:
-        """How many offers of one job may stand in one lane."""
+        """Return how many offers of one job may wait in one lane."""
         return self.dispatch_window or max(64, 4 * self.runners.get(queue_of(lane), 0))
 
 
@@ -132,28 +125,23 @@ class Decision:
     offered: dict[str, AttemptRecord] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
-    unfrozen: dict[str, None] = field(
-        default_factory=dict
-    )  # groups and members whose frozen inputs go
-    uncollected: dict[str, None] = field(
-        default_factory=dict
-    )  # forks whose values will be collected again
-    instructions: dict[str, tuple[int, str, str]] = field(
-        default_factory=dict
-    )  # group → epoch, nonce, CANCEL or DRAIN
+    # groups and members whose frozen inputs go
+    unfrozen: dict[str, None] = field(default_factory=dict)
+    # forks whose values will be collected again
+    uncollected: dict[str, None] = field(default_factory=dict)
+    # group → epoch, nonce, CANCEL or DRAIN
+    instructions: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[CommitGuard] = field(default_factory=list)
-    offers: dict[Offer, str] = field(
-        default_factory=dict
-    )  # that stand from now on, or again → lane
+    # that stand from now on, or again → lane
+    offers: dict[Offer, str] = field(default_factory=dict)
     withdrawn: dict[Offer, str] = field(default_factory=dict)  # that stand no longer → lane
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
     new_try: bool = False  # publish or abort is a new try, and not one that goes on
     notices: tuple[str, ...] = ()  # for the outbox, as JSON
-    ended: Counter[str] = field(
-        default_factory=Counter
-    )  # attempts that have ended, by their outcome
+    # attempts that have ended, by their outcome
+    ended: Counter[str] = field(default_factory=Counter)
     # Seconds that publishing took, if this ends the job with a version.
     publishing: float | None = None
     due: float | None = None  # None: terminal, never again
@@ -183,8 +171,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Reports to ack with a commit, how they were counted, and by entry id the event of an outcome
-    that was refused.
+    """Reports that a commit acks.
+
+    Attributes:
+        counts: how they were counted.
+        refused: by entry id, the event of an outcome that was refused.
     """
 
     ids: tuple[str, ...] = ()

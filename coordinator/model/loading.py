@@ -1,8 +1,7 @@
-"""The state of a job, from what the store holds; for a damaged job, the readable part of its
-record.
+"""Loads the state of a job from the store; of a damaged job, the readable part of its record.
 
-A job is damaged if a part of it cannot be read. Nothing is guessed about that part: the job can be
-shown, and ended by force, which needs nothing but the record.
+A job is damaged if a part of it cannot be read. Nothing is guessed about that part. The job can be
+shown, and ended by force, which needs only the record.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def state_of(
     attempts: Mapping[str, str],
     frozen: Iterable[str] = (),
 ) -> JobState:
-    """The state of ``job``, from its hashes. See ``JobState.damage``.
+    """Return the state of ``job`` from its hashes; see ``JobState.damage``.
 
     Raises: NewerJob.
     """
@@ -57,53 +56,61 @@ def state_of(
     except NewerJob:
         raise
     except Exception as error:  # noqa: BLE001 - damage may be of any kind
-        what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[
-            :300
-        ]
-        state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
-        damage = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
-        if isinstance(error, _Lost):
-            damage = f"the stored {part} of job {job} is not whole: {what}"
-        if state.job.terminal:
-            state.damage = damage
-        elif state.job.intent is Intent.FORCE_STOP:
-            state.damage = f"{damage}, and the job is being ended by force"
-        else:
-            state.damage = f"{damage}. The job cannot go on; `unstuck force-stop {job}` ends it"
-        return state
+        return _damaged(job, fields, part, error)
 
 
 class _Lost(Exception):
-    """Something that was written is gone."""
+    """A part of a job that was written is gone."""
+
+
+def _damaged(job: str, fields: Mapping[str, str], part: str, error: Exception) -> JobState:
+    """Return the state of a job of which ``part`` cannot be read."""
+    cause: object = error.problems[0] if isinstance(error, SpecError) else error
+    what = " ".join(str(cause).split())[:300]
+    damage = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
+    if isinstance(error, _Lost):
+        damage = f"the stored {part} of job {job} is not whole: {what}"
+    state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
+    if state.job.terminal:
+        state.damage = damage
+    elif state.job.intent is Intent.FORCE_STOP:
+        state.damage = f"{damage}, and the job is being ended by force"
+    else:
+        state.damage = f"{damage}. The job cannot go on; `unstuck force-stop {job}` ends it"
+    return state
 
 
 def _lost_fields(fields: Mapping[str, str]) -> str:
-    """The fields that were written to the record and are gone, in words; the scripts keep their
-    names in ``fields``.
+    """Return which fields of the record are gone, in words.
+
+    The scripts store the names of all fields in ``fields``.
     """
     _, *names = fields.get("fields", "0 fields").split()
     lost = sorted(set(names) - fields.keys())
-    return f"its field{'s' if len(lost) > 1 else ''} {', '.join(lost)}" if lost else ""
+    if not lost:
+        return ""
+    fields_text = "its field" if len(lost) == 1 else "its fields"
+    return f"{fields_text} {', '.join(lost)}"
 
 
 def _lost_records(
     fields: Mapping[str, str], groups: Mapping[str, str], frozen: Iterable[str]
 ) -> str:
-    """Which records of groups are gone, in words; the commit keeps their number in ``counts``."""
-    group_count = int(fields["counts"].split()[0])
-    if len(groups) < group_count:
-        named = ", ".join(
-            sorted(name for name in frozen if name not in groups and f"{name}[0]" not in groups)[:3]
-        )
-        return (
-            f"{group_count - len(groups)} of {group_count} records of groups are "
-            f"gone{named and f': {named}'}"
-        )
-    return ""
+    """Return which records of groups are gone, in words.
+
+    The commit stores their number in ``counts``.
+    """
+    count = int(fields["counts"].split()[0])
+    if len(groups) >= count:
+        return ""
+    begun = (name for name in frozen if name not in groups and f"{name}[0]" not in groups)
+    names = ", ".join(sorted(begun)[:3])
+    lost = f"{count - len(groups)} of {count} records of groups are gone"
+    return f"{lost}: {names}" if names else lost
 
 
 def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
-    """The state of ``job`` as if no group had begun, of what can be read.
+    """Return the readable state of ``job`` as if no group had begun.
 
     Raises: NewerJob.
     """
@@ -112,8 +119,9 @@ def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
 
 
 def without_groups(record: JobRecord) -> JobState:
-    """The state of a job as if no group had begun, and without groups where its spec cannot be
-    read.
+    """Return the state of a job as if no group had begun.
+
+    Without groups if its spec is unreadable.
     """
     plan: Plan = NO_GROUPS
     with suppress(Exception):

@@ -1,6 +1,4 @@
-"""The notice of a change that somebody asked to be told of: what stands in the outbox, and what is
-sent.
-"""
+"""The notice of a change, as it is in the outbox and as it is sent."""
 
 from __future__ import annotations
 
@@ -54,8 +52,9 @@ class Notice:
     ends: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Half of a surrogate pair, which the error of a step may hold, becomes ``?``: the scripts
-        of Redis, and many receivers, refuse JSON that has one.
+        """Return the notice as JSON, with ``?`` for half of a surrogate pair.
+
+        The error of a step may have one; the scripts of Redis and many receivers refuse such JSON.
         """
         text = json.dumps(
             _NOTICE.dump_python(self, mode="python"), separators=(",", ":"), ensure_ascii=False
@@ -86,8 +85,9 @@ class Alert:
     ends: tuple[str, ...] = ()
 
     def told_of_end(self, ask_now: Collection[str]) -> tuple[str, ...]:
-        """The targets that are told of its end: those that asked for ends when it was told, or ask
-        for them now.
+        """Return the targets to notify of its end.
+
+        These requested ends when they were notified, or request them now.
         """
         return tuple(target for target in self.to if target in self.ends or target in ask_now)
 
@@ -96,7 +96,5 @@ _NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
 
 
 def notice_id(*parts: str | float) -> str:
-    """The id of a notice, which follows from these parts alone: its problem, when that began, and
-    its phase.
-    """
+    """Return the id of a notice, which follows from its problem, the begin of it, and its phase."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

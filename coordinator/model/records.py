@@ -120,9 +120,7 @@ _GROUP: TypeAdapter[GroupRecord] = TypeAdapter(GroupRecord)
 
 
 def _outcome(text: Any) -> Any:
-    """An outcome that nobody can read must still end the attempt, or its group would wait for
-    ever.
-    """
+    """Read an outcome. Unreadable text is one, too, since the group would wait for ever."""
     try:
         return text if text is None else Outcome.from_json(text)
     except Malformed as error:
@@ -157,10 +155,9 @@ class AttemptRecord:
 
     @property
     def shown_progress(self) -> dict[str, Any]:
-        """The last progress of its runner, for people: what of ``step``, ``steps``, ``label``,
-        ``done``, … is known.
+        """The known part of the runner's last progress: ``step``, ``steps``, ``label``, ….
 
-        A value that is no finite number where one should be is left out; an unknown ``total`` is
+        A value that is not a finite number where it should be is left out; an unknown ``total`` is
         None.
         """
         try:
@@ -235,8 +232,10 @@ class AlteredValue:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One ``alter``: the n-th makes revision n of the spec. ``at``: seconds since the epoch, by the
-    asker's clock.
+    """One ``alter``, of which the n-th makes revision n of the spec.
+
+    Attributes:
+        at: seconds since the epoch, by the clock of the user.
     """
 
     at: Time
@@ -421,8 +420,7 @@ class JobRecord:
 
     @classmethod
     def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
-        """Read the readable fields of the record of ``job``; the others are as if they had never
-        been written.
+        """Return the readable fields of the record of ``job``; the others have their defaults.
 
         Raises: NewerJob.
         """
@@ -456,8 +454,9 @@ def _field_text(value: Any, default: Any) -> str:
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
-    """The reader for the text of a hash field: numbers, flags and words as they stand, everything
-    else as JSON.
+    """Return the reader for the text of a hash field.
+
+    Numbers, flags and words are stored as text, everything else as JSON.
     """
     adapter = TypeAdapter(kind)
     if kind in (str, int, float, bool, int | None, Status, Intent, Phase):

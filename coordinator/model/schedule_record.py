@@ -51,28 +51,25 @@ class ScheduleIntent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: a job for a tick, or one that a person started by hand. Times are seconds since the
-    epoch; 0: not yet.
+    """One run: a job for a tick, or one that a person started. Times are Unix seconds; 0: not yet.
 
     Attributes:
         tick: the nominal time; of a run by hand, when it was requested.
         number: of the run among those of its tick, from 1 on.
         job: its id; empty until it is submitted.
-        at: when it was decided upon.
-        by: who asked for it; empty if its tick did.
+        at: when it was decided.
+        by: who requested it; empty if its tick did.
         by_hand: it has no tick.
         params: values for parameters of a run by hand.
-        backfill: when the backfill that added it was given, as a tick is written; empty for other
-            runs.
-        redo: the backfill that ran a tick again which was done, as ``backfill``; empty if none did.
-            Retries keep it.
-        retry_of: the job that failed before, whose finished work it takes over; ``after``: when
-            that job ended.
-        failures: of a backfill: runs of this tick that failed before this one, since a person asked
-            for the tick.
-        trouble: why it could not be submitted yet; ``tries``: how often that was so.
+        backfill: id of the backfill that added it; empty for other runs.
+        redo: id of the backfill that ran a done tick again; empty without one. Retries keep it.
+        retry_of: the job that failed before, whose finished work it adopts.
+        after: when that job ended.
+        failures: of a backfill: failed runs of this tick since a person requested the tick.
+        trouble: why it could not be submitted yet.
+        tries: how often it could not be submitted.
         next_at: when it is submitted, or tried again.
-        final: of a run that has failed: why no further try mends it.
+        final: of a failed run: why no further try can succeed.
         resumed: of such a run in a backfill: a person resumed it, and it begins when there is room.
     """
 
@@ -95,15 +92,16 @@ class Run:
     resumed: bool = False
 
     def key(self, schedule: str) -> str:
-        """The key of its job: submitting a tick twice is one job."""
+        """Return the key of its job: submitting a tick twice is one job."""
         key = f"{schedule}@{tick_text(self.tick)}"
         if self.by_hand:
             return f"{key}/{BY_HAND}"
         return f"{key}/{self.number}" if self.number > 1 else key
 
     def package_id(self, schedule: str) -> str:
-        """What was asked for: all runs of a tick make one package, unless a person ran a tick again
-        that was done.
+        """Return the id of its package.
+
+        All runs of a tick make one package, unless a person ran a done tick again.
         """
         if self.by_hand:
             return self.key(schedule)
@@ -111,11 +109,11 @@ class Run:
         return f"{tick}/{self.redo}" if self.redo else tick
 
     def job_id(self, schedule: str) -> str:
-        """The id of its job, which follows from its key: a store that was rolled back makes the
-        same job again.
+        """Return the id of its job, which follows from its key.
 
-        A tick that runs again has an id that no forgotten run of it had, since its ``redo`` is part
-        of the id.
+        A store that was rolled back makes the same job again. A tick that runs again has a new id,
+        since
+        its ``redo`` is part of the id.
         """
         named = f"{self.key(schedule)} {self.redo}" if self.redo else self.key(schedule)
         number = int.from_bytes(hashlib.sha256(named.encode()).digest())
@@ -128,8 +126,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Ticks in a row that got no run, since nothing new lay there; ``looked_at``: when that was
-    seen last.
+    """Ticks in a row without a run, since no data had arrived.
+
+    Attributes:
+        looked_at: the time of the last look.
     """
 
     first: float
@@ -151,9 +151,11 @@ class RunFailure:
 
 @dataclass(frozen=True, slots=True)
 class RunSuccess:
-    """The last run that ended well; ``version`` is 0 if there was nothing to publish.
+    """The last run that FINISHED.
 
-    ``left``: files and offsets that have arrived for its streams, beyond the bound of one run.
+    Attributes:
+        version: 0 if there was nothing to publish.
+        left: files and offsets that have arrived for its streams, beyond the bound of one run.
     """
 
     job: str
@@ -235,9 +237,7 @@ class Backfill:
 
     @property
     def failed(self) -> tuple[Run, ...]:
-        """The next runs of the ticks that failed for good: a person resumes, skips or acknowledges
-        them.
-        """
+        """The next runs of ticks that failed for good and wait for a person."""
         return tuple(run for run in self.runs if run.final is not None and not run.resumed)
 
     @property
@@ -252,7 +252,9 @@ class Backfill:
             return "CANCELED" if self.over else "CANCELING"
         if self.over:
             return "DONE"
-        return "FAILED" if self.halted else "PAUSED" if self.paused else "RUNNING"
+        if self.halted:
+            return "FAILED"
+        return "PAUSED" if self.paused else "RUNNING"
 
     @property
     def done(self) -> int:
@@ -348,9 +350,9 @@ class ScheduleRecord:
     def follows(self) -> list[str]:
         """The datasets after whose new versions it runs."""
         after = json.loads(self.policy).get("after") or []
-        return (
-            after if isinstance(after, list) else after.get("any_of") or after.get("all_of") or []
-        )
+        if isinstance(after, dict):
+            after = after.get("any_of") or after["all_of"]
+        return list(after)
 
     @property
     def clocked(self) -> bool:
@@ -365,9 +367,7 @@ class ScheduleRecord:
 
     @property
     def problems(self) -> dict[str, float]:
-        """Since when each problem stands that somebody was told of, by its condition, and a
-        backfill that is HALTED.
-        """
+        """Since when each notified problem is open, by its condition, and a HALTED backfill."""
         open_alerts = {
             condition: alert.since for condition, alert in self.told.items() if not alert.over
         }
@@ -378,18 +378,14 @@ class ScheduleRecord:
 
     @property
     def ordered_backfill(self) -> Backfill | None:
-        """The backfill, if it has not ended and its runs must not overlap with other runs of the
-        schedule.
-        """
+        """The open backfill whose runs must not overlap with other runs; None if there is none."""
         fill = self.backfill
         if fill is None or fill.over or not (self.builds_on or fill.in_order):
             return None
         return fill
 
     def to_json(self) -> str:
-        """Compact JSON without what is at its default, and without the spec, which is a field of
-        its own.
-        """
+        """Return compact JSON without defaults, and without the spec, which is a separate field."""
         values = _RECORD.dump_python(
             self, mode="json", exclude_defaults=True, exclude={"spec", "commit"}
         )
@@ -397,7 +393,7 @@ class ScheduleRecord:
 
     @classmethod
     def from_json(cls, text: str, commit: str, spec: str) -> ScheduleRecord:
-        """Fields that a later release added are dropped."""
+        """Read a record. Fields of a later release are dropped."""
         return _RECORD.validate_python({**json.loads(text), "commit": commit, "spec": spec})
 
 
@@ -405,7 +401,7 @@ _RECORD: TypeAdapter[ScheduleRecord] = TypeAdapter(ScheduleRecord)
 
 
 def derive(record: ScheduleRecord) -> ScheduleStatus:
-    """The status of a schedule."""
+    """Return the status of a schedule."""
     if record.intent is ScheduleIntent.STOP:
         return ScheduleStatus.STOPPED
     if record.over:
@@ -414,11 +410,17 @@ def derive(record: ScheduleRecord) -> ScheduleStatus:
         return ScheduleStatus.PAUSED
     if record.halted:
         return ScheduleStatus.HALTED
-    # After a retry that a person canceled, nothing is tried by itself before a tick, if there are
-    # any.
-    if record.retries or record.trouble or (record.failures and (record.runs or record.clocked)):
+    if record.retries or record.trouble or _tries_by_tick(record):
         return ScheduleStatus.RETRYING
     return ScheduleStatus.RUNNING if any(run.job for run in record.runs) else ScheduleStatus.WAITING
+
+
+def _tries_by_tick(record: ScheduleRecord) -> bool:
+    """Return whether the next run of a schedule is a try after a failure.
+
+    After a retry that a person canceled, only the next tick tries again, if there is one.
+    """
+    return record.failures > 0 and bool(record.runs or record.clocked)
 
 
 _W = ScheduleStatus

@@ -14,16 +14,14 @@ from typing import Any
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.spec.model import JobSpec, fingerprint_of
 from unstuck.coordinator.spec.plan import Plan, compile_plan
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError
+from unstuck.coordinator.spec.problems import Loc, SpecError, SpecProblem
 from unstuck.tasks.protocol.texts import LONG, Packer
 from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A spec as it is stored: its plan, its JSON, and by digest the long texts that the JSON refers
-    to.
-    """
+    """A stored spec: its plan, its JSON, and by digest the long texts that the JSON refers to."""
 
     plan: Plan
     spec: str
@@ -59,7 +57,7 @@ def compile_to_store(spec: JobSpec, record: JobRecord | None = None) -> Compiled
     return compiled
 
 
-def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) -> Problem:
+def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) -> SpecProblem:
     data = spec.dumped()
     groups = data["groups"]
     # Each long text once, and what else there is of each group; ``defaults.conf`` in all of them
@@ -88,7 +86,7 @@ def _too_large(spec: JobSpec, size: int, plans: dict[str, str], altered: int) ->
         f"are allowed. Its largest part is {what}, with {megabytes(largest)}; put data into files "
         "that the steps read"
     )
-    return Problem(message, loc)
+    return SpecProblem(message, loc)
 
 
 def _long_texts(value: Any, loc: Loc) -> Iterator[tuple[str, Loc]]:

@@ -53,20 +53,17 @@ class JobState:
         self.collected = dict(collected)
         self.attempts = attempts
         self.frozen = set(frozen)  # groups and members whose inputs have been fixed
-        self.census: dict[str, Census] = {
-            name: Counter() for name in plan.groups
-        }  # per planned group, records only
+        # By planned group, without groups that have no record.
+        self.census: dict[str, Census] = {name: Counter() for name in plan.groups}
         self.by_state: dict[GroupState, dict[str, None]] = {state: {} for state in GroupState}
         self.recovering: dict[str, None] = {}
         self.fatal: dict[str, None] = {}  # failed for good, and nothing after them lives with it
-        self.runnable: dict[
-            str, dict[str, None]
-        ] = {}  # per queue: groups that may go, with unqueued members
+        # per queue: groups that may go, with unqueued members
+        self.runnable: dict[str, dict[str, None]] = {}
         self.joins_judged = False  # ``runnable`` holds all that may go
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
-        self.fulls: dict[
-            str, int | None
-        ] = {}  # per planned group: members counted into its successors' needs
+        # per planned group: members counted into its successors' needs
+        self.fulls: dict[str, int | None] = {}
         self.open_groups = 0  # planned groups that are not done
         self.outliving = 0  # those of them that run although the job fails fast
         # Members in all; a fork that is not expanded, or that ended as a whole, counts as one.
@@ -104,8 +101,9 @@ class JobState:
         return self.plan.groups[name].spec.for_each is not None and name in self.groups
 
     def members(self, name: str) -> Iterator[str]:
-        """Ids of the group, or of its members; of a fork that ended whole or is not expanded, its
-        own name.
+        """Yield the ids of the group's members; its own name if it is not a fork, or not expanded.
+
+        A fork that ended as a whole has its own name, too.
         """
         count = self.plan.member_count(name, self.collected)
         if self.plan.groups[name].spec.for_each is None or count is None or self.ended_whole(name):
@@ -124,12 +122,11 @@ class JobState:
 
     @property
     def without_outputs(self) -> bool:
-        """All groups have succeeded without an output, and the spec names none: the log need not be
-        asked.
+        """Whether all groups SUCCEEDED without an output, so that the log need not be read.
 
         This is false for a job that was altered, or of which a group ran again, was skipped or
-        failed. It may have published before the store was rolled back, although it has no output
-        now. Only the log knows.
+        failed. It
+        may have published before the store was rolled back. Only the log knows.
         """
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False
@@ -158,10 +155,9 @@ class JobState:
     # ------------------------------------------------------------------------------------
 
     def collect(self, fork: str, values: tuple[Scalar, ...]) -> None:
-        """The values of a dynamic fork have become known: successors now wait for members, not for
-        the unknown.
+        """Set the values of a dynamic fork: successors now wait for its members.
 
-        The first values stand; later ones change nothing.
+        The first values stay; later ones change nothing.
         """
         if fork in self.collected:
             return
@@ -210,9 +206,7 @@ class JobState:
         self.outliving -= ended * planned.spec.join.outlives_failure
 
     def _unbegun(self, name: str) -> Census:
-        """The count of a group, for those that need it, before it has a record: everything of it
-        waits.
-        """
+        """Return the count of a group without a record, for the groups that need it."""
         full = self.fulls[name]
         return Counter({GroupState.WAITING: full} if full else {UNEXPANDED: 1})
 

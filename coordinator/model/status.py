@@ -1,9 +1,7 @@
-"""The words for where a job and a group stand, and every legal move from one to another; any other
-move is a bug.
+"""The states of jobs and groups, and every legal move between them. Another move is a bug.
 
-The status of a job is derived only here (``derive``), from intent, phase and group states.
-``docs/internals/how-it-works.md`` shows the tables of moves as diagrams, which
-``scripts/diagrams.py`` draws.
+Only ``derive`` decides the status of a job, from intent, phase and group states.
+``docs/internals/how-it-works.md`` shows the moves as diagrams, which ``scripts/diagrams.py`` draws.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """Where a job stands. Derived, never set by hand."""
+    """The status of a job. Derived, never set by hand."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -55,9 +53,9 @@ class Intent(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where the publishing of a job stands.
+    """The phase of publishing a job.
 
-    A job that need not ask the warehouse log has no phase.
+    A job that does not need the warehouse log has no phase.
     """
 
     NONE = ""
@@ -68,19 +66,17 @@ class Phase(StrEnum):
 
     @property
     def aborts(self) -> bool:
-        """The user ended the job while it was publishing; the number in the warehouse log decides
-        which was first.
-        """
+        """Whether the user ended the job while it was publishing; the warehouse log decides."""
         return self in (Phase.ABORTING, Phase.ABORT_RETRYING)
 
     @property
     def under_way(self) -> bool:
-        """Some coordinator is asking the warehouse, as far as the record says."""
+        """Whether a coordinator publishes or aborts, by the record."""
         return self in (Phase.PUBLISHING, Phase.ABORTING)
 
 
 class GroupState(StrEnum):
-    """Where a group stands. A group without a record is WAITING."""
+    """The state of a group. A group without a record is WAITING."""
 
     WAITING = "WAITING"
     QUEUED = "QUEUED"
@@ -113,15 +109,15 @@ def derive(
     active: bool,
     recovering: bool,
 ) -> Status:
-    """The status of a job.
+    """Return the status of a job.
 
     Args:
-        intent: what the user wants.
+        intent: the user's intent.
         outcome: how the job ended, once it has; final.
         halted: the job cannot go on by itself.
-        started: some attempt was claimed at some time.
-        active: some attempt is queued, running or being canceled.
-        recovering: some group failed recoverably and has not succeeded since.
+        started: an attempt was claimed at some time.
+        active: an attempt is queued, running or being canceled.
+        recovering: a group failed recoverably and has not succeeded since.
     """
     if outcome is not None:
         return outcome
@@ -287,9 +283,7 @@ JOB_MOVES = {
 
 
 class IllegalMove(Exception):
-    """A move was about to be made that the tables do not hold; a bug, refused before it reaches the
-    store.
-    """
+    """A move that is not in the tables; a bug, refused before it reaches the store."""
 
     def __init__(self, who: str, old: str, new: str) -> None:
         super().__init__(f"{who}: {old} → {new} is not a legal move")

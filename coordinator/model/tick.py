@@ -1,6 +1,4 @@
-"""One tick of a schedule: its outcome, and how it is named in keys and in the index of ticks
-(pure).
-"""
+"""One tick of a schedule: its outcome, and its text in keys and in the index of ticks. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ _OUTCOMES = {
 
 
 def ticks_changed(events: Iterable[Mapping[str, Any]]) -> tuple[Tick, ...]:
-    """The ticks whose outcome or current run changed, as the events of a commit say."""
+    """Return the ticks whose outcome or current run the events of a commit change."""
     changed: dict[str, Tick] = {}
     for event in events:
         kind = str(event["kind"]).removeprefix("BACKFILL_")
@@ -85,17 +83,17 @@ _KEY_OF_TICK = re.compile(r".+@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)(/.*)?
 
 
 def belongs_to_tick(key: str) -> bool:
-    """Whether ``key`` has the form of the key of a run, which only a schedule gives."""
+    """Return whether ``key`` has the form of the key of a run."""
     return _KEY_OF_TICK.fullmatch(key) is not None
 
 
 def is_by_hand(key: str) -> bool:
-    """Whether the key of a run is that of one that a person started, which has no tick."""
+    """Return whether ``key`` belongs to a run that a person started, without a tick."""
     return key.endswith(f"/{BY_HAND}")
 
 
 def tick_of_key(key: str) -> float | None:
-    """The tick of the run with this key; None if it has none."""
+    """Return the tick of the run with this key; None without one."""
     match = _KEY_OF_TICK.fullmatch(key)
     return (
         None
@@ -105,7 +103,7 @@ def tick_of_key(key: str) -> float | None:
 
 
 def tick_text(tick: float) -> str:
-    """A tick as it stands in keys: ISO 8601 in UTC, with Z."""
+    """Return a tick as in keys: ISO 8601 in UTC, with Z."""
     at = utc(tick)
     return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds").replace(
         "+00:00", "Z"

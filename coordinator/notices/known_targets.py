@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 import redis
 
 from unstuck.coordinator.spec.notify_spec import NotifyRule
-from unstuck.coordinator.spec.problems import Loc, Problem, listed, suggestion
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, listed, suggestion
 from unstuck.tasks.protocol.processes import ProcessRegistry
 
 
-def unknown_targets(rules: Sequence[NotifyRule], registry: ProcessRegistry) -> Iterator[Problem]:
+def unknown_targets(
+    rules: Sequence[NotifyRule], registry: ProcessRegistry
+) -> Iterator[SpecProblem]:
     """Find them in ``notify:`` of a spec.
 
     Nothing is found while no coordinator is heard of, or Redis is away.
@@ -30,4 +32,4 @@ def unknown_targets(rules: Sequence[NotifyRule], registry: ProcessRegistry) -> I
             if name not in targets:
                 hint = suggestion(name, targets) or f"; known: {listed(sorted(targets)) or 'none'}"
                 what = f"no coordinator has a target {name!r} in UNSTUCK_NOTIFY{hint}"
-                yield Problem(f"{what}. Until one has, its notices are dead letters", place)
+                yield SpecProblem(f"{what}. Until one has, its notices are dead letters", place)

@@ -179,7 +179,8 @@ class Sender:
         try:
             detail = self._send(target, message_of(notice, self._setting.page, self._clock()))
         except SendFailed as error:
-            return "failed", self._clean(f"NOT_SENT: {error}"), error.wait
+            outcome = "dead" if error.permanent else "failed"
+            return outcome, self._clean(f"NOT_SENT: {error}"), error.wait
         except Exception as error:  # noqa: BLE001 - any error of a library is tried again
             return "failed", self._clean(f"NOT_SENT: {type(error).__name__}: {error}"), 0.0
         return "sent", self._clean(detail), 0.0

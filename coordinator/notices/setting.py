@@ -28,7 +28,14 @@ from unstuck.coordinator.notices.channels.slack import Slack
 from unstuck.coordinator.notices.channels.webhook import Webhook
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.notify_spec import ConditionWithValue, FleetRule, TargetName
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, listed, shorten, suggestion
+from unstuck.coordinator.spec.problems import (
+    Loc,
+    SpecError,
+    SpecProblem,
+    listed,
+    shorten,
+    suggestion,
+)
 from unstuck.tasks.errors import SettingsInvalid, Unrecoverable
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.texts import map_texts
@@ -101,7 +108,7 @@ def notify_setting(settings: Settings, environ: Mapping[str, str] | None = None)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8"
             raise SpecError(
-                [Problem(f"the file {shorten(written)} cannot be read: {why}")]
+                [SpecProblem(f"the file {shorten(written)} cannot be read: {why}")]
             ) from None
         return _read(text, written, os.environ if environ is None else environ)
     except SpecError as error:
@@ -143,7 +150,9 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
                     f"{suggestion(name, written.targets)}; known: "
                     f"{listed(sorted(written.targets)) or 'none'}"
                 )
-                problems.append(Problem(f"there is no target {name!r}{hint}", ("rules", i, "to")))
+                problems.append(
+                    SpecProblem(f"there is no target {name!r}{hint}", ("rules", i, "to"))
+                )
     if problems:
         raise SpecError([reading.located(problem) for problem in problems])
     cleaner = Secrets.of({**secrets.given, **_inline(targets)})
@@ -152,17 +161,17 @@ def _read(text: str, source: str, environ: Mapping[str, str]) -> NotifySetting:
 
 def _target(
     name: str, fields: Mapping[str, Any], secrets: Secrets, allow: Iterable[str] | None
-) -> NoticeChannel | list[Problem]:
+) -> NoticeChannel | list[SpecProblem]:
     place: Loc = ("targets", name)
     kinds = [kind for kind in CHANNELS if kind in fields]
     if len(kinds) != 1:
         expected = f"expected one of {listed(CHANNELS)}, which says how it is told"
-        return [Problem(f"{expected}, not {' and '.join(kinds)}" if kinds else expected, place)]
+        return [SpecProblem(f"{expected}, not {' and '.join(kinds)}" if kinds else expected, place)]
     try:
         data = secrets.resolve(dict(fields))
     except Unrecoverable as error:
         return [
-            Problem(
+            SpecProblem(
                 str(error)
                 .replace("this worker", "this process")
                 .replace("the worker", "the process"),
@@ -180,22 +189,24 @@ def _target(
         ]
     if allow is not None and kinds[0] == "apprise":
         message = "Apprise connects by itself, so allow: cannot hold for it; leave out one of them"
-        return [Problem(message, (*place, "apprise"))]
+        return [SpecProblem(message, (*place, "apprise"))]
     return target if allow is None else _allowed(target, Allowed(list(allow)), place)
 
 
-def _allowed(target: NoticeChannel, allowed: Allowed, place: Loc) -> NoticeChannel | list[Problem]:
+def _allowed(
+    target: NoticeChannel, allowed: Allowed, place: Loc
+) -> NoticeChannel | list[SpecProblem]:
     """The target, or the problem that no network of ``allow:`` could ever take its host."""
     for host in target.hosts:
         try:
             if not allowed.may_be_allowed(host):
                 allowed.check(host, host)
         except NotAllowed as error:
-            return [Problem(str(error), place)]
+            return [SpecProblem(str(error), place)]
     return target
 
 
-def _without_values(problem: Problem, values: Iterable[str]) -> Problem:
+def _without_values(problem: SpecProblem, values: Iterable[str]) -> SpecProblem:
     """``problem`` without what a target is set to."""
     if (
         problem.loc[:1] == ("targets",)

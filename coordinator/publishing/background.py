@@ -1,9 +1,4 @@
-"""Runs long work in a warehouse off the threads that decide, so that work that hangs holds up only
-itself.
-
-A thread that waits on a dead mount cannot be ended. After a term without a sign of life it counts
-as hanging: other work gets its room, and its own work may be tried again beside it.
-"""
+"""Runs long work in a warehouse in its own threads, so that work that hangs delays only itself."""
 # So only work that may be done twice, and twice at once, is done here: publishing, for which the
 # number in the warehouse log decides, and the collection of staging.
 
@@ -32,8 +27,9 @@ class _Run:
 
 
 class Background:
-    """Runs work in daemon threads, which do not keep an ending process alive; a few at a time in
-    each place.
+    """Runs work in daemon threads, a few at a time in each place.
+
+    Daemon threads do not keep an ending process alive.
     """
 
     def __init__(
@@ -46,31 +42,29 @@ class Background:
         beside: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
+        """Create the room for work.
+
         Args:
             at_once: pieces of work in one place; those that hang are not counted.
             term: seconds without a sign of life after which a piece of work counts as hanging.
             most: pieces that hang before the process is exhausted.
-            beside: how many threads may hang in the same work; after that many, only a call with
+            beside: threads that may hang in the same work; after that, only a call with
                 ``new_try`` begins it.
         """
-        self._at_once, self._name, self._term, self._most, self._clock = (
-            at_once,
-            name,
-            term,
-            most,
-            clock,
-        )
+        self._at_once, self._name, self._term = at_once, name, term
+        self._most, self._clock = most, clock
         self._beside = beside
         self._waiting: dict[str, dict[Hashable, Work]] = {}
         self._runs: list[_Run] = []
         self._mutex = threading.Lock()
 
     def __call__(self, key: Hashable, place: str, work: Work, *, new_try: bool = False) -> bool:
-        """Run ``work``, in the room of ``place``; not while other work for ``key`` runs, unless
-        ``new_try``.
+        """Run ``work`` in the room of ``place``, unless other work for ``key`` runs.
 
-        ``new_try``: the work that runs is known to hang. Returns whether the work waits for room.
+        Args:
+            new_try: the work that runs is known to hang, so this work begins, too.
+
+        Returns whether the work waits for room.
         """
         with self._mutex:
             now = self._clock()

@@ -1,7 +1,7 @@
 """Publishes jobs in the background, and records on each job how its try ended.
 
-Twice a minute it also records that a try goes on, so that no coordinator takes a try of an hour for
-one that hangs.
+Twice a minute it also records that a try is active, so that no coordinator takes a try of an hour
+for one that hangs.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ class Warehouses:
     """
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
-        """Publish a job whose groups are all done. Raises: as `package.publish`."""
+        """Publish a job whose groups are all done. Raises: as `publish_outputs.publish`."""
         return publish(PublishRequest.of(state, time.time()), answered)
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
-        """Take the job's place in the log with an ABORT entry; if its package stands there already,
-        it is published.
-        """
+        """Take the job's place in the log with an ABORT entry, unless its package is there."""
         return abort(PublishRequest.of(state, time.time()), why, answered)
 
 
@@ -67,9 +65,10 @@ class Publisher:
         clock: Callable[[], float] = time.monotonic,
         uniform: Uniform = random.uniform,
     ) -> None:
-        """
+        """Create the publisher.
+
         Args:
-            decide: decides upon a result; raises redis.RedisError if the store could not be asked.
+            decide: decides on a result; raises redis.RedisError if the store cannot be reached.
             background: runs each try.
             clock: monotonic seconds.
         """
@@ -82,7 +81,7 @@ class Publisher:
 
     @property
     def exhausted(self) -> bool:
-        """So many tries hang that only another process would help."""
+        """So many tries hang that only another process can help."""
         return self._background.exhausted
 
     def soon(self, state: JobState, abort: Reason | None, new_try: bool) -> None:

@@ -1,9 +1,8 @@
-"""A circuit breaker bounds how long a submit or a retry waits for a warehouse that may hang, as a
-dead mount does.
+"""A circuit breaker bounds how long a submit or a retry waits for a warehouse that hangs.
 
-Each call runs in a thread of its own, because a thread that waits on a dead mount cannot be ended.
-After its limit the thread is left behind; when several calls hang, later calls are refused at once,
-except for one a minute that tries.
+A dead mount hangs so. Each call has its own thread, since a thread that waits on a dead mount
+cannot be ended. After its limit the thread is left behind. When several calls hang, later calls are
+refused at once, except for one call a minute.
 """
 # A call that was left behind may still end much later, so only reading and making an id may be done
 # here.
@@ -38,8 +37,11 @@ class CircuitBreaker:
     def __init__(
         self, limit: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``limit``: seconds, unless a call names its own; `LIMIT` if None. ``clock``: monotonic
-        seconds.
+        """Create a breaker.
+
+        Args:
+            limit: seconds, unless a call names its own; None: `LIMIT`.
+            clock: monotonic seconds.
         """
         self._limit = LIMIT if limit is None else limit
         self._clock = clock

@@ -1,8 +1,7 @@
-"""Writes outputs into Delta tables, after the entry of the warehouse log that orders it stands.
+"""Writes outputs into Delta tables, after their entry is in the warehouse log.
 
-Each table gets one commit per entry. By Delta's application transaction (warehouse and dataset,
-number of the entry) a repeat finds that commit, and entries are carried out in the order of the
-log.
+Each table gets one commit for each entry. Delta's application transaction (warehouse and dataset,
+number of the entry) lets a repeat find that commit. Entries are written in the order of the log.
 """
 # A commit is tried against one version of the table and no other (max_commit_retries=0). So a
 # commit of a second publisher, or of a writer from outside, is seen before the next try, and no two
@@ -69,12 +68,12 @@ _TIMES = {"timestamp", "timestamp_ntz"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table that was found fit for an output.
+    """A table that fits an output.
 
     Attributes:
-        written: the newest entry of this warehouse that it has.
-        last_entry: the entry that had published the dataset last; 0: none.
-        appended: of the output's files those that a retry of the same job has appended before.
+        written: its newest entry of this warehouse.
+        last_entry: the entry that published the dataset last; 0: none.
+        appended: files of the output that a retry of the same job has appended before.
         counted_files: for ``partition_overwrite``: its files, if it counts their rows.
     """
 
@@ -116,42 +115,59 @@ def check(
     spec: OutputSpec,
     published: DatasetState | None = None,
 ) -> Target:
-    """See before anything is decided whether ``output`` can be written into the table of ``spec``.
+    """Check before any decision that ``output`` can be written into the table of ``spec``.
 
     Args:
-        published: the published dataset, if any; already written if it is in a table.
+        published: the published dataset; None if there is none. If it is in a table, its entry is
+            written.
 
     Raises:
-        PublishFailed: it can not: the table, its columns or the keys do not fit.
-        TableTrouble: the table could not be asked.
+        PublishFailed: the table, its columns or the keys do not fit.
+        TableTrouble: the table cannot be read.
     """
     assert spec.table is not None
     place, columns = TableFiles(spec.table), list(spec.partition_by)
     what = f"the output {name} of job {job} cannot be written into the Delta table {spec.table}"
-    home = warehouse.storage.uri("").removeprefix("file:").rstrip("/")
-    if f"{spec.table}/".startswith(f"{home}/") or f"{home}/".startswith(f"{spec.table}/"):
-        raise PublishFailed(
-            TABLE_UNFIT, f"{what}: it is inside the warehouse, or the other way round"
-        )
+    _check_place(what, warehouse, spec.table)
     with _trouble(name, spec.table):
         table = _open(spec.table)
         if table is None and place.has_strangers():
-            raise PublishFailed(
-                TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files"
-            )
+            why = "its folder has files, but there is no Delta table"
+            raise PublishFailed(TABLE_UNFIT, f"{what}: {why}")
         _check_types(what, json.loads(output.schema)["fields"])
         _check_partition_values(what, output)
         if table is not None:
             _check_table(what, table, output.schema, spec.mode, spec.partition_by)
         if spec.mode == "merge":
             _check_keys(what, warehouse, job, name, output, spec.keys)
-        place.probe()  # once the entry stands, only a table that can be written ends the job
-        written = 0 if table is None else table.transaction_version(_app_id(warehouse, name)) or 0
+        place.probe()  # after the entry, the job ends only if the table can be written
+        written = _written(table, warehouse, name)
     warehouse.storage.answered()
-    appended = _appended(warehouse, job, name, output, spec, published)
-    changed = 0 if published is None else published.changed
-    counted = _counted(table) if spec.mode == "partition_overwrite" and table is not None else []
-    return Target(Table(spec.table, columns, list(spec.keys)), written, changed, appended, counted)
+    counted_files: Sequence[DataFile] = ()
+    if spec.mode == "partition_overwrite" and table is not None:
+        counted_files = _counted(table)
+    return Target(
+        Table(spec.table, columns, list(spec.keys)),
+        written,
+        0 if published is None else published.changed,
+        _appended(warehouse, job, name, output, spec, published),
+        counted_files,
+    )
+
+
+def _check_place(what: str, warehouse: Warehouse, path: str) -> None:
+    """Check that neither table nor warehouse is inside the other. Raises: PublishFailed."""
+    home, table = warehouse.storage.uri("").removeprefix("file:").rstrip("/") + "/", f"{path}/"
+    if table.startswith(home) or home.startswith(table):
+        why = "it is inside the warehouse, or the warehouse is inside it"
+        raise PublishFailed(TABLE_UNFIT, f"{what}: {why}")
+
+
+def _written(table: Any | None, warehouse: Warehouse, name: str) -> int:
+    """Return the newest entry of this warehouse that a table has; 0 if it has none."""
+    if table is None:
+        return 0
+    return table.transaction_version(_app_id(warehouse, name)) or 0
 
 
 def _appended(
@@ -162,21 +178,20 @@ def _appended(
     spec: OutputSpec,
     published: DatasetState | None,
 ) -> frozenset[str]:
-    """Files that ``job`` has taken over from another one, and that another retry of that one has
-    appended already.
+    """Return files of an earlier job that ``job`` adopted and another retry has appended.
 
-    By the log and not by the table, whose files others may have rewritten.
+    The log decides, since others may have rewritten the files of the table.
     """
-    taken_over = {
-        file.path for file in output.files if not file.path.startswith(f"_staging/{job}/")
-    }
+    adopted = {file.path for file in output.files if not file.path.startswith(f"_staging/{job}/")}
     appended: set[str] = set()
-    n = 0 if published is None or published.table is None else published.changed
-    while spec.mode == "append" and n and taken_over - appended:
+    if spec.mode != "append" or published is None or published.table is None:
+        return frozenset()
+    n = published.changed
+    while n and adopted - appended:
         entry = warehouse.existing_entry(n)
         change, table = entry.datasets[name], entry.tables[name]
         if table.path == spec.table:
-            appended |= taken_over & {file.path for file in change.added}
+            appended |= adopted & {file.path for file in change.added}
             if change.mode == "replace":
                 break
         n = table.after
@@ -185,16 +200,19 @@ def _appended(
 
 
 def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
-    def fits(kind: Any) -> bool:
-        if isinstance(kind, str):
-            return kind in _PLAIN | _TIMES or kind.startswith("decimal(")
-        inner = [field["type"] for field in kind.get("fields", ())]
-        inner += [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
-        return kind.get("type") in ("struct", "array", "map") and all(map(fits, inner))
-
-    if odd := [field for field in fields if not fits(field["type"])]:
+    """Check that Delta has the types of all fields. Raises: PublishFailed."""
+    odd = [field for field in fields if not _is_delta_type(field["type"])]
+    if odd:
         types = ", ".join(f"{field['name']} ({json.dumps(field['type'])})" for field in odd[:5])
         raise PublishFailed(SCHEMA_MISMATCH, f"{what}: Delta has no such type: {types}")
+
+
+def _is_delta_type(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return kind in _PLAIN | _TIMES or kind.startswith("decimal(")
+    inner = [field["type"] for field in kind.get("fields", ())]
+    inner += [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
+    return kind.get("type") in ("struct", "array", "map") and all(map(_is_delta_type, inner))
 
 
 def _check_partition_values(what: str, output: StagedOutput) -> None:
@@ -244,7 +262,7 @@ def _check_table(
     if odd:
         raise PublishFailed(
             TABLE_UNFIT,
-            f"{what}: it asks more of its writers than Unstuck can do: {', '.join(odd)}",
+            f"{what}: it requires features that Unstuck does not support: {', '.join(odd)}",
         )
     if _columns(schema) != _columns(output_schema):
         raise PublishFailed(
@@ -253,28 +271,33 @@ def _check_table(
             f"{difference(fields_of(schema), fields_of(output_schema))} (the table; this job). "
             "Make the columns equal, as columns: does, or change the table",
         )
-    never_null = {field["name"] for field in json.loads(schema)["fields"] if not field["nullable"]}
-    may_be_null = {
-        field["name"] for field in json.loads(output_schema)["fields"] if field["nullable"]
-    }
-    if both := sorted(never_null & may_be_null):
-        raise PublishFailed(
-            SCHEMA_MISMATCH,
-            f"{what}: its columns {', '.join(both)} are never null, the output's may be",
-        )
-    if list(metadata.partition_columns) != list(partition_by) and mode != "merge":
-        by = [
+    _check_nulls(what, json.loads(schema)["fields"], json.loads(output_schema)["fields"])
+    if mode != "merge" and list(metadata.partition_columns) != list(partition_by):
+        table_by, output_by = (
             ", ".join(columns) or "no column"
             for columns in (metadata.partition_columns, partition_by)
-        ]
-        raise PublishFailed(
-            PARTITION_MISMATCH, f"{what}: it is parted by {by[0]}, and the output by {by[1]}"
         )
+        raise PublishFailed(
+            PARTITION_MISMATCH,
+            f"{what}: it is partitioned by {table_by}, and the output by {output_by}",
+        )
+
+
+def _check_nulls(
+    what: str, fields: Sequence[Mapping[str, Any]], output_fields: Sequence[Mapping[str, Any]]
+) -> None:
+    """Check that the output has no null where the table allows none. Raises: PublishFailed."""
+    required = {field["name"] for field in fields if not field["nullable"]}
+    nullable = {field["name"] for field in output_fields if field["nullable"]}
+    if both := sorted(required & nullable):
+        why = f"its columns {', '.join(both)} are never null, the output's may be"
+        raise PublishFailed(SCHEMA_MISMATCH, f"{what}: {why}")
 
 
 def _columns(schema: str) -> dict[str, str]:
-    """The columns with their types, whatever is null and in whatever order: files of a table are
-    read by name.
+    """Return the columns with their types, without nullability and order.
+
+    Files of a table are read by name.
     """
     return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in fields_of(schema)}
 
@@ -282,9 +305,9 @@ def _columns(schema: str) -> dict[str, str]:
 def _check_keys(
     what: str, warehouse: Warehouse, job: str, name: str, output: StagedOutput, keys: Sequence[str]
 ) -> None:
-    """Raises: PublishFailed: a key is no column, null, or there twice.
+    """Check that keys are columns, never null, and unique. Raises: PublishFailed.
 
-    Delta would find that only after the entry.
+    Delta would find a violation only after the entry.
     """
     if absent := [key for key in keys if key not in _columns(output.schema)]:
         raise PublishFailed(
@@ -310,24 +333,21 @@ def _check_keys(
 
 
 def write_tables(warehouse: Warehouse, entry: Entry) -> None:
-    """Write all Delta tables of ``entry``, and before that those of earlier entries that it builds
-    upon. Repeatable.
+    """Write all Delta tables of ``entry``, after those of earlier entries that it builds on.
+
+    A repeat continues.
 
     Raises:
-        TableTrouble: a table cannot be written now; what is written stays, and a repeat goes on
-            from there.
+        TableTrouble: a table cannot be written now.
         OSError, WarehouseMismatch: the warehouse did not answer.
     """
     todo, open_ = {entry.n: entry}, [entry]
     while open_:
         for table in open_.pop().tables.values():
-            if (
-                table.after
-                and table.after not in todo
-                and not warehouse.tables_written(table.after)
-            ):
-                todo[table.after] = warehouse.existing_entry(table.after)
-                open_.append(todo[table.after])
+            earlier = table.after
+            if earlier and earlier not in todo and not warehouse.tables_written(earlier):
+                todo[earlier] = warehouse.existing_entry(earlier)
+                open_.append(todo[earlier])
     for n in sorted(todo):
         if warehouse.tables_written(n):
             continue
@@ -338,7 +358,7 @@ def write_tables(warehouse: Warehouse, entry: Entry) -> None:
 
 
 def _write(warehouse: Warehouse, entry: Entry, name: str, into: Table) -> None:
-    """Bring one table to have its commit of ``entry``, on disk."""
+    """Write the commit of ``entry`` into one table, and sync it to disk."""
     app, place = _app_id(warehouse, name), TableFiles(into.path)
     for _ in range(TRIES):
         table = _open(into.path)
@@ -349,17 +369,10 @@ def _write(warehouse: Warehouse, entry: Entry, name: str, into: Table) -> None:
         reach(Point.BEFORE_TABLE, entry.job)
         if table is not None:
             change = entry.datasets[name]
+            what = f"entry {entry.n} of the log cannot be written"
             try:
-                _check_table(
-                    f"entry {entry.n} of the log cannot be written",
-                    table,
-                    change.schema,
-                    change.mode,
-                    into.partition_by,
-                )
-            except (
-                PublishFailed
-            ) as unfit:  # it was fit when the entry was made: somebody has changed it since
+                _check_table(what, table, change.schema, change.mode, into.partition_by)
+            except PublishFailed as unfit:  # the table has changed since the entry was appended
                 raise TableTrouble(str(unfit)) from unfit
         if _commit(warehouse, entry, name, into, place, table):
             reach(Point.AFTER_TABLE, entry.job)
@@ -369,7 +382,7 @@ def _write(warehouse: Warehouse, entry: Entry, name: str, into: Table) -> None:
 def _commit(
     warehouse: Warehouse, entry: Entry, name: str, into: Table, place: TableFiles, table: Any | None
 ) -> bool:
-    """Commit once, against the version at hand. False: somebody else has committed since."""
+    """Commit once, against the present version. Return False if another writer came first."""
     from deltalake import CommitProperties, Schema, Transaction
     from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import create_table_with_add_actions
@@ -380,41 +393,44 @@ def _commit(
         max_commit_retries=0,
         app_transactions=[Transaction(_app_id(warehouse, name), entry.n)],
     )
-    schema = Schema.from_json(schema_of(fields_of(change.schema)))
     try:
         if change.mode == "merge" and table is not None and change.rows:
             _merge(warehouse, entry, name, into, table, properties)
             return True
-        files = _standing(table)
-        added = {place.path_of(file): file for file in change.added if file.rows}
-        # What the table has of them stays: two retries of one job may take over the same files.
-        adds = [
-            place.add(warehouse.storage, file, path)
-            for path, file in added.items()
-            if path not in files
-        ]
-        place.sync_folder()
-        if table is None:
-            create_table_with_add_actions(
-                into.path,
-                schema,
-                adds,
-                mode="error",
-                partition_by=into.partition_by,
-                commit_properties=properties,
-            )
-        else:
-            actions = [*_removes(files, change, added), *adds]
+        actions = _actions(warehouse, change, place, table)
+        if table is not None:
             table.create_write_transaction(
                 actions, "append", table.schema(), into.partition_by, commit_properties=properties
             )
+            return True
+        create_table_with_add_actions(
+            into.path,
+            Schema.from_json(schema_of(fields_of(change.schema))),
+            actions,
+            mode="error",
+            partition_by=into.partition_by,
+            commit_properties=properties,
+        )
     except CommitFailedError:
         return False
     except DeltaError:
-        if table is None and _open(into.path) is not None:  # somebody else has made it
+        if table is None and _open(into.path) is not None:  # another writer has created it
             return False
         raise
     return True
+
+
+def _actions(
+    warehouse: Warehouse, change: Change, place: TableFiles, table: Any | None
+) -> list[Any]:
+    """Copy the files of a change below the table. Return the actions that remove and add files."""
+    files = _standing(table)
+    added = {place.path_of(file): file for file in change.added if file.rows}
+    # Files that the table has stay: two retries of one job may adopt the same files.
+    new = [path for path in added if path not in files]
+    adds = [place.add(warehouse.storage, added[path], path) for path in new]
+    place.sync_folder()
+    return [*_removes(files, change, added), *adds]
 
 
 def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]:
@@ -456,9 +472,7 @@ def _removes(
     change: Change,
     added: Mapping[str, DataFile],
 ) -> Iterator[Any]:
-    """Return the files that a ``change`` removes: none, all others, or those of the partitions that
-    it names.
-    """
+    """Yield the files that a change removes: none, all others, or those of its partitions."""
     from deltalake.transaction import RemoveAction
 
     if change.mode not in ("replace", "partition_overwrite"):
@@ -488,8 +502,9 @@ def _merge(
 def _rows(
     files: Files, job: str, name: str, data: Sequence[DataFile], schema: str, query: str
 ) -> Any:
-    """The answer of a ``query`` of the staged rows ``s``, as a stream of Arrow batches; each is a
-    sign of life.
+    """Return the result of a query of the staged rows ``s``, as a stream of Arrow batches.
+
+    Each batch is a sign of life.
     """
     # The staged files become a Delta table of their own, since deltalake reads tables only.
     from arro3.core import RecordBatchReader
@@ -517,9 +532,7 @@ def _rows(
 
 
 def _open(path: str) -> Any | None:
-    """The table as it stands; None if there is none. Raises: TableTrouble: this process lacks
-    deltalake.
-    """
+    """Return the table; None if there is none. Raises: TableTrouble: deltalake is not installed."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError

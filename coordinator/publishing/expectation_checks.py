@@ -5,10 +5,11 @@ The runners have measured the expectations; the coordinator reads no rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from unstuck.coordinator.errors import PublishFailed
+from unstuck.coordinator.spec.problems import counted
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.spec.outputs import Expect, OutputSpec
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -19,40 +20,42 @@ EXPECTATION_FAILED = "EXPECTATION_FAILED"
 def check_expectations(
     specs: Mapping[str, OutputSpec], outputs: Mapping[str, Sequence[StagedOutput]], at: float
 ) -> None:
-    """Check the ``outputs``, those of all members of a fork together, as of ``at`` (seconds since
-    the epoch).
+    """Check ``outputs``, each with all members of its fork, as of ``at``, seconds since the epoch.
 
-    Raises: PublishFailed: with all that does not hold.
+    Raises: PublishFailed: with all unmet expectations.
     """
-    wrong = [
-        f"{name}: {why}"
-        for name, spec in specs.items()
-        if spec.expect is not None and outputs.get(name)
-        for why in _wrong(spec.expect, outputs[name], at)
-    ]
-    if wrong:
-        raise PublishFailed(EXPECTATION_FAILED, f"{'; '.join(wrong)}. Nothing was published")
+    unmet: list[str] = []
+    for name, spec in specs.items():
+        parts = outputs.get(name)
+        if spec.expect is not None and parts:
+            reasons = [*_wrong_rows(spec.expect, parts), *_stale(spec.expect, parts, at)]
+            unmet += [f"{name}: {reason}" for reason in reasons]
+    if unmet:
+        raise PublishFailed(EXPECTATION_FAILED, f"{'; '.join(unmet)}. Nothing was published")
 
 
-def _wrong(expect: Expect, parts: Sequence[StagedOutput], at: float) -> list[str]:
-    problems = []
-    rows, bounds, fresh = sum(part.rows for part in parts), expect.rows, expect.fresh
-    newest = max((part.newest for part in parts if part.newest is not None), default=None)
-    if bounds is not None and bounds.min is not None and rows < bounds.min:
-        problems.append(
-            f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at least {bounds.min:,} are "
-            "expected"
+def _wrong_rows(expect: Expect, parts: Sequence[StagedOutput]) -> Iterator[str]:
+    rows, bounds = sum(part.rows for part in parts), expect.rows
+    if bounds is None:
+        return
+    many = counted(rows, "row")
+    if bounds.min is not None and rows < bounds.min:
+        yield f"expect.rows: {many}, and at least {bounds.min:,} are expected"
+    if bounds.max is not None and rows > bounds.max:
+        yield f"expect.rows: {many}, and at most {bounds.max:,} are expected"
+
+
+def _stale(expect: Expect, parts: Sequence[StagedOutput], at: float) -> Iterator[str]:
+    fresh, values = expect.fresh, [part.newest for part in parts if part.newest is not None]
+    if fresh is None:
+        return
+    if not values:
+        yield f"expect.fresh: the column {fresh.column} has no value"
+        return
+    age = at - max(values)
+    if age > fresh.within:
+        moment = datetime.fromtimestamp(max(values), UTC).isoformat().replace("+00:00", "Z")
+        yield (
+            f"expect.fresh: the newest {fresh.column} is {moment}, {format_duration(age)} old, "
+            f"and {format_duration(fresh.within)} are allowed"
         )
-    if bounds is not None and bounds.max is not None and rows > bounds.max:
-        problems.append(
-            f"expect.rows: {rows:,} row{'s' * (rows != 1)}, and at most {bounds.max:,} are expected"
-        )
-    if fresh is not None and newest is None:
-        problems.append(f"expect.fresh: the column {fresh.column} has no value")
-    elif fresh is not None and newest is not None and at - newest > fresh.within:
-        moment = datetime.fromtimestamp(newest, UTC).isoformat().replace("+00:00", "Z")
-        problems.append(
-            f"expect.fresh: the newest {fresh.column} is {moment}, {format_duration(at - newest)} "
-            f"old, and {format_duration(fresh.within)} are allowed"
-        )
-    return problems

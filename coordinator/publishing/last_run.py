@@ -1,6 +1,4 @@
-"""The runs of a schedule that have a package in the warehouse log, for a store that has lost what
-it knew of them.
-"""
+"""The runs of a schedule in the warehouse log, for a store that has lost them."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ MAX_ENTRIES_READ = 10_000
 
 
 def last_run(place: Warehouse, schedule: str) -> RunSuccess | None:
-    """The newest of its runs that stands among the newest entries of the log; None if there is
-    none.
+    """Return the newest run of a schedule among the newest entries of the log; None if none.
 
     Raises: LogBroken, WarehouseNewer, OSError.
     """
@@ -34,12 +31,10 @@ def last_run(place: Warehouse, schedule: str) -> RunSuccess | None:
 def runs_since(
     place: Warehouse, schedule: str, since: float, cached: dict[int, tuple[float, str, str]]
 ) -> dict[float, RunSuccess]:
-    """Return the runs of ``schedule`` that were published since ``since``, by tick; the newest run
-    of each tick.
+    """Return by tick the newest run of ``schedule`` that was published since ``since``.
 
-    Only the newest `MAX_ENTRIES_READ` entries are read.
-
-    Arguments and errors are those of `Warehouse.find_since`.
+    Only the newest `MAX_ENTRIES_READ` entries are read. Arguments and errors are those of
+    `Warehouse.find_since`.
     """
     slots: dict[float, int] = {}
     for n, _, package_id in islice(place.ids_since(place.head(), since, cached), MAX_ENTRIES_READ):

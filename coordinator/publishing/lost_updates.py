@@ -1,6 +1,4 @@
-"""No update is lost: a dataset that was made from itself is published only if it stands as it was
-read (pure).
-"""
+"""Prevents lost updates: a dataset made from itself must not change before its publish. Pure."""
 
 from __future__ import annotations
 
@@ -19,31 +17,18 @@ def check_unchanged(
     read: DatasetState | None,
     published: DatasetState,
 ) -> None:
-    """Check that nobody has changed what ``output`` was made from, and is now to be published over
-    or appended to.
+    """Check that no other job has changed the rows from which ``output`` was made.
 
-    With ``partition_overwrite`` the partitions that it replaces count, with the other modes the
-    whole dataset.
+    With ``partition_overwrite`` only the replaced partitions count, else the whole dataset.
 
     Args:
-        read: the dataset as the job has read it; None: it was not published.
+        read: the dataset that the job read; None: it was not published.
 
     Raises: PublishFailed: another job has published into it meanwhile.
     """
     if output.checkpoint is not None or (spec.mode == "append" and not output.rows):
         return  # where a stream is read on from, its position is compared
-    is_replaced = (
-        are_named(output.replaces) if spec.mode == "partition_overwrite" else lambda _: True
-    )
-
-    def rows_in(state: DatasetState | None) -> set[str]:
-        return (
-            {file.path for file in state.files if file.rows and is_replaced(file.partition)}
-            if state
-            else set()
-        )
-
-    if rows_in(read) != rows_in(published):
+    if _files_used(read, output, spec) != _files_used(published, output, spec):
         raise PublishFailed(
             DATASET_CHANGED,
             f"{name} was made from its own rows, as they were published when this job was "
@@ -51,3 +36,12 @@ def check_unchanged(
             "of it. Rows would be lost or doubled, so nothing was published. Retry the job, or "
             "submit it again: it will read the new rows",
         )
+
+
+def _files_used(state: DatasetState | None, output: StagedOutput, spec: OutputSpec) -> set[str]:
+    """Return the files with rows that the output replaces, or that it was made from."""
+    files = [file for file in state.files if file.rows] if state is not None else []
+    if spec.mode == "partition_overwrite":
+        is_replaced = are_named(output.replaces)
+        files = [file for file in files if is_replaced(file.partition)]
+    return {file.path for file in files}

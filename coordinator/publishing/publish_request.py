@@ -1,4 +1,4 @@
-"""The request to publish a job: its outputs that count, and how each is published (pure)."""
+"""The request to publish a job: its outputs that count, and how each is published. Pure."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ class PublishRequest:
 
     Attributes:
         publish_id: at most one entry of the log has it.
-        package_id: as in `Entry`; empty: of an ABORT, or of a job that was asked for once.
-        sources: group → the staging folders whose markers count, in member order (a fork has
-            several).
+        package_id: as in `Entry`; empty for an ABORT, or for a job without a key.
+        sources: group → the staging folders whose markers count, in member order.
         published_by: the groups whose outputs are published when ``requested`` is None.
-        requested: the datasets to publish, from whichever group made them; None for all of
-            ``published_by``.
+        requested: the datasets to publish, from any group; None: all of ``published_by``.
         skipped: the outputs of groups that were SKIPPED, which may be requested and missing.
-        needs: as of `led_to`.
+        needs: as for `led_to`.
         outputs: how single datasets are published; one that is not named is replaced.
-        base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
+        base: the version at which the job began. No entry of ``publish_id`` is at or below it.
         at: seconds since the epoch, for people.
         take_over: the job becomes the owner of what it publishes, whoever owns it.
-        judged_at: the time as of which ``expect.fresh`` is judged: of the run of a tick, the tick.
+        judged_at: the time for ``expect.fresh``; for a run of a schedule, its tick.
     """
 
     warehouse: str
@@ -57,7 +55,7 @@ class PublishRequest:
 
     @classmethod
     def of(cls, state: JobState, at: float) -> PublishRequest:
-        """The request of a job, for the outputs of the groups that have succeeded."""
+        """Return the request of a job, for the outputs of the groups that SUCCEEDED."""
         job, plan = state.job, state.plan
         sources = {
             name: tuple(
@@ -87,25 +85,26 @@ class PublishRequest:
 
     @property
     def as_of(self) -> float:
-        """The time as of which the job is judged: its tick, if that is older than the present."""
+        """The time for ``expect.fresh``: the tick of a run, if that is past."""
         return self.at if self.judged_at is None else min(self.at, self.judged_at)
 
     def spec_of(self, name: str, output: StagedOutput) -> OutputSpec:
-        """How the dataset ``name`` is published; rejected rows go as their output does."""
+        """Return how the dataset ``name`` is published; rejected rows follow their output."""
         if output.rejected_of:
             return self.outputs.get(output.rejected_of, OutputSpec()).of_rejected_rows
         return self.outputs.get(name, OutputSpec())
 
     def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
-        """An entry of this request with the number ``n`` in the log."""
+        """Return an entry of this request with the number ``n``."""
         if kind == "package":
             more["package_id"] = self.package_id
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
 
 
 def _skipped_outputs(state: JobState) -> Set[str]:
-    """The outputs of groups that were SKIPPED while nothing failed: by a condition, a person or an
-    empty fork.
+    """Return the outputs of groups that were SKIPPED while nothing failed.
+
+    A condition, a person or an empty fork skips a group so.
     """
     if state.by_state[GroupState.FAILED] or state.by_state[GroupState.CANCELED]:
         return frozenset()

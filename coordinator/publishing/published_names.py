@@ -1,5 +1,6 @@
-"""The names of the published datasets, for suggestions in errors: a warehouse in trouble must not
-hide the error.
+"""The names of the published datasets, for suggestions in errors.
+
+A warehouse in trouble must not hide the error.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ ANSWER_WITHIN = 4.0  # seconds
 
 
 def published_names(uri: str, breaker: CircuitBreaker) -> Collection[str]:
-    """Return the names of the datasets in the warehouse at ``uri``; none if it does not answer, or
-    cannot be read.
-    """
+    """Return the names of the datasets in the warehouse at ``uri``; none if it cannot be read."""
     try:
         return breaker.call(
             uri, "no name is suggested", lambda: Warehouse(uri).state(), ANSWER_WITHIN

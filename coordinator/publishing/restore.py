@@ -1,7 +1,6 @@
-"""Restore: an older version of one dataset is published again, as an entry of its own in the
-warehouse log.
+"""Restores an older version of one dataset, as a new entry of the warehouse log.
 
-The entry names the files of that version, so no row is copied. What was published in between stays
+The entry names the files of that version, so no row is copied. The versions in between stay
 readable until a vacuum.
 """
 # A vacuum may run at the same time. The version is held before the log is asked which versions
@@ -11,8 +10,10 @@ readable until a vacuum.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.problems import listed
 from unstuck.coordinator.store.staging_index import StagingIndex
@@ -36,6 +37,7 @@ class Restored:
         replaced: the partitions that have other rows now.
         stream: the folder of the stream that goes on where it was; None if the dataset is read from
             none.
+        text: a sentence for people.
     """
 
     version: int
@@ -44,6 +46,11 @@ class Restored:
     files: int
     replaced: Replaced | None = None
     stream: str | None = None
+    text: str = field(default="", compare=False)
+
+    @property
+    def answer(self) -> Answer:
+        return Answer.DONE if self.new else Answer.ALREADY
 
 
 def restore(
@@ -62,12 +69,11 @@ def restore(
             meanwhile.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError, redis.RedisError: it may be repeated.
     """
-    place = warehouse.storage.uri("")
-    if (identity := warehouse.identity()) is None:
+    place, identity = warehouse.storage.uri(""), warehouse.identity()
+    if identity is None:
         raise WarehouseMismatch(f"There is no warehouse at {place}; is it mounted?")
-    warehouse = Warehouse(
-        place, identity
-    )  # if it goes away meanwhile, nothing is written where it was
+    # With its identity, nothing is written to the place if the warehouse goes away.
+    warehouse = Warehouse(place, identity)
     now = warehouse.dataset(name)
     publish_id = f"{RESTORE}-{name}-{version}-{now.changed}"
     what = f"version {version} of {name} is not restored"
@@ -79,44 +85,73 @@ def restore(
                 "there: RESTORE TABLE in Spark, or DeltaTable.restore of deltalake"
             )
         stream = None if now.checkpoint is None else now.checkpoint.stream
-        before, after = ({file.path: file for file in dataset.files} for dataset in (now, past))
-        removed = [file for path, file in before.items() if path not in after]
-        added = [file for path, file in after.items() if path not in before]
-        if not (removed or added) and now.schema == past.schema:
-            return Restored(now.changed, False, now.rows, len(now.files), stream=stream)
-        replacement = replaced(now.files, removed, added)
-        paths, rows = [file.path for file in removed], sum(file.rows for file in added)
-        change = Change(RESTORE, added, paths, rows, past.schema, replaced=replacement)
+        change = _change(now, past)
+        if not change.removed and not change.added and now.schema == past.schema:
+            text = (
+                f"{name} has nothing to restore: version {now.changed} is as it was at version "
+                f"{version}"
+            )
+            return Restored(now.changed, False, now.rows, len(now.files), stream=stream, text=text)
 
         def entry(n: int, state: State) -> Entry:
-            if (current := state[name]).changed != now.changed:
+            current = state[name]
+            if current.changed != now.changed:
                 raise Refused(
                     f"{what}: job {current.job} ({current.job_name}) has published it as version "
                     f"{current.changed} meanwhile, and a restore would undo that. See `unstuck "
-                    "datasets NAME --history`, and ask again"
+                    "datasets NAME --history`, and repeat the command"
                 )
-            about = {"version": version, "reason": reason} if reason else {"version": version}
-            job_name = f"{RESTORE} of version {version} by {by}"
-            at, datasets = time.time(), {name: change}
+            params: dict[str, Any] = {"version": version}
+            if reason:
+                params["reason"] = reason
             return Entry(
                 n,
                 n - 1,
                 publish_id,
                 "package",
                 publish_id,
-                job_name,
-                at,
-                params=about,
-                datasets=datasets,
+                f"{RESTORE} of version {version} by {by}",
+                time.time(),
+                params=params,
+                datasets={name: change},
             )
 
         appended, new = warehouse.append(publish_id, now.changed, entry)
-    return Restored(appended.n, new, past.rows, len(past.files), replacement, stream)
+    text = (
+        f"{name} is published as it was at version {version}, with {past.rows:,} rows, as version "
+        f"{appended.n}"
+    )
+    if change.replaced is not None:
+        text += f"\nIts partitions: {change.replaced.text()}"
+    if stream is not None:
+        text += (
+            f"\n{name} is loaded from the stream {stream}, which goes on where it was: files that "
+            "were read are not read again. A higher generation: of the input reads all of them "
+            "again."
+        )
+    return Restored(appended.n, new, past.rows, len(past.files), change.replaced, stream, text)
+
+
+def _change(now: DatasetState, past: DatasetState) -> Change:
+    """Return the change that leads from the present state to a past one."""
+    before = {file.path: file for file in now.files}
+    after = {file.path: file for file in past.files}
+    removed = [before[path] for path in before if path not in after]
+    added = [after[path] for path in after if path not in before]
+    return Change(
+        RESTORE,
+        added,
+        [file.path for file in removed],
+        sum(file.rows for file in added),
+        past.schema,
+        replaced=replaced(now.files, removed, added),
+    )
 
 
 def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) -> DatasetState:
-    """The dataset at ``version``, all of whose files are there. Raises: DatasetNotFound;
-    Refused.
+    """Return the dataset at ``version``, with all of its files.
+
+    Raises: DatasetNotFound, Refused.
     """
     removed: VersionRemoved | None = None
     try:

@@ -1,8 +1,7 @@
-"""The staging collector removes the staging of jobs that have ended, when it can no longer be
-needed.
+"""The staging collector removes the staging of ended jobs when it is no longer needed.
 
-It looks at a job twice: once when no worker can hold a lease on it, for attempts that count for
-nothing; and once when the job is forgotten, for everything that no entry of the warehouse log
+It looks at a job twice. When no worker can hold a lease on the job, it removes attempts that count
+for nothing. When the job is forgotten, it removes everything that no entry of the warehouse log
 names. Every look may be repeated.
 """
 # ``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, ``job.logs``
@@ -67,10 +66,9 @@ class StagingCollector:
         self._named: dict[str, dict[int, frozenset[str]]] = {}
 
     def start(self, now: float) -> None:
-        """Begin with the jobs that are due at ``now`` (seconds by the clock of Redis). Never raises
-        or waits for files.
+        """Begin with the jobs that are due at ``now``, in seconds by the clock of Redis.
 
-        A warehouse that hangs holds up only its own jobs.
+        It never raises, and never waits for files. A warehouse that hangs delays only its own jobs.
         """
         try:
             taken = self._index.take(now, BATCH, TERM)
@@ -136,67 +134,68 @@ class StagingCollector:
             f"the staging of job {staged.job} ({folder_of(staged.job)} in {staged.warehouse}) "
             "could not be collected"
         )
-        then = (
-            "It is left as it is, for people to remove"
-            if over
-            else f"It is tried again in {TERM / 60:.0f} minutes"
-        )
+        then = f"It is tried again in {TERM / 60:.0f} minutes"
+        if over:
+            then = "It is left for people to remove"
         log.warning("%s: %s: %s. %s", what, type(error).__name__, error, then)
         if over:
             with suppress(redis.RedisError):  # it is given up after the next look
                 self._index.done(staged.job)
 
     def _look(self, staged: Staged, now: float) -> None:
-        """Look at one job, which is given out again after `TERM` unless its next look is set here.
+        """Look at one job, which is due again after `TERM` unless this sets another time.
 
-        Raises: OSError, UnstuckError, redis.RedisError: the look stopped; all that it removed was
-        not needed.
+        Raises: OSError, UnstuckError, redis.RedisError: the look stopped. Nothing needed was
+        removed.
         """
         job = staged.job
         warehouse = Warehouse(staged.warehouse)
         warehouse.check_id(staged.warehouse_id)
         retries = self._index.retries()
         state = self._store.load(job)
-        forgotten = state is None and now >= staged.forget_at
         if job in retries.of or (state is not None and not state.job.terminal):
             return
-        if state is None and not forgotten:
+        needed = set(retries.folders)
+        if state is not None:
+            needed.update(record.staging for record in state.groups.values())
+            self._remove(warehouse, staged, stale_attempts, needed)
+            self._index.later(job, max(staged.forget_at, now) + MARGIN)
+        elif now < staged.forget_at:
             # The record that says which attempts count is gone, so all of them stay.
             self._index.later(job, staged.forget_at + MARGIN)
-            return
-        counting = (
-            {record.staging for record in state.groups.values()} - {""}
-            if state is not None
-            else set()
-        )
-        needed = counting | retries.folders
-        listing = _listing(warehouse.storage, job)
-        which = expired_staging if forgotten else stale_attempts
-        removed = which(job, listing, Kept(needed))
-        if removed:  # only then is the log worth reading
-            named = self._folders_named(warehouse, staged)
-            removed = which(job, listing, Kept(needed | named))
-        for path in removed:
+        else:
+            self._remove(warehouse, staged, expired_staging, needed)
+            if all(owner(folder) != job for folder in retries.folders):
+                self._index.done(job)
+
+    def _remove(
+        self,
+        warehouse: Warehouse,
+        staged: Staged,
+        removable: Callable[[str, Listing, Kept], list[str]],
+        needed: set[str],
+    ) -> None:
+        """Remove the staging of a job that is neither ``needed`` nor named in the log."""
+        job, listing = staged.job, _listing(warehouse.storage, staged.job)
+        if not removable(job, listing, Kept(needed)):
+            return  # the log need not be read
+        named = self._folders_named(warehouse, staged)
+        paths = removable(job, listing, Kept(needed | named))
+        for path in paths:
             warehouse.storage.remove_tree(path)
-        if removed:
+        if paths:
             log.info(
                 "job %s: %d folders and files of its staging in %s were removed",
                 job,
-                len(removed),
+                len(paths),
                 staged.warehouse,
             )
-        if not forgotten:
-            self._index.later(job, max(staged.forget_at, now) + MARGIN)
-        elif not any(owner(folder) == job for folder in retries.folders):
-            self._index.done(job)
 
     def _folders_named(self, warehouse: Warehouse, staged: Staged) -> set[str]:
-        """The folders of the job that the log names, in the job's own entry or in one of a job that
-        adopted them.
+        """Return the folders of the job that the log names, in its entry or in that of an adopter.
 
         Raises:
-            LogBroken: an entry is missing, or the log ends before the job began: what it names is
-                unknown.
+            LogBroken: an entry is missing, or the log ends before the job began.
         """
         cached = self._named.setdefault(staged.warehouse_id, {})
         if len(cached) > CACHED_ENTRIES:
@@ -223,13 +222,12 @@ class StagingCollector:
 
 
 def remove_staging(warehouse: Warehouse, job: str, base: int) -> None:
-    """Remove what a job has staged and the log does not name, at once. For a job that no other will
-    ever retry.
+    """Remove the staging of a job that the log does not name, if no other job will ever retry it.
 
-    ``base``: the version at which it began.
+    Args:
+        base: the version at which the job began.
 
-    Raises: OSError, UnstuckError: the warehouse could not be asked. All that was removed was not
-    needed.
+    Raises: OSError, UnstuckError: the warehouse cannot be read. Nothing needed was removed.
     """
     number = warehouse.find_publish(job, base)
     needed = Kept(set() if number is None else _entry_folders(warehouse, number))
@@ -261,9 +259,7 @@ def _names(files: Files, folder: str) -> list[str]:
 
 
 def folder_of(job: str) -> str:
-    """Where all attempts of ``job`` write. Raises: ValueError: not a job id; its folder might be
-    everybody's.
-    """
+    """Return the folder of all attempts of ``job``. Raises: ValueError: not a job id."""
     if not JOB_ID.fullmatch(job):
         raise ValueError(f"not a job id: {job[:100]!r}")
     return f"_staging/{job}"
@@ -307,9 +303,7 @@ def stale_attempts(job: str, listing: Listing, kept: Kept) -> list[str]:
 
 
 def expired_staging(job: str, listing: Listing, kept: Kept) -> list[str]:
-    """All staging of ``job`` that need not stay once its retention is over, as whole folders where
-    possible.
-    """
+    """Return the staging of ``job`` to remove after its retention, in whole folders if possible."""
     top = folder_of(job)
     if not listing:
         return []

@@ -1,6 +1,4 @@
-"""The files of a Delta table outside the warehouse: staged files are put below it, and its commits
-are put on disk.
-"""
+"""The files of a Delta table: copies staged files below it, and syncs its commits to disk."""
 
 from __future__ import annotations
 
@@ -57,12 +55,13 @@ class TableFiles:
             yield from (os.path.relpath(os.path.join(folder, name), self._root) for name in names)
 
     def probe(self) -> None:
-        """Make the folder of the table, and a file in it that leaves no name. An object store is
-        tried once a process.
+        """Create the folder of the table and a temporary file in it.
+
+        An object store once a process.
 
         Raises:
             OSError: nothing can be written.
-            WarehouseUnsafe: two writers of one version would both be told that it is theirs.
+            WarehouseUnsafe: two writers of one version would both succeed.
         """
         if self._store is not None:
             _try_store(self._root, self._store.address)
@@ -77,9 +76,7 @@ class TableFiles:
         return f"{_folders(file.partition)}unstuck-{digest}.parquet"
 
     def add(self, files: Files, file: DataFile, path: str) -> Any:
-        """Put a staged file below the table, whole and on disk; the action that adds it. Raises:
-        OSError.
-        """
+        """Copy a staged file below the table, and sync it. Returns the action. Raises: OSError."""
         from deltalake.transaction import AddAction
 
         target = f"{self._root}/{path}"
@@ -108,8 +105,9 @@ class TableFiles:
             _sync(os.path.dirname(self._root))
 
     def sync_commit(self, version: int, app: str) -> None:
-        """Put the newest commit of ``app`` on disk, with its files: deltalake does not. Raises:
-        OSError.
+        """Sync the newest commit of ``app`` to disk, with its files, since deltalake does not.
+
+        Raises: OSError.
         """
         if self._store is not None:
             return

@@ -12,8 +12,9 @@ several at a time do no harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -54,60 +55,66 @@ def vacuum(
     """Remove the files of old versions.
 
     Args:
-        needed: whether the attempt folder of a file may be needed by a job: one that is open, or
-            may be retried.
-        keep: versions that are kept at least, the newest one included.
-        before: seconds since the epoch; a version that was the newest one at that time or later is
+        needed: whether a job may need the attempt folder of a file.
+        keep: versions that are kept at least, the newest included.
+        before: seconds since the epoch; a version that was the newest at that time or later is
             kept.
-        reading: the oldest version that a job may read, and that job; None if there is none. It is
-            told up to which version everything was removed before.
+        reading: returns the oldest version that a job may read, and that job; None if there is
+            none.
+            Its argument is the version up to which everything was removed before.
         counted: called once the log says which versions stay. From then on, no job is stored that
             looked before.
         dry_run: remove nothing, and count.
-        progress: told of how many files of how many were looked at.
+        progress: called with the number of files that were checked, and of all.
 
     Raises:
         LogBroken, WarehouseNewer: the log cannot be read, and nothing was removed.
-        OSError: a file could not be removed. Repeating the call is safe.
+        OSError: a file could not be removed. A repeat is safe.
     """
     removed = warehouse.vacuumed()
     noted, head = warehouse.readable()
 
     def hold(oldest: int) -> tuple[int, str]:
-        """``oldest``, or the version before it that a job may read, and that job."""
-        return min((oldest, ""), (reading(removed) if oldest > removed else None) or (oldest, ""))
+        """Return ``oldest``, or an earlier version that a job may read, and that job."""
+        held = reading(removed) if oldest > removed else None
+        return (oldest, "") if held is None else min((oldest, ""), held)
 
-    # What an earlier vacuum said goes, even if this one would keep more.
+    # What an earlier vacuum announced is removed, even if this one would keep more.
     oldest, kept_for = hold(max(_oldest_kept(warehouse, head, keep, before), noted))
-    removable = _removable(
-        warehouse, removed, oldest, head
-    )  # a log that cannot be read is left as it is
+    # A log that cannot be read raises here, before anything is announced.
+    removable = _removable(warehouse, removed, oldest, head)
     if oldest > removed and not dry_run:
-        warehouse.keep_from(noted := max(noted, oldest))
+        noted = max(noted, oldest)
+        warehouse.keep_from(noted)
         counted()
-        if (late := hold(oldest))[1]:
-            oldest, kept_for = late
+        late, late_reader = hold(oldest)
+        if late_reader:
+            oldest, kept_for = late, late_reader
             removable = _removable(warehouse, removed, oldest, head)
-    size = count = kept = 0
+    sizes: list[int] = []
+    kept = 0
     for number, path in enumerate(removable):
         progress(number, len(removable))
         if needed(path):
             kept += 1
-            continue
-        if (file_size := warehouse.storage.size(path)) is None:
-            continue  # a vacuum that died had removed it
-        size, count = size + file_size, count + 1
-        if not dry_run:
-            warehouse.storage.remove_file(path)
+        elif (file_size := _remove(warehouse, path, dry_run=dry_run)) is not None:
+            sizes.append(file_size)
+    size, count = sum(sizes), len(sizes)
     if not dry_run and not kept and oldest > removed:
         warehouse.finish_vacuum(oldest)
     return Vacuumed(max(oldest, noted), count, size, kept, kept_for)
 
 
+def _remove(warehouse: Warehouse, path: str, *, dry_run: bool) -> int | None:
+    """Remove a file. Return its size; None if an earlier vacuum that died removed it."""
+    size = warehouse.storage.size(path)
+    if size is not None and not dry_run:
+        warehouse.storage.remove_file(path)
+    return size
+
+
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:
-    """The version that was the newest one at ``before``, or an older one so that ``keep`` versions
-    stay.
-    """
+    """Return the newest version at ``before``, or an older one so that ``keep`` versions stay."""
     n = min(head, max(head - keep + 1, 0))
     while n > 0 and warehouse.existing_entry(n).at > before:
         n -= 1
@@ -115,27 +122,25 @@ def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> i
 
 
 def _removable(warehouse: Warehouse, removed: int, oldest: int, head: int) -> list[str]:
-    """The files that were taken out after ``removed``, up to ``oldest``, and stand in none from
-    there to ``head``.
-    """
+    """Return the files that versions ``removed`` to ``oldest`` removed and no later one has."""
     if oldest <= removed:
         return []
-    taken_out: dict[str, None] = {}
-    for n in range(removed + 1, oldest + 1):
-        entry = warehouse.existing_entry(n)
-        if entry.tables and not warehouse.tables_written(n):
-            continue  # the next publish into these tables writes this one first
-        for change in entry.datasets.values():
-            taken_out.update(dict.fromkeys(change.removed))
-            if change.checkpoint is not None:
-                taken_out[change.checkpoint.after] = None  # a later job goes on from a later one
-                taken_out[change.checkpoint.after_state] = None
-    live = {
-        file.path
-        for dataset in warehouse.state(oldest, removed=True).values()
-        for file in dataset.files
-    }
+    gone = chain.from_iterable(_removed_by(warehouse, n) for n in range(removed + 1, oldest + 1))
+    live: set[str] = set()
+    for dataset in warehouse.state(oldest, removed=True).values():
+        live.update(file.path for file in dataset.files)
     for n in range(oldest + 1, head + 1):
         for change in warehouse.existing_entry(n).datasets.values():
             live.update(file.path for file in change.added)
-    return [path for path in taken_out if path.startswith(STAGING) and path not in live]
+    return [path for path in dict.fromkeys(gone) if path.startswith(STAGING) and path not in live]
+
+
+def _removed_by(warehouse: Warehouse, n: int) -> Iterator[str]:
+    """Yield the files that the entry ``n`` removes from its datasets."""
+    entry = warehouse.existing_entry(n)
+    if entry.tables and not warehouse.tables_written(n):
+        return  # the next publish into these tables writes this entry first
+    for change in entry.datasets.values():
+        yield from change.removed
+        if change.checkpoint is not None:  # a later job reads on from a later checkpoint
+            yield from (change.checkpoint.after, change.checkpoint.after_state)

@@ -1,6 +1,4 @@
-"""The scheduler of beat: RedBeat's, which ends with a sentence where Redis refuses it, and not with
-tracebacks.
-"""
+"""The beat scheduler: RedBeat's, with a message instead of a traceback if Redis refuses it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs the report consumer, the sender of notices and the stall detector inside the coordinator's
-Celery worker.
+"""Runs the report consumer, the notice sender and the stall detector in the Celery worker.
 
 If the thread of the consumer or the sender dies, or Celery has stalled, the process ends with an
 error code, because some supervisors restart a process only then.
@@ -91,11 +90,11 @@ class NoticeSender(Loop):
 
 
 class CoordinatorStallDetector(StallDetector):
-    """The stall detector of a coordinator, which takes submits, commands and the sweeps of beat
-    from Celery.
+    """The stall detector of a coordinator, which receives submits and commands from Celery.
 
-    Its own sweep goes on without Celery, so jobs are decided; but a submit or a command through
-    Celery would wait for ever.
+    Its own sweep works without Celery, so jobs are decided; but a submit or a command through
+    Celery
+    would wait for ever.
     """
 
     consequence = (
@@ -125,9 +124,7 @@ def end_as_failure() -> None:
 
 
 def hide_from_log(task: str) -> None:
-    """Keep a task that runs every second out of the log of workers and beat, but for warnings and
-    errors.
-    """
+    """Log only warnings and errors of a task that runs every second."""
     for name in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
         logging.getLogger(name).addFilter(
             lambda record: record.levelno > logging.INFO or task not in record.getMessage()

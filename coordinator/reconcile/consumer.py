@@ -40,13 +40,12 @@ KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each
 
 @dataclass(slots=True)
 class _Busy:
-    """A job to be tried soon: its lock was held, there is more to decide, or nothing waits for its
-    reports.
+    """A job to decide soon: its lock was held, there is more to decide, or nothing waits for it.
 
     Its reports are pending.
 
     Attributes:
-        successes: how many of the reports are one.
+        successes: how many of the reports are successes.
         urgent: one of them is neither a success nor a claim.
     """
 
@@ -81,7 +80,8 @@ class Consumer:
         uniform: Uniform = random.uniform,
         wait: float = WAIT,
     ) -> None:
-        """
+        """Create the consumer.
+
         Args:
             clock: monotonic seconds.
             wait: seconds for which reports may be collected while no runner waits for their effect.
@@ -102,8 +102,9 @@ class Consumer:
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Consume until ``stopping`` is set. A store that is away is waited for; any other error is
-        raised.
+        """Consume until ``stopping`` is set. It waits for a store that is away.
+
+        Other errors are raised.
         """
         away = 0
         opened = False
@@ -127,7 +128,7 @@ class Consumer:
         self._heartbeat.leave()
 
     def step(self) -> None:
-        """One round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
+        """Run one round: new reports, reports of dead coordinators, busy jobs, an overdue sweep."""
         if self._last_batch > 1:
             # One pass over a job costs as much for many reports as for one.
             self.stopping.wait(LINGER)
@@ -137,14 +138,7 @@ class Consumer:
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5
-            waiting = {entry.id for busy in self._busy.values() for entry in busy.entries}
-            idle = self._stream.claim_idle(self._settings.report_idle, BATCH)
-            idle = [entry for entry in idle if entry.id not in waiting]
-            # A report that ended each coordinator that read it is not tried for ever.
-            self._poisoned(
-                idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not"
-            )
-            self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
+            self._claim_idle()
         self.again(now)
         if now >= self._next_look:
             # At least twice in the term of a lock, so that its end is seen before it comes.
@@ -153,13 +147,28 @@ class Consumer:
             self.sweep.run_if_overdue(self._beat)
         if now >= self._next_trim:
             self._next_trim = now + 30.0
-            if self._reconciler.exhausted:
-                raise PublishersExhausted(
-                    "too many publishers hang in a warehouse; another process may find it well"
-                )
-            self._stream.trim()
-            self._heartbeat.forget_silent()
+            self._tidy()
         self._beat()
+
+    def _claim_idle(self) -> None:
+        """Take over the reports of dead coordinators."""
+        waiting = {entry.id for busy in self._busy.values() for entry in busy.entries}
+        claimed = self._stream.claim_idle(self._settings.report_idle, BATCH)
+        idle = [entry for entry in claimed if entry.id not in waiting]
+        # A report that ended each coordinator that read it is not tried for ever.
+        self._poisoned(
+            idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not"
+        )
+        self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
+
+    def _tidy(self) -> None:
+        """Trim the stream, and forget silent processes. Raises: PublishersExhausted."""
+        if self._reconciler.exhausted:
+            raise PublishersExhausted(
+                "too many publishers hang in a warehouse; another process may find it well"
+            )
+        self._stream.trim()
+        self._heartbeat.forget_silent()
 
     def _beat(self) -> None:
         """Record the heartbeat of this coordinator, about once a second.
@@ -204,8 +213,9 @@ class Consumer:
                 self._try(job, waiting.entries, 0)
 
     def _may_wait(self, job: str, waiting: _Busy) -> bool:
-        """Whether nothing waits for a pass over the job: a claim was made, or runners have enough
-        of it to take.
+        """Return whether nothing waits for a pass over the job.
+
+        That is so if a claim was made, or if runners have enough of its offers.
         """
         if waiting.urgent:
             return False

@@ -1,8 +1,7 @@
-"""The heartbeat of a coordinator: about once a second it notes itself in the registry of processes,
-for people.
+"""The heartbeat of a coordinator, which writes it into the registry of processes each second.
 
-It also notes since when the oldest message of each queue has lain there. One look at a queue cannot
-tell a queue that filled this second from one that nobody empties.
+It also records since when the oldest message of each queue waits. One look at a queue cannot
+distinguish a queue that filled this second from one that nobody empties.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import redis
 
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, WarehouseSeen
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, WarehouseSeen
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 EVERY = 1.0  # seconds between two notes of one coordinator
@@ -26,8 +26,10 @@ are left out.
 
 
 def ages_after(ages: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAges:
-    """Update the ages after a look at the time ``at`` has found ``oldest``: queue → its oldest
-    message (pure).
+    """Update the ages of queues after a look at the time ``at``. Pure.
+
+    Args:
+        oldest: queue → its oldest message.
     """
     now = {}
     for queue, message in oldest.items():
@@ -38,8 +40,9 @@ def ages_after(ages: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAg
 
 
 class Heartbeat:
-    """One coordinator in the list of the fleet. ``name`` is ``host:pid:word``; ``client`` must
-    decode responses.
+    """One coordinator in the list of the fleet.
+
+    ``name`` is ``host:pid:word``; ``client`` must decode responses.
     """
 
     def __init__(
@@ -50,8 +53,11 @@ class Heartbeat:
         probe: WarehouseProbe | None = None,
         targets: Iterable[str] = (),
     ) -> None:
-        """``probe``: says which warehouse this coordinator sees, if anybody does; ``targets``: of
-        notices.
+        """Create the heartbeat.
+
+        Args:
+            probe: returns the warehouse that this coordinator sees.
+            targets: of notices.
         """
         self._probe, self._targets = probe, tuple(targets)
         self._redis = client
@@ -118,7 +124,5 @@ class Heartbeat:
         self._registry.leave(self._name)
 
     def forget_silent(self) -> int:
-        """Drop runners and coordinators that were silent for an hour. Never raises; returns how
-        many.
-        """
+        """Remove processes that were silent for an hour. Never raises. Returns how many."""
         return self._registry.forget_silent()

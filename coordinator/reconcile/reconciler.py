@@ -1,8 +1,7 @@
-"""The reconciler decides one job at a time: lock, load, decide, commit; then, unlocked, it wakes
-runners and publishes.
+"""The reconciler decides one job at a time: it locks, loads, decides and commits.
 
-``decide`` says what should happen, and ``store`` writes it. The lock only saves double work: every
-commit is a compare-and-set.
+After the lock is released, it wakes runners and publishes. ``decide`` returns what should happen,
+and ``store`` writes it. The lock only saves double work: every commit is a compare-and-set.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from unstuck.coordinator.model.loading import without_groups
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.coordinator.notices.rules.job_rules import subscriptions, tell
+from unstuck.coordinator.notices.rules.job_rules import notices_of_job
+from unstuck.coordinator.notices.rules.subscriptions import subscriptions
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
 from unstuck.coordinator.spec.notify_spec import FleetRule
@@ -33,7 +33,7 @@ from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, 
 from unstuck.coordinator.store.job_store import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.log_lines import about, also_about
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -70,6 +70,9 @@ class Round(StrEnum):
     FAILED = "FAILED"  # the job could not be decided, and will be tried once more
 
 
+_NOT_BEGUN = {BeginAnswer.MISSING: PassResult.MISSING, BeginAnswer.BUSY: PassResult.BUSY}
+
+
 class Reconciler:
     """Decides jobs, one pass at a time.
 
@@ -89,13 +92,14 @@ class Reconciler:
         uniform: Uniform = random.uniform,
         rules: tuple[FleetRule, ...] = (),
     ) -> None:
-        """
+        """Create the reconciler.
+
         Args:
-            ids: mints fresh random words; they become commit ids, lock owners and nonces.
-            background: publishes off the caller's thread.
+            ids: creates random words for commit ids, lock owners and nonces.
+            background: publishes outside the caller's thread.
             clock: monotonic seconds, by which a pass notices that its process was frozen.
             uniform: draws how long a publisher waits for a busy job.
-            rules: of the fleet: who is told of what, beside the rules of each job.
+            rules: notification rules of the fleet, beside those of each job.
         """
         self.store = store
         self.settings = settings
@@ -131,8 +135,9 @@ class Reconciler:
         return listening
 
     def usual(self, job: JobRecord, now: float) -> float:
-        """The usual duration of such a job in seconds, read at most once a minute; 0 while it is
-        unknown.
+        """Return the usual duration of such a job in seconds; 0 while it is unknown.
+
+        It is read at most once a minute.
         """
         key = (job.name, job.schedule)
         at, seconds = self._usual.get(key, (0.0, 0.0))
@@ -144,9 +149,7 @@ class Reconciler:
         return seconds
 
     def on_offer(self, job: str) -> int:
-        """How many offers of the job stood when it was decided here last; 0 if this process does
-        not know.
-        """
+        """Return how many offers the job had at its last decision in this process; 0 if unknown."""
         _, state = self.cache.get(job, (0.0, None))
         return 0 if state is None else len(state.by_state[GroupState.QUEUED])
 
@@ -165,12 +168,15 @@ class Reconciler:
     def reconcile(
         self, job: str, reports: Sequence[Delivered] = (), *, due: bool = False
     ) -> PassResult:
-        """Decide one job: look at the groups that ``reports`` name; without reports, or when
-        ``due``, at all groups.
+        """Decide one job: the groups that ``reports`` name, or all groups.
+
+        Args:
+            due: look at all groups.
 
         Raises:
-            redis.RedisError: the store could not be asked. Nothing is lost: reports stay pending,
-            the job stays due.
+            redis.RedisError: the store cannot be reached. Nothing is lost: reports stay pending,
+            the job
+                stays due.
         """
         groups = (
             None if due or not reports else [delivered.report.token.group for delivered in reports]
@@ -201,12 +207,11 @@ class Reconciler:
 
 
 class Pass:
-    """One pass over one job: as many rounds of load, decide and commit as one turn allows, under
-    the job's lock.
+    """One pass over one job: rounds of load, decide and commit under the job's lock.
 
     Attributes:
         groups: the groups to look at in the next round; None for all.
-        reports, published: not decided upon yet.
+        reports, published: not decided yet.
         offered_in, publish: lanes with new offers, and what is to be published, after the lock is
             released.
     """
@@ -232,10 +237,8 @@ class Pass:
     def run(self) -> PassResult:
         """Decide until nothing is left, or it is another job's turn."""
         self._begin()
-        if self._begun.answer is BeginAnswer.MISSING:
-            return PassResult.MISSING
-        if self._begun.answer is BeginAnswer.BUSY:
-            return PassResult.BUSY
+        if self._begun.answer in _NOT_BEGUN:
+            return _NOT_BEGUN[self._begun.answer]
         reach(Point.AFTER_LOCK, self.job)
         rounds: Counter[Round] = Counter()
         while rounds.total() < MAX_ROUNDS:
@@ -247,12 +250,11 @@ class Pass:
                 return PassResult.MISSING
             if ended is not Round.REFUSED:
                 self.reports, self.published = (), None
-            # A pass that met the lock busy tries again by itself: one more round for it is enough.
-            if (
-                ended is Round.DONE
-                and self._end(anyway=rounds[Round.DONE] > 1) is not EndAnswer.AGAIN
-            ):
-                return PassResult.DONE
+            if ended is Round.DONE:
+                # A pass that met the lock busy tries again: one more round for it is enough.
+                answer = self._end(anyway=rounds[Round.DONE] > 1)
+                if answer is not EndAnswer.AGAIN:
+                    return PassResult.DONE
             if rounds[Round.MORE] == TURN:
                 self._end(anyway=True)
                 return PassResult.MORE
@@ -298,17 +300,16 @@ class Pass:
         """Load, decide and commit once."""
         if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
             self._reconciler.cache.pop(self.job, None)
-            return self._acknowledge(
-                Applied.TERMINAL, None
-            )  # as after an outage: of a wide job there are many
-        at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
-        if not 0 <= self._begun.now - at < CACHE_SECONDS:
-            cached = None
+            # After an outage, a wide job has many such reports.
+            return self._acknowledge(Applied.TERMINAL, None)
+        cached = self._cached()
         # Reports that never stop must not keep a job from a look at its silent groups (a lost
         # report, a dead worker, a lost offer): all groups are looked at once in a sweep's period,
         # and when the time of one has come.
-        looked_at, look_at = (0.0, 0.0) if cached is None else (cached.looked_at, cached.look_at)
-        if self._begun.now >= min(looked_at + self._sweep_every, look_at):
+        look_at = 0.0
+        if cached is not None:
+            look_at = min(cached.looked_at + self._sweep_every, cached.look_at)
+        if self._begun.now >= look_at:
             self.groups = None
         state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
@@ -322,12 +323,17 @@ class Pass:
             return Round.REFUSED
         return self._decide(state)
 
-    def _time_is_old(self, job: JobRecord) -> bool:
-        """The job was written after this pass began, by the user or by a pass that took the lock
-        over.
+    def _cached(self) -> JobState | None:
+        """Take the cached state of the job; None if it is too old."""
+        at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
+        return cached if 0 <= self._begun.now - at < CACHE_SECONDS else None
 
-        Then the pass reads the clock again. A time that still lies ahead was written before the
-        clock was set back.
+    def _time_is_old(self, job: JobRecord) -> bool:
+        """Return whether the job was written after this pass began.
+
+        A user, or a pass that took over the lock, may have done so. Then this pass reads the clock
+        again. A
+        time that still lies ahead was written before the clock was set back.
         """
         written_at = max(job.intent_at, job.started_at, job.counted_from, job.paused_at)
         lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_term
@@ -338,33 +344,37 @@ class Pass:
         acks = receipt(state, self.reports)
         job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
-            self._store.acknowledge(
-                self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks
-            )
+            due = None if job.terminal else now + HALTED_LOOK
+            self._store.acknowledge(self.job, due, due_seen, acks)
             return Round.DONE
-        everything = self.groups is None
         env = self._environment(state)
         decision = decide(state, self.groups, env)
         self._tell(state, decision, env)
-        state.look_at = decision.due or 0.0
-        if decision.more:
-            state.looked_at = 0.0  # the next pass looks at everything, whatever report it is for
-        elif everything:
-            state.looked_at = now
-        elif decision.due is not None:
-            # The pass began by pushing the due away, and has not looked at what may have made the
-            # job due.
-            decision.due = min(decision.due, state.looked_at + self._sweep_every)
+        self._note_look(state, decision)
         if decision.empty:
             self._store.acknowledge(self.job, decision.due, due_seen, acks, decision.offers)
         else:
             commit_id = self._reconciler.ids()
             answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
+            if answer is CommitAnswer.MISSING:
+                return Round.MISSING
             if answer is not CommitAnswer.APPLIED:
-                return Round.MISSING if answer is CommitAnswer.MISSING else Round.REFUSED
+                return Round.REFUSED
             state.job = replace(state.job, commit=commit_id)
         self._committed(state, decision)
         return Round.MORE if decision.more else Round.DONE
+
+    def _note_look(self, state: JobState, decision: Decision) -> None:
+        """Record when everything was last looked at, and when that is due again."""
+        state.look_at = decision.due or 0.0
+        if decision.more:
+            state.looked_at = 0.0  # the next pass looks at everything, whatever report it is for
+        elif self.groups is None:
+            state.looked_at = self._begun.now
+        elif decision.due is not None:
+            # The pass began by pushing the due away, and has not looked at what may have made the
+            # job due.
+            decision.due = min(decision.due, state.looked_at + self._sweep_every)
 
     def _tell(self, state: JobState, decision: Decision, env: Environment) -> None:
         """Put into the decision what is told with it, and what was told on the record."""
@@ -376,7 +386,7 @@ class Pass:
         job, everything = state.job, self.groups is None
         subscribed = self._reconciler.asked(job.name, state.plan.notify)
         usual = partial(self._reconciler.usual, job, env.now)
-        alerting = tell(
+        alerting = notices_of_job(
             subscribed, decision.old, state, env, decision.due, usual=usual, everything=everything
         )
         decision.notices = tuple(notice.to_json() for notice in alerting.notices)
@@ -415,9 +425,7 @@ class Pass:
             self._reconciler.cache[self.job] = (self._begun.now, state)
 
     def _end_by_force(self) -> Round | None:
-        """End a job whose groups cannot be read or decided, if force was asked for; its groups
-        count as canceled.
-        """
+        """End an undecidable job after a force-stop; its groups count as canceled."""
         try:
             state = self._store.load(self.job, bare=True)
             if state is None or state.job.terminal or state.job.intent is not Intent.FORCE_STOP:
@@ -438,9 +446,7 @@ class Pass:
             return None
 
     def _halt(self, error: Exception) -> Round:
-        """Halt a job that failed twice with the same error, instead of failing for ever (rule
-        9).
-        """
+        """Halt a job that failed twice with the same error (rule 9)."""
         errors, text = self._reconciler.errors, f"{type(error).__name__}: {error}"
         log.error("job %s could not be decided: %s", self.job, text, exc_info=error)
         if errors.get(self.job) != text:

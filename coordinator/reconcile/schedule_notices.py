@@ -1,6 +1,4 @@
-"""Completes the commit of a schedule with what is told with it, by its own rules and those of the
-fleet.
-"""
+"""Adds notices to the commit of a schedule, by its own rules and those of the fleet."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from typing import Any
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.notices.rules.job_rules import subscriptions
-from unstuck.coordinator.notices.rules.schedule_rules import tell_of_schedule
-from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published
+from unstuck.coordinator.notices.rules.schedule_rules import notices_of_schedule
+from unstuck.coordinator.notices.rules.subscriptions import subscriptions
 from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.steps import NOTHING, Published
 from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.tasks.spec.fields import STORED
 
@@ -33,9 +31,7 @@ def rules_of(spec: str) -> tuple[NotifyRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleNotices:
-    """The rules of the fleet, and the zone of local times where neither rule nor schedule names
-    one.
-    """
+    """The rules of the fleet, and the zone of local times without a zone."""
 
     rules: tuple[FleetRule, ...] = ()
     zone: str = "UTC"
@@ -61,7 +57,7 @@ class ScheduleNotices:
         if not subscribed.conditions and not after.told:
             return after, (), due
         view = view_of(after, now, due, published, jobs, backlog)
-        alerting = tell_of_schedule(subscribed, before, after, view, events, self.zone)
+        alerting = notices_of_schedule(subscribed, before, after, view, events, self.zone)
         after = replace(after, told=alerting.alerts)
         if alerting.look_at is not None and due is not None:
             due = min(due, alerting.look_at)

@@ -1,5 +1,6 @@
-"""Decides the schedules that are due, and submits their runs in the background: a submit reads the
-warehouse.
+"""Decides the schedules that are due, and submits their runs in the background.
+
+A submit reads the warehouse, which may take long.
 """
 
 from __future__ import annotations
@@ -30,15 +31,13 @@ from unstuck.coordinator.reconcile.stream_looks import (
 )
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Ticks, window
 from unstuck.coordinator.schedules.decide_schedule import (
-    NOT_READ,
-    LogSeen,
     ScheduleDecision,
     decide,
     earliest_package,
-    policy_of,
     settled,
 )
 from unstuck.coordinator.schedules.run_outcome import RunSeen, seen_as, seen_in_log
+from unstuck.coordinator.schedules.steps import NOT_READ, LogSeen, policy_of
 from unstuck.coordinator.schedules.submission import (
     Noted,
     not_submitted,
@@ -73,8 +72,9 @@ Note = Callable[[ScheduleRecord, float], Noted]
 
 
 class Schedules:
-    """Decides schedules, one at a time. Two coordinators may do so at once: each commit is a
-    compare-and-set.
+    """Decides schedules, one at a time.
+
+    Two coordinators may do so at once: each commit is a compare-and-set.
     """
 
     def __init__(
@@ -89,15 +89,17 @@ class Schedules:
         notices: ScheduleNotices = NO_RULES,
         looks: StreamLooks | None = None,
     ) -> None:
-        """
+        """Create the object.
+
         Args:
-            background: submits off the caller's thread.
-            ids: mints fresh random words; they become commit ids.
-            term: seconds for which a schedule that is taken is left to who took it. Two that decide
-                the same do no harm: a commit compares, and a key has one job.
+            background: submits outside the caller's thread.
+            ids: creates random words for commit ids.
+            term: seconds for which other coordinators leave a schedule to this one. If two decide
+                the
+                same, a commit compares, and a key has one job.
             clock: monotonic seconds.
-            notices: what is told with its commits.
-            looks: finds what is unread in streams; None: a `StreamLooks` on ``background``.
+            notices: adds notices to its commits.
+            looks: reads the backlogs of streams; None: a `StreamLooks` on ``background``.
         """
         self._notices = notices
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
@@ -138,56 +140,71 @@ class Schedules:
         return 0.0
 
     def decide(self, name: str, due_seen: str = "", log_seen: LogSeen = NOT_READ) -> None:
-        """Decide one schedule, and submit what it asks for.
+        """Decide one schedule, and submit its runs.
 
         Before a tick is skipped, the warehouse log is read.
         """
         for _ in range(MAX_TRIES):
             record = self._schedules.load(name)
-            if record is None:
+            if record is None or self._decide_once(record, due_seen, log_seen):
                 return
-            jobs = [run.job or run.job_id(name) for run in record.going_on]
-            runs = {job: job_state for job in jobs if (job_state := self._seen(job)) is not None}
-            published = self._schedules.published(record.warehouse, record.follows)
-            streams = reads_streams(record.spec) and not record.status.terminal
-            backlog = self._schedules.backlogs([name])[0] if streams else None
-            now = (
-                self._schedules.now()
-            )  # after all that was read: a wait counts from the failure, not from before it
-            ticks = self._ticks_of_backfill(record)
-            decision = decide(record, runs, now, published, self._term, ticks, log_seen)
-            if streams and decision.due is not None:
-                decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
-            statuses = {job: state.status for job, state in runs.items()}
-            seen_now: dict[str, Any] = {
-                "jobs": statuses,
-                "published": published,
-                "backlog": backlog,
-            }
-            after, notices, due = self._notices.completed(
-                record, decision.record, decision.events, decision.due, now, **seen_now
-            )
-            decision = replace(decision, record=after, due=due)
-            if self._commit(record, decision, due_seen, notices) is CommitAnswer.APPLIED:
-                self._forget_runs(decision)
-                if streams:
-                    self._looks.begin(record, backlog, now)
-                if decision.read_log_since is not None:
-                    work = partial(self._decide_by_log, record, decision.read_log_since)
-                    self._background((name, "skip"), record.warehouse, work)
-                looks = policy_of(decision.record.policy).only_if is not None
-                place = place_of(record) if looks else record.warehouse
-                for run in decision.submits(now):
-                    self._background(
-                        (name, run.tick, run.number), place, partial(self._submit, name, run)
-                    )
-                return
+
+    def _decide_once(self, record: ScheduleRecord, due_seen: str, log_seen: LogSeen) -> bool:
+        """Decide and commit once. Return False if another commit came first."""
+        runs = self._runs_of(record)
+        published = self._schedules.published(record.warehouse, record.follows)
+        streams = reads_streams(record.spec) and not record.status.terminal
+        backlog = self._schedules.backlogs([record.name])[0] if streams else None
+        # After all reads, so that a wait counts from the failure.
+        now = self._schedules.now()
+        ticks = self._ticks_of_backfill(record)
+        decision = decide(record, runs, now, published, self._term, ticks, log_seen)
+        if streams and decision.due is not None:
+            decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
+        after, notices, due = self._notices.completed(
+            record,
+            decision.record,
+            decision.events,
+            decision.due,
+            now,
+            jobs={job: state.status for job, state in runs.items()},
+            published=published,
+            backlog=backlog,
+        )
+        decision = replace(decision, record=after, due=due)
+        if self._commit(record, decision, due_seen, notices) is not CommitAnswer.APPLIED:
+            return False
+        self._forget_runs(decision)
+        if streams:
+            self._looks.begin(record, backlog, now)
+        self._begin_work(record, decision, now)
+        return True
+
+    def _runs_of(self, record: ScheduleRecord) -> dict[str, RunSeen]:
+        """Return the stored jobs of the runs of a schedule."""
+        jobs = [run.job or run.job_id(record.name) for run in record.going_on]
+        states = {job: self._seen(job) for job in jobs}
+        return {job: job_state for job, job_state in states.items() if job_state is not None}
+
+    def _begin_work(self, record: ScheduleRecord, decision: ScheduleDecision, now: float) -> None:
+        """Begin to read the warehouse log and to submit runs, in the background."""
+        name = record.name
+        if decision.read_log_since is not None:
+            work = partial(self._decide_by_log, record, decision.read_log_since)
+            self._background((name, "skip"), record.warehouse, work)
+        looks = policy_of(decision.record.policy).only_if is not None
+        place = place_of(record) if looks else record.warehouse
+        for run in decision.submits(now):
+            submit = partial(self._submit, name, run)
+            self._background((name, run.tick, run.number), place, submit)
 
     def _decide_by_log(
         self, record: ScheduleRecord, first: float, alive: Callable[[], None]
     ) -> None:
-        """Decide a schedule that is about to skip ticks from ``first`` on, by what the warehouse
-        log has of them.
+        """Decide a schedule that would skip ticks, after reading the warehouse log.
+
+        Args:
+            first: the first tick to skip.
         """
         with about(schedule=record.name):
             try:
@@ -216,9 +233,7 @@ class Schedules:
         return self._schedules.commit(change)
 
     def _forget_runs(self, decision: ScheduleDecision) -> None:
-        """Let runs beyond those that the schedule keeps leave the store, but none whose work
-        another try takes over.
-        """
+        """Remove the oldest runs from the store, but none whose work another try adopts."""
         record = decision.record
         retrying = record.retries or any(run.number > 1 for run in record.going_on)
         if not retrying and any(event["kind"].startswith("RUN_") for event in decision.events):
@@ -314,8 +329,9 @@ class Schedules:
         return lambda current, now: submitted(current, run, job, backfill, now)
 
     def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
-        """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as
-        `StreamLooks.look`.
+        """Return whether a tick gets no run, since no data has arrived.
+
+        Raises: as `StreamLooks.look`.
         """
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False

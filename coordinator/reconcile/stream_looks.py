@@ -1,6 +1,4 @@
-"""Looks at the streams of schedules in the background, from time to time, and notes what is
-unread.
-"""
+"""Reads the backlogs of the streams of schedules in the background, from time to time."""
 
 from __future__ import annotations
 
@@ -41,8 +39,9 @@ def reads_streams(spec: str) -> bool:
 
 
 class StreamLooks:
-    """Looks at streams; one object for the life of a process, so that an idle stream costs
-    little.
+    """Reads backlogs of streams.
+
+    One object for the life of a process, so that an idle stream costs little.
     """
 
     def __init__(
@@ -51,8 +50,12 @@ class StreamLooks:
         background: Background,
         concern: Callable[[ScheduleRecord], bool],
     ) -> None:
-        """``concern``: whether somebody is told of the backlog of a schedule, which is then decided
-        after each look.
+        """Create the object.
+
+        Args:
+            concern: returns whether a rule concerns the backlog of a schedule, which is then
+                decided
+                after each look.
         """
         self._concern = concern
         self._schedules, self._background = schedules, background
@@ -109,7 +112,8 @@ class StreamLooks:
 
 
 def place_of(record: ScheduleRecord) -> str:
-    """Where looks have room of their own: they may take their time, and schedules that need none do
-    not wait.
+    """Return the place in which the looks of a schedule have their own room.
+
+    So schedules without streams do not wait for slow looks.
     """
     return f"{record.warehouse} and its streams"

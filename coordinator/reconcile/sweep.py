@@ -1,6 +1,4 @@
-"""The sweep decides every job that is due, so that a lost message delays a job by a moment and
-never stops it.
-"""
+"""The sweep decides every due job, so that a lost message delays a job only by a moment."""
 
 from __future__ import annotations
 
@@ -24,8 +22,9 @@ BATCH = 200
 
 
 class Sweep:
-    """Ticks, then decides the jobs that are due. Two sweeps at once do no harm: a job's lock saves
-    the double work.
+    """Writes a heartbeat, then decides the jobs that are due.
+
+    Two sweeps may run at once: a job's lock saves the double work.
     """
 
     def __init__(
@@ -39,14 +38,14 @@ class Sweep:
         schedules: Schedules | None = None,
         expected: ExpectedJobs | None = None,
     ) -> None:
-        """
+        """Create the sweep.
+
         Args:
             clock: monotonic seconds.
-            collector: removes the staging of jobs that have ended; None: it stays.
-            indexes: are repaired, a piece in each sweep; None: they stay as they are.
-            schedules: are decided where they are due, before the jobs; None: nobody decides them
-                here.
-            expected: judges names whose jobs no schedule submits; None: nobody does here.
+            collector: removes the staging of ended jobs; None: it stays.
+            indexes: repaired, a part in each sweep; None: not repaired.
+            schedules: decided when they are due, before the jobs; None: not decided here.
+            expected: judges names whose jobs no schedule submits; None: not judged here.
         """
         self._clock = clock
         self._store = store
@@ -56,39 +55,29 @@ class Sweep:
         self._indexes = indexes
         self._schedules = schedules
         self._expected = expected
-        self._terms: dict[
-            str, float
-        ] = {}  # job → its due, which lay ahead when `run_due` looked last
+        # Job → the time at which it becomes due, for those that `run_due` saw before their time.
+        # None before its first call.
+        self._terms: dict[str, float] | None = None
         # The last sweep of this process, by ``clock``; for people only.
         self.ended_at: float | None = None
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
-        """One sweep. Returns how many jobs were decided.
+        """Sweep once. Return how many jobs were decided.
 
         Args:
             after_each: called after each job; a sweep may take minutes.
 
         Raises:
-            redis.RedisError: the store could not be asked; the jobs stay due.
+            redis.RedisError: the store cannot be reached; the jobs stay due.
         """
         now, gap = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
         if gap > 3 * self._settings.sweep_every or gap < 0:
-            first = gap >= now  # no tick is on record: the age of none is the age of the epoch
-            outage = f"nobody had swept for {gap:.1f}s (or the clock was set back)"
-            log.log(
-                logging.INFO if first else logging.WARNING,
-                "%s: no lease counts as lapsed for the next %.0fs",
-                "this is the first sweep on this Redis" if first else outage,
-                self._settings.lease_ttl,
-            )
+            self._log_grace(now, gap)
         self._wake(now)
-        decided = 0
         ticked = self._clock()
 
         def goes_on() -> None:
-            """A long sweep is no outage: without this, each would begin with a grace, and no lease
-            ever lapse.
-            """
+            """Renew the tick. Without it, each long sweep would begin with a grace."""
             nonlocal ticked
             if self._clock() - ticked >= self._settings.sweep_every:
                 at, _ = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
@@ -99,22 +88,7 @@ class Sweep:
         if self._schedules is not None:
             self._schedules.run(goes_on)
         self._judge_expected()
-        met: set[str] = set()
-        more: list[str] = []  # jobs with so much to decide that the others come first
-        # All jobs that are due now, in batches. A decided job is due later. A job is met again only
-        # if it has more to decide.
-        while (
-            batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met]
-            or more
-        ):
-            more = []
-            for job in batch:
-                result = self._reconcile(job)
-                goes_on()
-                decided += result not in (None, PassResult.BUSY)
-                if result is PassResult.MORE:
-                    more.append(job)
-            met.update(batch)
+        decided = self._decide_due(now, goes_on)
         self._store.forget_ended(now)
         if self._indexes is not None:
             self._indexes.repair()
@@ -123,14 +97,45 @@ class Sweep:
         self.ended_at = self._clock()
         return decided
 
+    def _decide_due(self, now: float, goes_on: Callable[[], None]) -> int:
+        """Decide all jobs that are due at ``now``, in batches. Return how many.
+
+        A decided job is due later. A job is decided again only if it has more to decide, and after
+        the others.
+        """
+        decided = 0
+        met: set[str] = set()
+        batch = self._store.due(now, BATCH)
+        while batch:
+            more: list[str] = []
+            for job in batch:
+                result = self._reconcile(job)
+                goes_on()
+                decided += result not in (None, PassResult.BUSY)
+                if result is PassResult.MORE:
+                    more.append(job)
+            met.update(batch)
+            fresh = [job for job in self._store.due(now, BATCH + len(met)) if job not in met]
+            batch = fresh or more
+        return decided
+
+    def _log_grace(self, now: float, gap: float) -> None:
+        """Log that leases do not lapse for a while, since no sweep ran for ``gap`` seconds."""
+        level, what = (
+            logging.WARNING,
+            f"nobody had swept for {gap:.1f}s (or the clock was set back)",
+        )
+        if gap >= now:  # no tick is on record: its age is that of the epoch
+            level, what = logging.INFO, "this is the first sweep on this Redis"
+        lease_ttl = self._settings.lease_ttl
+        log.log(level, "%s: no lease counts as lapsed for the next %.0fs", what, lease_ttl)
+
     def _wake(self, now: float) -> None:
         self._store.free_slots()
         self._reconciler.wake(now, self._store.lanes())
 
     def _judge_expected(self) -> None:
-        """Judge the expected jobs. An error concerns these alone: the jobs that are due are
-        decided.
-        """
+        """Judge the expected jobs. An error does not stop the decisions about jobs."""
         if self._expected is None:
             return
         try:
@@ -141,9 +146,7 @@ class Sweep:
             log.exception("expected jobs could not be judged; the next sweep tries again")
 
     def _reconcile(self, job: str) -> PassResult | None:
-        """Decide one job. An error concerns that job alone: the jobs that are due behind it are
-        decided.
-        """
+        """Decide one job. An error does not stop the decisions about other jobs."""
         with about(job=job):
             try:
                 return self._reconciler.reconcile(job)
@@ -154,24 +157,26 @@ class Sweep:
                 return None
 
     def run_due(self, within: float, after_each: Callable[[], None] = lambda: None) -> float:
-        """Decide what becomes due by time, at its time: schedules, and jobs of which a term is
-        over.
+        """Decide schedules and jobs at the time at which they become due.
 
-        A term is a lock or a lease of a process that died, a backoff, a timeout. A job that a
-        report has made due is left to the coordinator that reads the report, and to the next sweep.
+        That time is the end of a lock or a lease of a process that died, of a backoff, or of a
+        timeout. A job that a report has made due is left to the coordinator that reads the report,
+        and to the next sweep. The first call of a process decides all that is overdue, since the
+        process may have started after the end of a lock.
 
         Args:
-            within: seconds for which the caller looks ahead.
+            within: seconds until the next call at the latest.
             after_each: called after each schedule and job.
 
         Returns: seconds after which it is to be called again, at most ``within``.
         """
         wait = within if self._schedules is None else min(within, self._schedules.run(after_each))
         now, due = self._store.first_due(BATCH)
-        for job in [job for job, at in self._terms.items() if at <= now and due.get(job) == at]:
+        terms = due if self._terms is None else self._terms
+        for job in [job for job, at in due.items() if at <= now and terms.get(job) == at]:
             self._reconcile(job)
             after_each()
-        self._terms = {job: at for job, at in due.items() if now < at <= now + within}
+        self._terms = {job: at for job, at in due.items() if at > now}
         return max(BUSY_WAIT[1], min([wait, *(at - now for at in self._terms.values())]))
 
     def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:

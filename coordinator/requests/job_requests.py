@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import redis
 
-from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.command_table import (
+    COMMANDS,
+    Answer,
+    Arg,
+    By,
+    Command,
+    Order,
+    Params,
+    Reason,
+    TargetKind,
+)
+from unstuck.coordinator.commands import alter, group_commands  # noqa: F401 - they declare commands
 from unstuck.coordinator.commands.apply import CommandApplier
-from unstuck.coordinator.commands.group_commands import rerun, skip
 from unstuck.coordinator.commands.job_commands import (
     RETRY_LEGAL,
-    Answer,
-    Command,
     Commanded,
     against_damage,
     against_retry,
-    command,
 )
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import BadKey, BadRequest, KeyConflict, NoSuchJob, Refused
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.tick import belongs_to_tick, is_by_hand, tick_of_key, tick_text
+from unstuck.coordinator.model.tick import belongs_to_tick, is_by_hand, tick_of_key
 from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests
@@ -47,6 +54,16 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, connect
 
 T = TypeVar("T")
+
+# Those that judge the record of a job.
+JUDGED = {**COMMANDS[TargetKind.JOB], **COMMANDS[TargetKind.GROUP]}
+Rerun = Annotated[
+    Sequence[str],
+    Arg("Run this group again in any case, and all that comes after it.", metavar="GROUP"),
+]
+TakeOver = Annotated[
+    bool, Arg("Publish also datasets that another job owns, and own them from then on.")
+]
 
 
 def connect_for_requests(settings: Settings) -> redis.Redis:
@@ -140,30 +157,57 @@ class JobRequests:
             submitted, found_as=job.status, halted=job.halted is not None, warnings=warnings
         )
 
+    @Command("retry", TargetKind.JOB, "unstuck retry flights --param year=2014", legal=RETRY_LEGAL)
     def retry(
         self,
         job: str,
         *,
-        spec: Spec | None = None,
-        params: Mapping[str, Any] | None = None,
-        rerun: Sequence[str] = (),
-        adopt_all: bool = False,
-        take_over: bool = False,
-        reason: str = "",
-        by: str | None = None,
+        spec: Annotated[
+            Spec | None,
+            Arg("Retry with this spec: work that does not differ is taken over.", metavar="SPEC"),
+        ] = None,
+        params: Params = None,
+        rerun: Rerun = (),
+        start: Annotated[
+            str | None,
+            Arg("As `rerun`, and take over all other work.", alias="from", metavar="GROUP"),
+        ] = None,
+        adopt_all: Annotated[
+            bool, Arg("Take over work also where the code of its steps has changed.")
+        ] = False,
+        take_over: TakeOver = False,
+        reason: Reason = "",
+        by: By = None,
     ) -> Submitted:
-        """Store a job that runs what an ended job did not finish; see `Client.retry`."""
+        """Make a new job of one that FAILED, was CANCELED or STOPPED.
+
+        Its finished work is taken over, if it would be done the same way again. Retrying a job
+        twice is one new job.
+
+        Raises:
+            NoSuchJob, NoSuchGroup: there is none.
+            Refused: the job has not ended, or it is FINISHED.
+            DatasetOwned: another job owns a dataset that the job publishes.
+            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be
+                seen from here.
+            WarehouseSilent: its warehouse has not answered in time; nothing was stored.
+            SpecError: the parameters are wrong, or the spec names a version that the warehouse does
+                not have yet.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+        again, adopts = [*rerun, *filter(None, [start])], adopt_all or start is not None
         state = self.state(job)[0]
         old = state.job
         if state.damage:
             raise Refused(against_damage(old, state.damage).text)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
-        if old.schedule and not is_by_hand(old.key) and self.schedules.goes_on(old.schedule):
+        if self._is_run_of_schedule(old):
+            commands = self.again(old)
+            remedy = f"see `{commands[0]}`" if commands else "this tick needs no other run"
             raise Refused(
-                f"job {job} is a run of schedule {old.schedule}, which retries its runs by itself; "
-                f"`unstuck schedule run {old.schedule}` tries at once, and an older tick is run "
-                f"again by `{_redo(old)}`"
+                f"job {job} is a run of schedule {old.schedule}, which alone runs its ticks again; "
+                f"{remedy}"
             )
         try:
             mended = JobSpec.of(old.written() if spec is None else spec, params or {})
@@ -171,8 +215,8 @@ class JobRequests:
                 check_tables(mended, self.settings, self._submitter.published_names)
             changed = mended.fingerprint != fingerprint_of(old.spec)
             word = secrets.token_hex(8)
-            again = retried(state, rerun, adopt_all, word, changed=changed, take_over=take_over)
-            return self._submitter.store_job(mended, old.warehouse, "", by, reason, again)
+            how = retried(state, again, adopts, word, changed=changed, take_over=take_over)
+            return self._submitter.store_job(mended, old.warehouse, "", by, reason, how)
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
         except StandsAlready as error:
@@ -181,6 +225,19 @@ class JobRequests:
                 f"{error.result.version}. Redis has forgotten that job in a rollback. `unstuck "
                 f"retry {job} --rerun GROUP` publishes once more"
             ) from None
+
+    def again(self, job: JobRecord) -> tuple[str, ...] | None:
+        """Return the commands that run the tick of an ended job again; none if the tick is done or
+        skipped. None: a retry runs the job again.
+        """
+        if job.status not in RETRY_LEGAL or not self._is_run_of_schedule(job):
+            return None
+        return self.schedules.commands_that_run(job.schedule, tick_of_key(job.key) or 0.0)
+
+    def _is_run_of_schedule(self, job: JobRecord) -> bool:
+        """Whether ``job`` is the run of a tick of a schedule that has not ended."""
+        of_tick = job.schedule and not is_by_hand(job.key)
+        return bool(of_tick) and self.schedules.goes_on(job.schedule)
 
     def state(self, job: str) -> tuple[JobState, float, float | None]:
         """The state of a job, the time of Redis, and when the job is due. Raises: NoSuchJob."""
@@ -202,108 +259,26 @@ class JobRequests:
         return record
 
     def command(
-        self,
-        job: str,
-        requested: Command,
-        *,
-        reason: str = "",
-        by: str | None = None,
-        now: bool = False,
+        self, job: str, word: str, *, reason: str = "", by: str | None = None, **arguments: Any
     ) -> Commanded:
-        """See `Client.command`."""
-        who = by or user_here()
-        text = (
-            reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
-        )
+        """Give the command ``word`` of `COMMANDS` to a job or to one of its groups.
 
-        def judge(record: JobRecord) -> Commanded:
-            return command(record, requested, now=now, by=who, why=reason)
+        See `Client.command`.
+        """
+        command = JUDGED[word]
+        who, group = by or user_here(), str(arguments.get("group", ""))
+        order = Order(who, reason, time.time(), self._applier.mint())
 
-        if requested is not Command.FORCE_STOP:
-            return self._apply(job, requested, lambda state: judge(state.job), text, who)
-        return self._write(
-            job, requested, lambda: ((record := self.job_record(job)), judge(record)), text, who
-        )
-
-    def alter(
-        self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None
-    ) -> Commanded:
-        """See `Client.alter`."""
-        who = by or user_here()
-        return self._apply(
-            job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who
-        )
-
-    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """See `Client.skip`."""
-        return self._apply(
-            job, "skip", lambda state: skip(state, group), reason, by or user_here(), group
-        )
-
-    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """See `Client.rerun`."""
-        word = self._applier.mint()
-        return self._apply(
-            job, "rerun", lambda state: rerun(state, group, word), reason, by or user_here(), group
-        )
-
-    def _apply(
-        self,
-        job: str,
-        word: str,
-        judge: Callable[[JobState], Commanded],
-        reason: str,
-        by: str,
-        group: str = "",
-    ) -> Commanded:
-        def judge_undamaged() -> tuple[JobRecord, Commanded]:
+        def judge() -> tuple[JobRecord, Commanded]:
+            if command.damaged_too:
+                record = self.job_record(job)
+                return record, command.handler(record, order, **arguments)
             state = self.state(job)[0]
-            return state.job, against_damage(state.job, state.damage) if state.damage else judge(
-                state
-            )
+            if state.damage:
+                return state.job, against_damage(state.job, state.damage)
+            return state.job, command.handler(state, order, **arguments)
 
-        return self._write(job, word, judge_undamaged, reason, by, group)
-
-    def _write(
-        self,
-        job: str,
-        word: str,
-        judge: Callable[[], tuple[JobRecord, Commanded]],
-        reason: str,
-        by: str,
-        group: str = "",
-    ) -> Commanded:
-        result = self._applier.apply(
-            word, judge, reason, by, group, wait=not isinstance(word, Command)
-        )
+        result = self._applier.apply(word, judge, reason, who, group, wait=command.settles)
         if result.answer is Answer.DONE:
             self._submitter.make_durable(f"job {job}")
         return result
-
-    def pause(
-        self, job: str, *, reason: str = "", by: str | None = None, now: bool = False
-    ) -> Commanded:
-        """See `Client.pause`."""
-        return self.command(job, Command.PAUSE, reason=reason, by=by, now=now)
-
-    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """See `Client.resume`."""
-        return self.command(job, Command.RESUME, reason=reason, by=by)
-
-    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """See `Client.stop`."""
-        return self.command(job, Command.STOP, reason=reason, by=by)
-
-    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """See `Client.cancel`."""
-        return self.command(job, Command.CANCEL, reason=reason, by=by)
-
-    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """See `Client.force_stop`."""
-        return self.command(job, Command.FORCE_STOP, reason=reason, by=by)
-
-
-def _redo(run: JobRecord) -> str:
-    """The command that runs the tick of ``run`` again."""
-    tick = tick_text(tick_of_key(run.key) or 0.0)
-    return f"unstuck schedule backfill {run.schedule} --from {tick} --to {tick} --redo failed"

@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import (
+    Answer,
+    Arg,
+    By,
+    Command,
+    CommandOutcome,
+    Params,
+    Reason,
+    TargetKind,
+)
 from unstuck.coordinator.errors import BadRequest, Damaged, DatasetOwned, NoSuchSchedule, Refused
-from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
+from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.model.tick import Tick, tick_text
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
 from unstuck.coordinator.notices.known_targets import unknown_targets
-from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
+from unstuck.coordinator.notices.rules.schedule_rules import notice_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import NO_TICKS, Bound, Ticks, Wanted
-from unstuck.coordinator.schedules.decide_schedule import EMPTY_LOG, policy_of, settled
+from unstuck.coordinator.schedules.decide_schedule import settled
 from unstuck.coordinator.schedules.schedule_commands import (
-    BackfillCommand,
-    ScheduleCommand,
     ScheduleCommanded,
     backfill_command,
     begin_backfill,
     command,
+    command_that_runs,
     goes_on,
     run_by_hand,
     set_again,
     skip,
 )
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.schedules.steps import EMPTY_LOG, policy_of
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.checks.sql_tables import check_tables
 from unstuck.coordinator.spec.checks.unused import doubts
@@ -46,9 +55,20 @@ from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.log import Warehouse
 
+_OPEN = frozenset(status for status in ScheduleStatus if not status.terminal)
+_NOT_STOPPED = frozenset(ScheduleStatus) - {ScheduleStatus.STOPPED}
+_TIME = (
+    "A time with its offset, as 2026-01-01T00:00Z, or a date: a day in the zone of the schedule."
+)
+
 
 class ScheduleRequests:
-    """Set schedules and give them commands."""
+    """Set schedules and give them commands.
+
+    Commands are durable and idempotent: repeating them changes nothing. They answer DONE, ALREADY
+    or REFUSED, with a sentence that says what holds and what can be done. They raise
+    `NoSuchSchedule`, and `Unreachable` if Redis could not be asked; asking again is safe.
+    """
 
     def __init__(
         self,
@@ -151,23 +171,64 @@ class ScheduleRequests:
         )
         return replace(new, last_success=newest_run), text
 
-    def command(
-        self, name: str, action: ScheduleCommand, *, reason: str = "", by: str | None = None
-    ) -> ScheduleResult:
-        """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes
-        nothing.
+    @Command(
+        "pause",
+        TargetKind.SCHEDULE,
+        "unstuck schedule pause nightly",
+        legal=_OPEN - {ScheduleStatus.PAUSED},
+    )
+    def pause(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
+        """Start no run any more, until it is resumed. A run that goes on may end."""
+        return self._command(name, "pause", reason, by)
 
-        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be
-        done.
+    @Command(
+        "resume",
+        TargetKind.SCHEDULE,
+        "unstuck schedule resume nightly",
+        legal={ScheduleStatus.PAUSED, ScheduleStatus.HALTED},
+    )
+    def resume(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
+        """Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on.
 
-        Raises:
-            NoSuchSchedule: there is no such schedule.
-            Unreachable: Redis could not be asked; asking again is safe.
+        Refused in RETRYING: it tries again by itself.
         """
-        if action is ScheduleCommand.RESUME:
-            return self._resume(name, reason, by or user_here())
+        return self._resume(name, reason, by or user_here())
+
+    @Command(
+        "run",
+        TargetKind.SCHEDULE,
+        "unstuck schedule run nightly --param day=2026-01-02",
+        legal=_OPEN,
+    )
+    def run(
+        self, name: str, *, params: Params = None, reason: Reason = "", by: By = None
+    ) -> ScheduleResult:
+        """Run now: try at once what has failed, or make a run that belongs to no tick.
+
+        With parameters, make such a run always.
+
+        Raises: SpecError: the parameters are wrong; nothing was stored.
+        """
+        if params is None:
+            return self._command(name, "run", reason, by)
+
+        def judge(now: float) -> ScheduleCommanded:
+            record = self._record(name)
+            spec = JobSpec.from_values(json.loads(record.spec), None)
+            values = run_spec(spec, datetime.fromtimestamp(now, UTC), params).values
+            chosen = {param: values[param] for param in params}
+            return run_by_hand(record, chosen, now, by or user_here(), reason)
+
+        return self._write(judge)
+
+    @Command("stop", TargetKind.SCHEDULE, "unstuck schedule stop nightly", legal=_OPEN, ends=True)
+    def stop(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
+        """End the schedule for good. A run that goes on may end."""
+        return self._command(name, "stop", reason, by)
+
+    def _command(self, name: str, word: str, reason: str, by: str | None) -> ScheduleResult:
         return self._write(
-            lambda now: command(self._record(name), action, now, by or user_here(), reason)
+            lambda now: command(self._record(name), word, now, by or user_here(), reason)
         )
 
     def _resume(self, name: str, reason: str, by: str) -> ScheduleResult:
@@ -184,87 +245,49 @@ class ScheduleRequests:
                 f"log: {error}"
             )
         result = self._write(
-            lambda now: command(self._record(name), ScheduleCommand.RESUME, now, by, reason, log)
+            lambda now: command(self._record(name), "resume", now, by, reason, log)
         )
         return replace(result, text=result.text + trouble)
 
-    def pause(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
-        """Start no run any more, until `resume`; one that goes on may end. See `command`."""
-        return self.command(name, ScheduleCommand.PAUSE, reason=reason, by=by)
-
-    def resume(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
-        """Go on with a schedule that is PAUSED or HALTED, with its full retry budget.
-
-        See `command`.
-        """
-        return self.command(name, ScheduleCommand.RESUME, reason=reason, by=by)
-
-    def run(
-        self,
-        name: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        reason: str = "",
-        by: str | None = None,
-    ) -> ScheduleResult:
-        """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See
-        `command`.
-
-        Args:
-            params: values for parameters; with these, a run is made that belongs to no tick in any
-                case.
-
-        Raises: SpecError: the parameters are wrong; nothing was stored. Else as `command`.
-        """
-        if params is None:
-            return self.command(name, ScheduleCommand.RUN, reason=reason, by=by)
-
-        def judge(now: float) -> ScheduleCommanded:
-            record = self._record(name)
-            spec = JobSpec.from_values(json.loads(record.spec), None)
-            values = run_spec(spec, datetime.fromtimestamp(now, UTC), params).values
-            chosen = {param: values[param] for param in params}
-            return run_by_hand(record, chosen, now, by or user_here(), reason)
-
-        return self._write(judge)
-
-    def stop(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
-        """End a schedule for good; a run that goes on may end. See `command`."""
-        return self.command(name, ScheduleCommand.STOP, reason=reason, by=by)
-
+    @Command(
+        "backfill",
+        TargetKind.SCHEDULE,
+        "unstuck schedule backfill nightly --from 2026-01-01 --to 2026-01-31",
+        legal=_NOT_STOPPED,
+    )
     def backfill(
         self,
         name: str,
-        first: Bound,
-        last: Bound | None = None,
+        first: Annotated[Bound, Arg(_TIME, "from", "--from", "TIME", wire=str)],
+        last: Annotated[
+            Bound | None,
+            Arg(
+                "Likewise; included. Left out: the newest tick that has come.",
+                "to",
+                metavar="TIME",
+                wire=str | None,
+            ),
+        ] = None,
         *,
-        parallel: int = 1,
-        redo: Redo = "none",
-        backwards: bool = False,
-        from_here: bool = False,
-        reason: str = "",
-        by: str | None = None,
+        parallel: Annotated[int, Arg("So many runs may go on at once.")] = 1,
+        redo: Annotated[
+            Redo, Arg("Of ticks that had a run before: run none, the failed, or all again.")
+        ] = "none",
+        backwards: Annotated[bool, Arg("Begin with the newest tick.")] = False,
+        from_here: Annotated[
+            bool, Arg("Of runs that build on each other: run --from and all later ticks again.")
+        ] = False,
+        reason: Reason = "",
+        by: By = None,
     ) -> ScheduleResult:
-        """Run the ticks of a time that is past. Coordinators do so; giving it again changes
-        nothing.
+        """Run the ticks of a time that is past, at low priority. Coordinators do so: nothing
+        depends on this command.
 
-        Args:
-            first, last: times with their offset, or dates, which are days in the zone of the
-                schedule; ends included. Without ``last``, up to the newest tick that has come.
-            parallel: how many runs may go on at once.
-            redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run
-                again.
-            backwards: begin with the newest tick.
-            from_here: of a job whose runs build on each other: run ``first`` and all later ticks
-                again, in order. The first of these runs reads the dataset as the tick before it
-                left it.
+        Given again, it goes on with what is missing: a tick that had a run is left as it is, unless
+        `redo` says otherwise. Of a job whose runs build on each other, the first run reads the
+        dataset as the tick before it left it.
 
-        Returns: DONE, ALREADY or REFUSED, with a sentence.
-
-        Raises:
-            BadRequest: ``first`` or ``last`` is no time.
-            NoSuchSchedule: there is no such schedule.
-            Unreachable: Redis could not be asked; asking again is safe.
+        Raises: BadRequest: ``first`` or ``last`` is no time.
         """
 
         def judge(now: float) -> ScheduleCommanded:
@@ -319,22 +342,24 @@ class ScheduleRequests:
             "earlier --from"
         )
 
+    @Command(
+        "skip",
+        TargetKind.SCHEDULE,
+        "unstuck schedule skip nightly 2026-01-02T01:30:00Z --reason 'no source'",
+        legal=_NOT_STOPPED,
+    )
     def skip(
-        self, name: str, tick: Bound, *, reason: str = "", by: str | None = None
+        self,
+        name: str,
+        tick: Annotated[Bound, Arg("A time with its offset, as `show` prints it.", wire=str)],
+        *,
+        reason: Reason = "",
+        by: By = None,
     ) -> ScheduleResult:
         """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it
         continues.
 
-        Args:
-            tick: a time with its offset.
-            reason: why, for the event log of the schedule.
-
-        Returns: DONE, ALREADY or REFUSED, with a sentence.
-
-        Raises:
-            BadRequest: ``tick`` is no time.
-            NoSuchSchedule: there is no such schedule.
-            Unreachable: Redis could not be asked; asking again is safe.
+        Raises: BadRequest: ``tick`` is no time.
         """
         try:
             at = instant(tick).timestamp()
@@ -351,25 +376,56 @@ class ScheduleRequests:
 
         return self._write(judge)
 
-    def command_backfill(
-        self, name: str, action: BackfillCommand, *, reason: str = "", by: str | None = None
-    ) -> ScheduleResult:
-        """Pause, resume or cancel the backfill of a schedule; runs that go on may end.
+    @Command(
+        "pause-backfill",
+        TargetKind.BACKFILL,
+        "unstuck schedule pause-backfill nightly",
+        legal={"RUNNING", "FAILED"},
+    )
+    def pause_backfill(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
+        """Start no run of the backfill until it is resumed. Runs that go on may end."""
+        return self._command_backfill(name, "pause", reason, by)
 
-        See `command`.
-        """
+    @Command(
+        "resume-backfill",
+        TargetKind.BACKFILL,
+        "unstuck schedule resume-backfill nightly",
+        legal={"PAUSED", "FAILED"},
+    )
+    def resume_backfill(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
+        """Go on with a PAUSED or FAILED backfill. Failed ticks run again."""
+        return self._command_backfill(name, "resume", reason, by)
+
+    @Command(
+        "cancel-backfill",
+        TargetKind.BACKFILL,
+        "unstuck schedule cancel-backfill nightly",
+        legal={"RUNNING", "PAUSED", "FAILED"},
+        ends=True,
+    )
+    def cancel_backfill(self, name: str, *, reason: Reason = "", by: By = None) -> ScheduleResult:
+        """Start no run of the backfill any more, and acknowledge failed ticks."""
+        return self._command_backfill(name, "cancel", reason, by)
+
+    def _command_backfill(
+        self, name: str, word: str, reason: str, by: str | None
+    ) -> ScheduleResult:
         return self._write(
-            lambda now: backfill_command(self._record(name), action, now, by or user_here(), reason)
+            lambda now: backfill_command(self._record(name), word, now, by or user_here(), reason)
         )
 
-    def remove(self, name: str, *, reason: str = "", by: str | None = None) -> str:
-        """Forget a schedule; the jobs of its runs stay. Returns a text.
-
-        Its event log, which says by whom and why, stays for the time of retention: `events` reads
-        it.
+    @Command(
+        "remove",
+        TargetKind.SCHEDULE,
+        "unstuck schedule remove nightly",
+        legal=frozenset(ScheduleStatus),
+        ends=True,
+    )
+    def remove(self, name: str, *, reason: Reason = "", by: By = None) -> CommandOutcome:
+        """Forget a schedule. The jobs of its runs stay, and its event log for the time of
+        retention.
 
         Raises:
-            NoSuchSchedule: there is no such schedule.
             Refused: a run goes on, or is being submitted. Set again, the schedule would run beside
                 it.
         """
@@ -385,7 +441,7 @@ class ScheduleRequests:
                 if why := goes_on(record):
                     raise Refused(why)
                 notices, commit = (
-                    [notice.to_json() for notice in told_of_removal(record, who, now)],
+                    [notice.to_json() for notice in notice_of_removal(record, who, now)],
                     record.commit,
                 )
             event = {"kind": "USER_REMOVE", "at": now, "by": who} | (
@@ -395,7 +451,21 @@ class ScheduleRequests:
                 self._store.remove(name, commit, event, self._settings.retention, notices)
                 is not CommitAnswer.CONFLICT
             ):
-                return f"schedule {name} is removed; the jobs of its runs stay"
+                text = f"schedule {name} is removed; the jobs of its runs stay"
+                return CommandOutcome(name, Answer.DONE, text)
+
+    def commands_that_run(self, name: str, tick: float) -> tuple[str, ...]:
+        """Return the command that runs a tick again; none if it is done or skipped. Raises:
+        NoSuchSchedule.
+        """
+        record = self._record(name)
+        ticks = self._store.ticks(name, *((0.0,) if record.builds_on else (tick, tick)))
+        current = ticks.get(tick, Tick(tick))
+        if current.outcome in (TickOutcome.DONE, TickOutcome.SKIPPED):
+            return ()
+        if current.outcome is TickOutcome.RUNNING:
+            return (f"unstuck schedule why {name}",)
+        return (command_that_runs(record, current, ticks, self._store.now()),)
 
     def goes_on(self, name: str) -> bool:
         """Whether there is such a schedule, and it has not ended."""

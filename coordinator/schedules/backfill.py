@@ -1,7 +1,7 @@
-"""Decides a backfill: which ticks get a run next, and what follows from the end of a run (pure).
+"""Decides a backfill: which ticks get a run next, and what the end of a run changes. Pure.
 
 A backfill is part of the record of its schedule, so any coordinator continues it. It adds runs to
-ticks; whether a tick needs one follows from the outcome of the tick, whoever added its runs so far.
+ticks. Whether a tick needs a run follows from the outcome of the tick alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unstuck.coordinator.model.schedule_record import (
 )
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
-from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.schedules.run_outcome import RunSeen, has_ended
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, ticks
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, instant
 
@@ -35,11 +35,7 @@ MAX_PARALLEL = 100
 _ALWAYS = datetime(9000, 1, 1, tzinfo=UTC)
 
 Event = dict[str, Any]
-
-
 Bound = str | date
-
-
 Ticks = Mapping[float, Tick]
 """Ticks that had a run or were skipped, by their instant."""
 NO_TICKS: Ticks = MappingProxyType({})
@@ -48,12 +44,12 @@ WINDOW = 200  # ticks of a backfill that one decision may pass
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A backfill as a person asks for it.
+    """A backfill as a person requests it.
 
     Attributes:
         first, last: the range, its ends included; aware times.
-        parallel: how many runs may go on at once.
-        redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
+        parallel: how many runs may be active at once.
+        redo: which ticks that had a run are run again: ``none``, the ``failed``, or ``all``.
         backwards: begin with the newest tick.
         from_here: run all ticks from ``first`` to the newest again, in order, from the state before
             ``first``.
@@ -68,21 +64,19 @@ class Wanted:
 
     @classmethod
     def between(cls, policy: ScheduleSpec, first: Bound, last: Bound | None, **more: Any) -> Wanted:
-        """From ``first`` to ``last``: times with their offset, or days of the schedule's zone, ends
-        included.
+        """Return a backfill from ``first`` to ``last``, the ends included.
 
-        Without ``last``, up to the newest tick that has come.
+        A bound is a time with its offset, or a day in the zone of the schedule. Without ``last``,
+        the
+        range ends at the newest tick that has come.
 
         Raises: ValueError.
         """
-        return cls(
-            _bound(first, policy, False),
-            _ALWAYS if last is None else _bound(last, policy, True),
-            **more,
-        )
+        end = _ALWAYS if last is None else _bound(last, policy, True)
+        return cls(_bound(first, policy, False), end, **more)
 
     def problem(self, policy: ScheduleSpec, now: float) -> str:
-        """Say why there is no such backfill; empty if there is one."""
+        """Return why this backfill is impossible; empty if it is possible."""
         if policy.cron is None and policy.every is None:
             return "it has no ticks: only `cron` and `every` make some"
         if self.first > self.last:
@@ -99,8 +93,9 @@ class Wanted:
         return "" if tick_times else f"no tick {span} has come"
 
     def ticks(self, policy: ScheduleSpec, now: float) -> list[datetime]:
-        """The ticks that have come, in the order in which they are run; at most one more than there
-        may be.
+        """Return the ticks that have come, in the order of their runs.
+
+        The list ends with the first tick beyond the largest number of ticks.
         """
         last = min(self.last, datetime.fromtimestamp(now, UTC))
         tick_times = list(
@@ -109,8 +104,10 @@ class Wanted:
         return tick_times[::-1] if self.backwards else tick_times
 
     def begun(self, policy: ScheduleSpec, written: str, now: float, by: str) -> Backfill:
-        """The backfill, of which no run is decided yet. ``written``: the policy as it stands in the
-        record.
+        """Return the record of this backfill before its first run.
+
+        Args:
+            written: the policy of the schedule, as its record has it.
         """
         tick_times = [tick.timestamp() for tick in self.ticks(policy, now)]
         return Backfill(
@@ -128,7 +125,7 @@ class Wanted:
 
 
 def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
-    """Raises: ValueError."""
+    """Return a bound of a range as a time. Raises: ValueError."""
     if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
         value = date.fromisoformat(value)
     if isinstance(value, str | datetime):
@@ -138,8 +135,10 @@ def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
 
 
 def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
-    """The event once ``run`` is submitted as ``job``; ``had``: the tick had that job before, so
-    nothing was begun.
+    """Return the event of the submit of ``run`` as ``job``.
+
+    Args:
+        had: the tick had that job before, so no job was stored.
     """
     event = {
         "kind": "RUN_STANDS" if had else "RUN_SUBMITTED",
@@ -151,9 +150,7 @@ def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
 
 
 def tick_of(run: Run) -> Event:
-    """The part of an event that names the tick of ``run``, and which of its runs it is; empty for a
-    run by hand.
-    """
+    """Return the event fields that name the tick and number of ``run``; none for a run by hand."""
     if run.by_hand:
         return {}
     event = {"tick": tick_text(run.tick), "number": run.number}
@@ -161,7 +158,7 @@ def tick_of(run: Run) -> Event:
 
 
 def ended_event(prefix: str, run: Run, job_state: RunSeen, now: float) -> Event:
-    """The event of the end of ``run``."""
+    """Return the event of the end of ``run``."""
     event = {"kind": f"{prefix}RUN_{job_state.status}", "at": now, "job": run.job, **tick_of(run)}
     if job_state.version and job_state.status is Status.FINISHED:
         event["version"] = job_state.version
@@ -172,8 +169,9 @@ def ended_event(prefix: str, run: Run, job_state: RunSeen, now: float) -> Event:
 def stored_runs(
     schedule: str, runs: tuple[Run, ...], job_states: Mapping[str, RunSeen], now: float
 ) -> tuple[tuple[Run, ...], list[Event]]:
-    """Those of ``runs`` whose job is in the store, where no other is submitted any more; with
-    events of new ones.
+    """Return the runs whose job is stored, and the events of those that the record did not name.
+
+    A schedule that stops, or a backfill that is canceled, drops the other runs.
     """
     unnoted = {run: run.job_id(schedule) for run in runs if not run.job}
     events = [
@@ -182,13 +180,12 @@ def stored_runs(
         if job in job_states
     ]
     named = (replace(run, job=unnoted.get(run, run.job)) for run in runs)
-    return tuple(
-        run for run in named if run.job in job_states or run.job not in unnoted.values()
-    ), events
+    lost = {job for job in unnoted.values() if job not in job_states}
+    return tuple(run for run in named if run.job not in lost), events
 
 
 def window(backfill: Backfill, policy: ScheduleSpec) -> tuple[float, float] | None:
-    """The first and the last of the ticks that one decision may pass; None if none is left."""
+    """Return the first and last of the ticks that one decision may pass; None if none is left."""
     if backfill.over or backfill.next is None:
         return None
     at: float | None = backfill.next
@@ -203,7 +200,7 @@ def window(backfill: Backfill, policy: ScheduleSpec) -> tuple[float, float] | No
 
 @dataclass(frozen=True, slots=True)
 class ScheduleContext:
-    """The facts about its schedule by which a backfill is decided.
+    """Facts about its schedule that decide a backfill.
 
     Attributes:
         name: of the schedule.
@@ -225,37 +222,42 @@ def advance(
     runs: Mapping[str, RunSeen],
     now: float,
 ) -> tuple[Backfill, list[Event]]:
-    """``backfill`` after what its runs came to, and with the runs that are to be submitted next.
+    """Return ``backfill`` after the ends of its runs, with its next runs, and the events.
 
     Args:
-        policy: that of the backfill: whatever the schedule is set to later, its ticks stay the
-            same.
-        runs: the jobs of its runs that are in the store, also of those of which nobody has noted
-            that.
+        policy: that of the backfill. Its ticks stay the same when the schedule changes.
+        runs: the stored jobs of its runs, also those that the record does not name yet.
     """
     if backfill.over:
         return backfill, []
     events: list[Event] = []
     if backfill.canceled:
-        stored, events = stored_runs(context.name, backfill.active, runs, now)
-        dropped = len(backfill.active) + len(backfill.resumed) - len(stored)
-        backfill = replace(
-            backfill, runs=(*stored, *backfill.failed), passed=backfill.passed - dropped
-        )
+        backfill, events = _canceled(context, backfill, runs, now)
     for run in backfill.active:
-        if run.job and ((job_state := runs.get(run.job)) is None or job_state.status.terminal):
-            backfill = _ended(backfill, run, job_state, policy, now, events)
+        if has_ended(run, runs):
+            backfill = _ended(backfill, run, runs.get(run.job), policy, now, events)
     if not context.held:
         backfill = _more_runs(context, backfill, policy, now)
-    waits = backfill.resumed or backfill.next is not None
-    if not (backfill.active or (waits and not backfill.canceled)):
+    waits = (backfill.resumed or backfill.next is not None) and not backfill.canceled
+    if not backfill.active and not waits:
         backfill = _at_its_end(backfill, now, events)
     return backfill, events
 
 
+def _canceled(
+    context: ScheduleContext, backfill: Backfill, runs: Mapping[str, RunSeen], now: float
+) -> tuple[Backfill, list[Event]]:
+    """Return a canceled backfill without the runs that were not submitted."""
+    stored, events = stored_runs(context.name, backfill.active, runs, now)
+    dropped = len(backfill.active) + len(backfill.resumed) - len(stored)
+    passed = backfill.passed - dropped
+    return replace(backfill, runs=(*stored, *backfill.failed), passed=passed), events
+
+
 def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill:
-    """``backfill`` once no run of it goes on and none follows; while a failed tick waits for a
-    person, it is FAILED.
+    """Return ``backfill`` when no run is active and none follows.
+
+    It is FAILED while a failed tick waits for a person, and else it has ended.
     """
     if not backfill.failed or backfill.canceled:
         events.append({"kind": "BACKFILL_ENDED", "at": now, "text": backfill.progress})
@@ -266,48 +268,51 @@ def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill
     if backfill.halted is not None:
         return backfill
     error = backfill.last_error
-    last = "" if error is None else f"; the last: {error.text}"
-    return _halted(backfill, Reason("TICKS_FAILED", f"{backfill.progress}{last}"), now, events)
+    text = backfill.progress if error is None else f"the last failed run: {error.text}"
+    return _halted(backfill, Reason("TICKS_FAILED", text), now, events)
 
 
 def _more_runs(
     context: ScheduleContext, backfill: Backfill, policy: ScheduleSpec, now: float
 ) -> Backfill:
-    """Return ``backfill`` with as many runs as may be active at once; ticks that a person resumed
-    come first.
-    """
+    """Return ``backfill`` with as many active runs as it may have, resumed ticks first."""
     if backfill.goes_on:
         room = max(0, backfill.parallel - len(backfill.active))
         begin = backfill.resumed[:room]
         runs = tuple(_again(run) if run in begin else run for run in backfill.runs)
         backfill = replace(backfill, runs=runs)
     for _ in range(WINDOW):
-        at = backfill.next
-        if at is None or not backfill.goes_on or len(backfill.active) >= backfill.parallel:
+        if not backfill.goes_on or len(backfill.active) >= backfill.parallel:
             break
-        if at in context.busy and backfill.in_order:
-            break  # what the clock has begun comes to its end first
-        run = (
-            None if at in context.busy else _run_for(context.ticks.get(at, Tick(at)), backfill, now)
-        )
-        left = run is None and context.ticks.get(at, Tick(at)).outcome is TickOutcome.FAILED
-        backfill = replace(
-            backfill,
-            runs=backfill.runs if run is None else (*backfill.runs, run),
-            next=_following(backfill, policy),
-            passed=backfill.passed + 1,
-            left=backfill.left + left,
-        )
+        if backfill.next is None or (backfill.in_order and backfill.next in context.busy):
+            break  # in order, a run that the clock has begun ends first
+        backfill = _past_tick(context, backfill, backfill.next, policy, now)
     return backfill
 
 
+def _past_tick(
+    context: ScheduleContext, backfill: Backfill, at: float, policy: ScheduleSpec, now: float
+) -> Backfill:
+    """Return ``backfill`` past its next tick ``at``, with a run if the tick needs one."""
+    tick = context.ticks.get(at, Tick(at))
+    run = None if at in context.busy else _run_for(tick, backfill, now)
+    left_failed = run is None and tick.outcome is TickOutcome.FAILED
+    return replace(
+        backfill,
+        runs=backfill.runs if run is None else (*backfill.runs, run),
+        next=_following(backfill, policy),
+        passed=backfill.passed + 1,
+        left=backfill.left + left_failed,
+    )
+
+
 def busy_ticks(record: ScheduleRecord) -> frozenset[float]:
-    """The ticks that the clock runs, or tries again by itself."""
+    """Return the ticks that the clock runs, or tries again by itself."""
     return frozenset(run.tick for run in (*record.runs, *record.retries) if not run.by_hand)
 
 
 def needs_run(tick: Tick, redo: Redo, *, in_order: bool) -> bool:
-    """Whether a backfill adds a run to ``tick``. In order, a failed tick is never passed over."""
+    """Return whether a backfill adds a run to ``tick``. In order, no failed tick is passed over."""
     match tick.outcome:
         case TickOutcome.DONE:
             return redo == "all"
@@ -320,7 +325,7 @@ def needs_run(tick: Tick, redo: Redo, *, in_order: bool) -> bool:
 
 
 def _run_for(tick: Tick, backfill: Backfill, now: float) -> Run | None:
-    """The run that the backfill adds to ``tick``; None if the tick stays as it is."""
+    """Return the run that the backfill adds to ``tick``; None if the tick stays as it is."""
     if not needs_run(tick, backfill.redo, in_order=backfill.in_order):
         return None
     run = Run(tick=tick.at, at=now, by=backfill.by, backfill=backfill.id)
@@ -329,9 +334,7 @@ def _run_for(tick: Tick, backfill: Backfill, now: float) -> Run | None:
             return replace(run, number=tick.number + 1, redo=backfill.id)
         case TickOutcome.FAILED:
             return replace(run, number=tick.number + 1, retry_of=tick.job, redo=tick.redo)
-        case (
-            TickOutcome.RUNNING
-        ):  # of a backfill that was canceled, or of a run that nobody follows any more
+        case TickOutcome.RUNNING:  # of a canceled backfill, or of a run that nobody follows
             return replace(run, number=tick.number, redo=tick.redo)
         case _:
             return run
@@ -340,7 +343,7 @@ def _run_for(tick: Tick, backfill: Backfill, now: float) -> Run | None:
 def run_ended(
     backfill: Backfill, run: Run, job_state: RunSeen, policy: ScheduleSpec, now: float
 ) -> tuple[Backfill, list[Event]]:
-    """``backfill`` after the run of this tick and try has ended as ``job_state``."""
+    """Return ``backfill`` after the end of the run with this tick and number, and the events."""
     events: list[Event] = []
     for mine in backfill.active:
         if (mine.tick, mine.number) == (run.tick, run.number):
@@ -351,7 +354,7 @@ def run_ended(
 def given_up(
     backfill: Backfill, run: Run, why: Reason, policy: ScheduleSpec, now: float, events: list[Event]
 ) -> Backfill:
-    """``backfill`` once the tick of ``run``, its next run, has failed for good."""
+    """Return ``backfill`` after ``run``, the next run of its tick, failed for good."""
     others = tuple(mine for mine in backfill.runs if mine is not run)
     backfill = replace(backfill, runs=(*others, replace(run, job="", final=why, trouble=None)))
     many = len(backfill.failed) >= MAX_UNRESOLVED
@@ -363,22 +366,21 @@ def given_up(
 
 
 def _again(run: Run) -> Run:
-    """``run``, to be submitted at once, with its full retry budget."""
+    """Return ``run`` to be submitted at once, with its full retry budget."""
     return replace(run, next_at=0.0, trouble=None, final=None, resumed=False, failures=0)
 
 
 def resumed(backfill: Backfill) -> Backfill:
-    """``backfill`` after a person resumed it: the ticks that failed are tried again, with their
-    full retry budget.
-    """
+    """Return ``backfill`` after a resume: failed ticks get their full retry budget."""
     active = {run: run if run.job else _again(run) for run in backfill.active}
     runs = tuple(active.get(run) or replace(run, resumed=True) for run in backfill.runs)
     return replace(backfill, runs=runs, paused=False, paused_by="", halted=None)
 
 
 def without_tick(backfill: Backfill, tick: float) -> Backfill:
-    """``backfill`` after a person skipped a tick of which no run goes on; it continues if no other
-    tick holds it.
+    """Return ``backfill`` after a person skipped a tick without an active run.
+
+    It continues unless another failed tick holds it.
     """
     runs = tuple(run for run in backfill.runs if run.tick != tick)
     holds = any(run.final is not None for run in runs) and backfill.halted is not None
@@ -391,7 +393,7 @@ def _halted(backfill: Backfill, why: Reason, now: float, events: list[Event]) ->
 
 
 def _following(backfill: Backfill, policy: ScheduleSpec) -> float | None:
-    """The tick after the next one, in the order of the backfill; None if that was the last."""
+    """Return the tick after the next one, in the order of the backfill; None after the last."""
     assert backfill.next is not None
     at = datetime.fromtimestamp(backfill.next, UTC)
     following = previous_tick(policy, at) if backfill.backwards else next_tick(policy, at)
@@ -408,8 +410,10 @@ def _ended(
     now: float,
     events: list[Event],
 ) -> Backfill:
-    """Return ``backfill`` after the end of one of its runs; ``job_state`` is None if the job of
-    the run is not in the store any more.
+    """Return ``backfill`` after the end of one of its runs.
+
+    Args:
+        job_state: None if the job is not stored any more.
     """
     others = tuple(mine for mine in backfill.runs if mine is not run)
     if job_state is None:  # a store that was rolled back: submitting the run again is the same job
@@ -441,53 +445,64 @@ def _ended(
 def order_problem(
     record: ScheduleRecord, requested: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float
 ) -> str:
-    """Say why ticks that build on each other cannot be run as wanted; empty if they can.
+    """Return why ticks that build on each other cannot be run as requested; empty if they can.
 
     Args:
         ticks: those from the first of the range on, also beyond its end.
     """
-    why = f"each of its runs builds on the one before ({record.builds_on})"
+    problem = _form_problem(record, requested)
+    if not problem and not requested.from_here:
+        problem = _neighbor_problem(record.name, requested, policy, ticks, now)
+    return problem and f"each of its runs builds on the one before ({record.builds_on}){problem}"
+
+
+def _form_problem(record: ScheduleRecord, requested: Wanted) -> str:
     if requested.parallel > 1:
-        return f"{why}, so its ticks run one at a time: leave --parallel out"
+        return ", so its ticks run one at a time: leave --parallel out"
     if requested.backwards:
-        return f"{why}, so its ticks run in their order: leave --backwards out"
+        return ", so its ticks run in their order: leave --backwards out"
     if record.runs or record.retries or record.requests:
-        ends = "goes on, or is tried again: give the backfill when it has ended"
-        return (
-            f"{why}, and a run {ends}, or leave its tick out with `unstuck schedule skip "
-            f"{record.name} TICK`"
-        )
-    if requested.from_here:
+        skip = f"leave its tick out with `unstuck schedule skip {record.name} TICK`"
+        ended = "give the backfill when it has ended"
+        return f", and a run goes on, or is tried again: {ended}, or {skip}"
+    return ""
+
+
+def _neighbor_problem(
+    schedule: str, requested: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float
+) -> str:
+    """Return a problem with a tick before or after those that are to be run."""
+    first_at = _first_to_run(requested, policy, ticks, now)
+    if first_at is None:
         return ""
-    in_range = [
-        ticks.get(tick.timestamp(), Tick(tick.timestamp())) for tick in requested.ticks(policy, now)
-    ]
-    to_run = [
-        tick.at
-        for tick in in_range
-        if needs_run(tick, requested.redo, in_order=True)
-        and tick.outcome is not TickOutcome.RUNNING
-    ]
-    if not to_run:
+    kept = [at for at, tick in ticks.items() if tick.outcome is not TickOutcome.SKIPPED]
+    before = [at for at in kept if at < first_at]
+    if before and ticks[before[-1]].outcome is TickOutcome.FAILED:
+        failed = tick_text(before[-1])
+        skip = f"leave it out with `unstuck schedule skip {schedule} {failed}`"
+        return f", and the tick {failed} before it failed: begin with it, or {skip}"
+    ran = [at for at, tick in ticks.items() if tick.outcome in _RAN]
+    last_at = max(ran, default=first_at - 1)
+    if last_at < first_at:
         return ""
-    before = [
-        tick
-        for at, tick in ticks.items()
-        if at < to_run[0] and tick.outcome is not TickOutcome.SKIPPED
-    ]
-    if before and before[-1].outcome is TickOutcome.FAILED:
-        failed = tick_text(before[-1].at)
-        return (
-            f"{why}, and the tick {failed} before it failed: begin with it, or leave it out with "
-            f"`unstuck schedule skip {record.name} {failed}`"
-        )
-    ran = (TickOutcome.DONE, TickOutcome.RUNNING)
-    later = [at for at, tick in ticks.items() if at >= to_run[0] and tick.outcome in ran]
-    if not later:
-        return ""
-    first = tick_text(to_run[0])
+    first = tick_text(first_at)
+    again = f"`unstuck schedule backfill {schedule} --from {first} --from-here`"
     return (
-        f"{why}, and {tick_text(max(later))} has had its run, so no run of {first} can come before "
-        f"it; `unstuck schedule backfill {record.name} --from {first} --from-here` runs that tick "
-        "and all later ones again, in order"
+        f", and {tick_text(last_at)} has had its run, so no run of {first} can come before it; "
+        f"{again} runs that tick and all later ones again, in order"
     )
+
+
+_RAN = (TickOutcome.DONE, TickOutcome.RUNNING)
+
+
+def _first_to_run(
+    requested: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float
+) -> float | None:
+    for instant_of_tick in requested.ticks(policy, now):
+        at = instant_of_tick.timestamp()
+        tick = ticks.get(at, Tick(at))
+        runs = tick.outcome is TickOutcome.RUNNING
+        if not runs and needs_run(tick, requested.redo, in_order=True):
+            return at
+    return None

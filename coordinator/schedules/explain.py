@@ -1,6 +1,4 @@
-"""Explains a schedule by the rules that decide it: where it stands, what comes next, and what would
-help (pure).
-"""
+"""Explains a schedule by the rules that decide it. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from unstuck.tasks.duration import format_duration
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing to know of a schedule; ``at``: when that was or will be, 0 if it has no time."""
+    """A fact about a schedule; ``at`` is its time, 0 if it has none."""
 
     what: str
     text: str
@@ -27,8 +25,9 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleExplanation:
-    """Why a schedule is where it is, since when, and what would help; times are seconds by the
-    clock of Redis.
+    """Why a schedule is in its status, since when, and which commands would help.
+
+    Times are seconds by the clock of Redis.
     """
 
     name: str
@@ -46,8 +45,8 @@ def explain_schedule(
     """Explain a schedule.
 
     Args:
-        idle: for how long no coordinator has looked at anything.
-        jobs: of its runs that go on → what that job waits for.
+        idle: how long no coordinator has looked at any job.
+        jobs: job of an active run → what that job waits for.
     """
     schedule, what, advice = view.schedule, view.waits, list(_help(view.schedule))
     if idle.seconds > idle.limit and not schedule.status.terminal:
@@ -70,33 +69,26 @@ def explain_schedule(
 
 def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
     if schedule.intent is not ScheduleIntent.RUN:
-        why = f": {schedule.intent_why}" if schedule.intent_why else ""
-        yield Fact(
-            "asked",
-            f"{schedule.intent} by {schedule.intent_by or 'somebody'}{why}",
-            schedule.intent_at,
-        )
+        by = f"{schedule.intent} by {schedule.intent_by or 'somebody'}"
+        yield Fact("asked", _with_detail(by, schedule.intent_why), schedule.intent_at)
     yield from _success_facts(schedule.last_success)
     yield from _failure_facts(schedule)
     for run in schedule.going_on:
         if run.trouble is not None:
-            yield Fact(
-                "trouble",
-                f"{run.trouble.code}: {run.trouble.text}; tried {run.tries} times",
-                run.at,
-            )
+            text = f"{run.trouble.code}: {run.trouble.text}; tried {run.tries} times"
+            yield Fact("trouble", text, run.at)
         elif run.job:
-            why = f": {jobs[run.job]}" if jobs.get(run.job) else ""
-            yield Fact("running", f"job {run.job}, of {tick_text(run.tick)}{why}", run.at)
-    if schedule.quiet is not None:
-        yield Fact(
-            "quiet",
-            f"nothing new at {schedule.quiet.count:,} ticks; looked last",
-            schedule.quiet.looked_at,
-        )
-    if schedule.backfill is not None and not schedule.backfill.over:
-        why = f"; {schedule.backfill.halted.text}" if schedule.backfill.halted else ""
-        yield Fact("backfill", f"{schedule.backfill.status}: {schedule.backfill.progress}{why}")
+            text = f"job {run.job}, of {tick_text(run.tick)}"
+            yield Fact("running", _with_detail(text, jobs.get(run.job, "")), run.at)
+    if (quiet := schedule.quiet) is not None:
+        yield Fact("quiet", f"nothing new at {quiet.count:,} ticks; looked last", quiet.looked_at)
+    if (fill := schedule.backfill) is not None and not fill.over:
+        why = f"; {fill.halted.text}" if fill.halted else ""
+        yield Fact("backfill", f"{fill.status}: {fill.progress}{why}")
+
+
+def _with_detail(text: str, detail: str) -> str:
+    return f"{text}: {detail}" if detail else text
 
 
 def _success_facts(last: RunSuccess | None) -> Iterator[Fact]:
@@ -105,7 +97,7 @@ def _success_facts(last: RunSuccess | None) -> Iterator[Fact]:
         return
     rows = ", ".join(f"{name} {count:,} rows" for name, count in last.rows.items())
     version = f"version {last.version}" if last.version else "nothing to publish"
-    yield Fact("well", f"job {last.job}, {version}{f': {rows}' if rows else ''}", last.at)
+    yield Fact("well", _with_detail(f"job {last.job}, {version}", rows), last.at)
     if last.left:
         yield Fact(
             "left",
@@ -115,26 +107,22 @@ def _success_facts(last: RunSuccess | None) -> Iterator[Fact]:
 
 def _failure_facts(schedule: ScheduleFacts) -> Iterator[Fact]:
     if schedule.failures:
-        tried = f"up to {schedule.policy.retry.max} are tried again"
-        is_active = bool(schedule.retries or schedule.runs)
-        pending = is_active and schedule.status is not ScheduleStatus.HALTED
-        yield Fact(
-            "failures",
-            f"{schedule.failures} in a row; {tried if pending else 'no retry is pending'}",
-        )
+        retry = "no retry is pending"
+        is_active = schedule.retries or schedule.runs
+        if is_active and schedule.status is not ScheduleStatus.HALTED:
+            retry = f"up to {schedule.policy.retry.max} are tried again"
+        yield Fact("failures", f"{schedule.failures} in a row; {retry}")
     first, last = schedule.first_error, schedule.last_error
-    errors = (
-        {"error": last} if first in (None, last) else {"first error": first, "last error": last}
-    )
+    errors = {"first error": first, "last error": last}
+    if first in (None, last):
+        errors = {"error": last}
     for what, error in errors.items():
         if error is not None:
             yield Fact(what, f"{error.code}: {error.text}   unstuck logs {error.job}", error.at)
 
 
 def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
-    """Tell how much its streams have unread, and how far they were read, as a coordinator saw it
-    last.
-    """
+    """Yield the unread amount and the position of each stream at the last look of a coordinator."""
     if view.backlog is not None:
         for address, stream in view.backlog.streams.items():
             yield Fact(
@@ -153,7 +141,7 @@ def _next(view: ScheduleView) -> Iterator[Fact]:
 
 
 def _help(schedule: ScheduleFacts) -> Iterator[str]:
-    """The commands that would help."""
+    """Yield the commands that would help."""
     name = schedule.name
     match schedule.status:
         case ScheduleStatus.PAUSED:
@@ -175,13 +163,13 @@ def _help(schedule: ScheduleFacts) -> Iterator[str]:
 
 
 def backfill_help(schedule: ScheduleFacts) -> tuple[str, ...]:
-    """The commands that help with a backfill that is FAILED."""
+    """Return the commands that help with a FAILED backfill."""
     fill, name = schedule.backfill, schedule.name
     if fill is None or fill.over or fill.halted is None:
         return ()
     skips = (f"unstuck schedule skip {name} {tick_text(run.tick)}" for run in fill.failed[:1])
     return (
-        f"unstuck schedule backfill {name} --resume",
+        f"unstuck schedule resume-backfill {name}",
         *skips,
-        f"unstuck schedule backfill {name} --cancel",
+        f"unstuck schedule cancel-backfill {name}",
     )

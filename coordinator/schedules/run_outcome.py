@@ -1,11 +1,13 @@
-"""How the job of a run ended: whether another try may mend its failure (pure)."""
+"""How the job of a run ended, and whether another try can succeed. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.schedule_record import Run
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.warehouse.dataset_owner import DATASET_OWNED
@@ -28,12 +30,12 @@ FINAL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunSeen:
-    """How the job of a run stands.
+    """The state of the job of a run.
 
     Attributes:
-        final: no further try can mend its failure.
+        final: no further try can succeed.
         left: files and offsets that have arrived for its streams, beyond the bound of one run.
-        backfill: when the backfill was given that submitted it; empty if none did.
+        backfill: id of the backfill that submitted it; empty if none did.
     """
 
     status: Status
@@ -46,30 +48,32 @@ class RunSeen:
     backfill: str = ""
 
 
+def has_ended(run: Run, runs: Mapping[str, RunSeen]) -> bool:
+    """Return whether the job of a submitted run has ended, or is not stored any more."""
+    job_state = runs.get(run.job)
+    return bool(run.job) and (job_state is None or job_state.status.terminal)
+
+
 def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
-    """The job of a run; ``state``: of one that has failed, if it can be read."""
+    """Return the state of a run from its job.
+
+    Args:
+        state: the loaded state of a failed job, if it can be read.
+    """
     reason, final = job.reason, False
     if job.status is Status.FAILED and reason is not None:
         final = reason.code in FINAL
         if state is not None and reason.code == "GROUP_FAILED" and (group := state.first_failed):
             reason, final = _of_group(state, group, reason)
-    status = (
-        job.status if job.status.terminal or not job.terminal else Status.FAILED
-    )  # it has lost its status
-    return RunSeen(
-        status,
-        job.ended_at,
-        reason,
-        final,
-        job.version,
-        dict(job.published),
-        job.left,
-        job.backfill,
-    )
+    status = job.status
+    if job.terminal and not status.terminal:  # a damaged record has lost its status
+        status = Status.FAILED
+    rows = dict(job.published)
+    return RunSeen(status, job.ended_at, reason, final, job.version, rows, job.left, job.backfill)
 
 
 def seen_in_log(result: PublishResult, now: float) -> RunSeen:
-    """A run whose job the store forgot, by the entry that it has in the warehouse log."""
+    """Return the state of a run whose job the store forgot, from its warehouse log entry."""
     if result.failed is None:
         text = f"its package stood already, as version {result.version}"
         done = Reason("DONE", text)
@@ -83,7 +87,7 @@ def seen_in_log(result: PublishResult, now: float) -> RunSeen:
 
 
 def _of_group(state: JobState, group: str, reason: Reason) -> tuple[Reason, bool]:
-    """The failure of the first group that failed, in the place of GROUP_FAILED."""
+    """Return the failure of the first failed group, and whether it is final."""
     record = state.groups[group]
     error, why = record.last_error, record.reason
     if error is None or (why is not None and why.code in ("QUEUE_TIMEOUT", "POISON")):

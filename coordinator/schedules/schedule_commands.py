@@ -1,7 +1,6 @@
-"""The commands for a schedule: what each does to its record, and in which states it is legal
-(pure).
+"""The commands for a schedule: what each changes on its record, and in which states it is legal.
 
-A repeated command changes nothing, and a refused one says in which state it was refused and what to
+Pure. A repeated command changes nothing. A refusal says in which state it was refused and what to
 do instead.
 """
 
@@ -9,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
@@ -21,7 +19,7 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleRecord,
     ScheduleStatus,
 )
-from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text, utc
 from unstuck.coordinator.schedules.backfill import (
     Ticks,
     Wanted,
@@ -29,43 +27,15 @@ from unstuck.coordinator.schedules.backfill import (
     resumed,
     without_tick,
 )
-from unstuck.coordinator.schedules.decide_schedule import (
+from unstuck.coordinator.schedules.decide_schedule import pass_over
+from unstuck.coordinator.schedules.steps import (
     CLOCKS_DIFFER,
     EMPTY_LOG,
     LogSeen,
     Skip,
-    pass_over,
     passed,
     policy_of,
 )
-
-
-class ScheduleCommand(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    RUN = "run"
-    STOP = "stop"
-
-
-# What each does, for people.
-MEANS = {
-    ScheduleCommand.PAUSE: (
-        "Start no run any more, until it is resumed. A run that goes on may end."
-    ),
-    ScheduleCommand.RESUME: (
-        "Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on."
-    ),
-    ScheduleCommand.RUN: (
-        "Run now: try at once what has failed, or make a run that belongs to no tick."
-    ),
-    ScheduleCommand.STOP: "End the schedule for good. A run that goes on may end.",
-}
-
-
-class BackfillCommand(StrEnum):
-    PAUSE = "pause"
-    RESUME = "resume"
-    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,71 +48,83 @@ class ScheduleCommanded:
     events: tuple[dict[str, Any], ...] = ()
 
 
+def _done(record: ScheduleRecord, text: str, *events: dict[str, Any]) -> ScheduleCommanded:
+    return ScheduleCommanded(Answer.DONE, record, text, events)
+
+
+def _already(record: ScheduleRecord, text: str) -> ScheduleCommanded:
+    return ScheduleCommanded(Answer.ALREADY, record, text)
+
+
+def _impossible(record: ScheduleRecord, text: str) -> ScheduleCommanded:
+    return ScheduleCommanded(Answer.REFUSED, record, text)
+
+
+def _refused(record: ScheduleRecord, why: str) -> ScheduleCommanded:
+    return _impossible(record, f"schedule {record.name} is {record.status}, {why}")
+
+
+def _has_ended(record: ScheduleRecord) -> ScheduleCommanded:
+    again = f"`unstuck schedule remove {record.name}`, and set it again"
+    return _refused(record, f"and a schedule that has ended never changes; {again}")
+
+
 def set_again(
     old: ScheduleRecord | None, new: ScheduleRecord, now: float, reason: str = ""
 ) -> ScheduleCommanded:
-    """Make a schedule, or change what it repeats. The same content changes nothing.
+    """Create a schedule, or change what it repeats. The same content changes nothing.
 
     Args:
-        new: as it is to be made, by ``new.set_by``, if there is none yet.
+        new: the requested record; its ``set_by`` is the person.
     """
     text = reason or ("its runs take over what they publish" if new.take_over else "")
     event = _event("SET", now, by=new.set_by, text=text)
     if old is None:
         cursor = now if new.last_success is None else min(now, new.last_success.tick)
         created = replace(new, cursor=cursor, since=now, set_at=now, made_at=cursor)
-        return ScheduleCommanded(Answer.DONE, created, f"schedule {new.name} is set", (event,))
+        return _done(created, f"schedule {new.name} is set", event)
     if old.status.terminal:
-        return _refused(old, f"and a schedule that has ended never changes; {_set_anew(old)}")
+        return _has_ended(old)
     new = replace(new, take_over=new.take_over or old.take_over)
     if (old.spec, old.warehouse, old.take_over) == (new.spec, new.warehouse, new.take_over):
-        return ScheduleCommanded(Answer.ALREADY, old, f"schedule {old.name} is unchanged")
-    taken: dict[str, Any] = {"spec": new.spec, "policy": new.policy, "builds_on": new.builds_on}
-    taken |= {"warehouse": new.warehouse, "take_over": new.take_over}
-    changed = replace(old, **taken, set_at=now, set_by=new.set_by)
+        return _already(old, f"schedule {old.name} is unchanged")
+    changed = replace(
+        old,
+        spec=new.spec,
+        policy=new.policy,
+        builds_on=new.builds_on,
+        warehouse=new.warehouse,
+        take_over=new.take_over,
+        set_at=now,
+        set_by=new.set_by,
+    )
     if _trigger(old) != _trigger(changed):
         changed = replace(_from_now(changed, now), seen=new.seen, new_at=0.0)
-    events = (event, *_set_back(old, changed, now))
-    return ScheduleCommanded(
-        Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events
-    )
-
-
-def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
-    """The commands that may change a schedule in this status; another one changes nothing, or is
-    refused.
-    """
-    if status.terminal:
-        return []
-    needless = {
-        ScheduleCommand.PAUSE: status is ScheduleStatus.PAUSED,
-        ScheduleCommand.RESUME: status not in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED),
-    }
-    return [candidate for candidate in ScheduleCommand if not needless.get(candidate)]
+    text = f"schedule {old.name} is changed"
+    return _done(_tried_at_once(changed), text, event, *_set_back(old, changed, now))
 
 
 def command(
     record: ScheduleRecord,
-    requested: ScheduleCommand,
+    requested: str,
     now: float,
     by: str = "",
     reason: str = "",
     log: LogSeen = EMPTY_LOG,
 ) -> ScheduleCommanded:
-    """The answer to ``requested``, and the record after it.
+    """Return the answer to ``requested``, a key of `JUDGES`, and the record after it.
 
     Args:
         now: seconds, by the clock of Redis.
-        log: for a resume, what the warehouse log has of the ticks since the cursor.
+        log: for a resume, the packages of ticks since the cursor.
     """
     if record.status.terminal:
-        if requested is ScheduleCommand.STOP:
-            text = f"schedule {record.name} is {record.status} already"
-            return ScheduleCommanded(Answer.ALREADY, record, text)
-        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
-    ahead = requested in (ScheduleCommand.RESUME, ScheduleCommand.RUN) and _is_ahead(record, now)
+        if requested == "stop":
+            return _already(record, f"schedule {record.name} is {record.status} already")
+        return _has_ended(record)
+    ahead = requested in ("resume", "run") and _is_ahead(record, now)
     start = _from_now(record, now) if ahead else record
-    result = _COMMANDS[requested](start, now, by, log)
+    result = JUDGES[requested](start, now, by, log)
     if ahead and result.answer is not Answer.DONE:
         text = f"the ticks of schedule {record.name} count from now"
         result = replace(result, answer=Answer.DONE, text=text)
@@ -166,74 +148,73 @@ def begin_backfill(
     reason: str = "",
     reads: int | None = None,
 ) -> ScheduleCommanded:
-    """Run ticks of the past. Given again while it goes on, it changes nothing but ``parallel``.
+    """Run ticks of the past. While the backfill is active, a repeat changes only ``parallel``.
 
     Args:
-        ticks: of the schedule, that had a run or were skipped; all of them, if its runs build on
+        ticks: ticks of the schedule that had a run or were skipped; all of them, if its runs build
+            on
             each other.
         reads: the version from which ``requested.from_here`` starts; None: the newest.
     """
     policy, old, name = policy_of(record.policy), record.backfill, record.name
     if record.status is ScheduleStatus.STOPPED:
-        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
-    wrong = requested.problem(policy, now)
-    if not wrong and requested.from_here and not record.builds_on:
-        wrong = (
-            "its runs do not build on each other, so --from-here has no meaning: give --from "
-            "and --to"
-        )
-    if wrong:
-        return ScheduleCommanded(
-            Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}"
-        )
+        return _has_ended(record)
+    if wrong := _backfill_problem(record, requested, now):
+        return _impossible(record, f"schedule {name} cannot be backfilled: {wrong}")
     new = replace(
         requested.begun(policy, record.policy, now, by),
         in_order=bool(record.builds_on),
         reads=reads,
     )
-    event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
-    if old is not None and not old.over:
-        if _range(old) != _range(new):
-            text = (
-                f"and its backfill is {old.status}: {old.progress}; `unstuck schedule backfill "
-                f"{name} --cancel` ends it"
-            )
-            return _refused(record, text)
-        if old.parallel == new.parallel or old.canceled:
-            return ScheduleCommanded(
-                Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.progress}"
-            )
+    event = _event("USER_BACKFILL", now, by=by, text=reason or f"{new.total:,} ticks")
+    current = old if old is not None and not old.over else None
+    if current is not None and (answer := _while_backfilling(record, current, new)) is not None:
+        return answer
     if record.builds_on and (wrong := order_problem(record, requested, policy, ticks, now)):
-        return ScheduleCommanded(
-            Answer.REFUSED, record, f"schedule {name} cannot be backfilled so: {wrong}"
-        )
-    if old is not None and not old.over:
-        new = replace(old, parallel=new.parallel)
+        return _impossible(record, f"schedule {name} cannot be backfilled so: {wrong}")
+    if current is not None:
+        new = replace(current, parallel=new.parallel)
     text = f"{_backfill(record)} is on record: {new.progress}, at most {new.parallel} at once"
     if record.intent is ScheduleIntent.PAUSE:
         text += f"; it waits until the schedule is resumed: `unstuck schedule resume {name}`"
-    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), text, (event,))
+    return _done(replace(record, backfill=new), text, event)
+
+
+def _while_backfilling(
+    record: ScheduleRecord, current: Backfill, new: Backfill
+) -> ScheduleCommanded | None:
+    """Return the answer to a backfill during another one; None if ``parallel`` changes."""
+    state = f"is {current.status}: {current.progress}"
+    if _range(current) != _range(new):
+        cancel = f"`unstuck schedule cancel-backfill {record.name}` ends it"
+        return _refused(record, f"and its backfill {state}; {cancel}")
+    if current.parallel == new.parallel or current.canceled:
+        return _already(record, f"{_backfill(record)} {state}")
+    return None
+
+
+def _backfill_problem(record: ScheduleRecord, requested: Wanted, now: float) -> str:
+    wrong = requested.problem(policy_of(record.policy), now)
+    if wrong or record.builds_on or not requested.from_here:
+        return wrong
+    return (
+        "its runs do not build on each other, so --from-here has no meaning: give --from and --to"
+    )
 
 
 def run_by_hand(
     record: ScheduleRecord, params: Mapping[str, Any], now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:
-    """Start a run that belongs to no tick, with these values of parameters, whatever the clock
-    waits for.
-    """
+    """Start a run without a tick, with these values of parameters, whatever the clock waits for."""
     name = record.name
     if record.status.terminal:
-        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
+        return _has_ended(record)
     if record.requests:
-        return ScheduleCommanded(
-            Answer.REFUSED, record, f"a run of schedule {name} had been asked for before"
-        )
+        return _impossible(record, f"a run of schedule {name} had been asked for before")
     manual_run = Run(tick=round(now, 3), by=by or "a person", by_hand=True, params=dict(params))
     event = _event("USER_RUN", now, was=record.status, by=by, text=reason)
     changed = replace(record, requests=(manual_run,))
-    return ScheduleCommanded(
-        Answer.DONE, changed, f"a run of schedule {name} is on record", (event,)
-    )
+    return _done(changed, f"a run of schedule {name} is on record", event)
 
 
 def skip(
@@ -244,79 +225,113 @@ def skip(
     by: str = "",
     reason: str = "",
 ) -> ScheduleCommanded:
-    """Leave a tick out: it gets no run any more, and what waited for it continues.
+    """Skip a tick: it gets no further run, and a schedule that waited for it continues.
 
     Args:
-        tick: as it stands; its outcome is that of its current run.
-        stored: jobs of its runs that are in the store, although nobody has noted that.
+        tick: its outcome is that of its current run.
+        stored: stored jobs of its runs, also those that the record does not name yet.
     """
-    name, text = record.name, tick_text(tick.at)
-    which = f"tick {text} of schedule {name}"
+    text = tick_text(tick.at)
+    which = f"tick {text} of schedule {record.name}"
     if record.status is ScheduleStatus.STOPPED:
-        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
+        return _has_ended(record)
     if tick.outcome is TickOutcome.SKIPPED:
-        return ScheduleCommanded(Answer.ALREADY, record, f"{which} is skipped already")
-    own = [run for run in record.going_on if run.tick == tick.at and not run.by_hand]
-    begun = (
-        run
-        for run in own
-        if run.job or run.tries or run.next_at <= now or run.job_id(name) in stored
-    )
-    if going_on := next(begun, None):
-        end = (
-            f"job {going_on.job} runs; `unstuck cancel {going_on.job}` ends it"
-            if going_on.job
-            else "a run begins"
-        )
-        return ScheduleCommanded(Answer.REFUSED, record, f"{which} cannot be skipped: {end}")
-    if tick.outcome is TickOutcome.DONE:
-        return ScheduleCommanded(
-            Answer.REFUSED, record, f"{which} cannot be skipped: job {tick.job} is done"
-        )
-    if not _is_tick(record, tick.at, now) and tick.outcome is TickOutcome.MISSING:
-        return ScheduleCommanded(
-            Answer.REFUSED, record, f"{which} cannot be skipped: no such tick has come"
-        )
+        return _already(record, f"{which} is skipped already")
+    if why := _why_not_skipped(record, tick, stored, now):
+        return _impossible(record, f"{which} cannot be skipped: {why}")
     backfill = record.backfill and without_tick(record.backfill, tick.at)
     retries = tuple(run for run in record.retries if run.tick != tick.at)
-    halted = (
-        record.halted if any(run.final for run in retries) or retries == record.retries else None
-    )
-    changed = replace(record, backfill=backfill, retries=retries, halted=halted)
+    changed = replace(record, backfill=backfill, retries=retries)
+    if retries != record.retries and not any(run.final for run in retries):
+        changed = replace(changed, halted=None)
     event = _event("USER_SKIP", now, tick=text, by=by, text=reason)
-    return ScheduleCommanded(Answer.DONE, changed, f"{which} is skipped", (event,))
+    return _done(changed, f"{which} is skipped", event)
+
+
+def _why_not_skipped(
+    record: ScheduleRecord, tick: Tick, stored: Collection[str], now: float
+) -> str:
+    """Return why a tick cannot be skipped; empty if it can."""
+    for run in record.going_on:
+        if run.tick != tick.at or run.by_hand:
+            continue
+        if run.job:
+            return f"job {run.job} runs; `unstuck cancel {run.job}` ends it"
+        if run.tries or run.next_at <= now or run.job_id(record.name) in stored:
+            return "a run begins"
+    if tick.outcome is TickOutcome.DONE:
+        return f"job {tick.job} is done"
+    if tick.outcome is TickOutcome.MISSING and not _is_tick(record, tick.at, now):
+        return "no such tick has come"
+    return ""
 
 
 def _is_tick(record: ScheduleRecord, at: float, now: float) -> bool:
-    """Whether the clock of the schedule has a tick at this time, which has come."""
+    """Return whether the clock of the schedule has a tick at this time, which has come."""
     span = passed(policy_of(record.policy), at - 0.001, at)
     return span is not None and at <= now
 
 
-def backfill_command(
-    record: ScheduleRecord, requested: BackfillCommand, now: float, by: str = "", reason: str = ""
-) -> ScheduleCommanded:
-    """Pause, resume or cancel the backfill of a schedule; runs that go on may end."""
-    old, which = record.backfill, _backfill(record)
-    if old is None or old.over:
-        if old is not None and old.canceled and requested is BackfillCommand.CANCEL:
-            return ScheduleCommanded(
-                Answer.ALREADY, record, f"{which} is canceled already: {old.progress}"
+def command_that_runs(record: ScheduleRecord, tick: Tick, ticks: Ticks, now: float) -> str:
+    """Return the command that runs a failed ``tick`` again and that is accepted as ``record`` is.
+
+    Args:
+        ticks: as in `begin_backfill`.
+    """
+    name, at, fill = record.name, tick_text(tick.at), record.backfill
+    held = () if fill is None or fill.over or fill.canceled else fill.runs
+    backfill = f"unstuck schedule backfill {name}"
+    options: list[tuple[str, ScheduleCommanded]]
+    if any(run.tick == tick.at for run in record.retries):
+        options = [(f"unstuck schedule run {name}", command(record, "run", now))]
+    elif any(run.tick == tick.at for run in held):
+        resume = backfill_command(record, "resume", now)
+        options = [(f"unstuck schedule resume-backfill {name}", resume)]
+    else:
+        alone = Wanted(utc(tick.at), utc(tick.at), redo="failed")
+        onward = Wanted.between(policy_of(record.policy), at, None, redo="all", from_here=True)
+        options = [
+            (f"{backfill} --from {at} {option}", begin_backfill(record, requested, ticks, now))
+            for option, requested in (
+                (f"--to {at} --redo failed", alone),
+                ("--from-here", onward),
             )
+        ]
+    accepted = (text for text, commanded in options if commanded.answer is Answer.DONE)
+    return next(accepted, f"unstuck schedule why {name}")
+
+
+def backfill_command(
+    record: ScheduleRecord, requested: str, now: float, by: str = "", reason: str = ""
+) -> ScheduleCommanded:
+    """Return the answer to ``requested``, a key of `_BACKFILL_CHANGES`; active runs may end."""
+    old, which = record.backfill, _backfill(record)
+    again = old is not None and old.canceled and requested == "cancel"
+    if old is None or (old.over and not again):
         return _refused(record, "and no backfill of it goes on")
-    match requested:
-        case BackfillCommand.PAUSE:
-            new, text = replace(old, paused=True, paused_by=by), "is paused"
-        case BackfillCommand.RESUME:
-            new, text = resumed(old), "goes on"
-        case BackfillCommand.CANCEL:
-            new, text = replace(old, canceled=True), "is canceled; its runs that go on may end"
-    if old.canceled or new == old or (requested is BackfillCommand.PAUSE and old.paused):
-        return ScheduleCommanded(Answer.ALREADY, record, f"{which} is {old.status}: {old.progress}")
+    if old.over:
+        return _already(record, f"{which} is canceled already: {old.progress}")
+    change, outcome = _BACKFILL_CHANGES[requested]
+    new = change(old, by)
+    if old.canceled or new == old:
+        return _already(record, f"{which} is {old.status}: {old.progress}")
     event = _event(f"USER_BACKFILL_{requested.upper()}", now, by=by, text=reason)
-    return ScheduleCommanded(
-        Answer.DONE, replace(record, backfill=new), f"{which} {text}: {new.progress}", (event,)
-    )
+    text = f"{which} {outcome}: {new.progress}"
+    return _done(replace(record, backfill=new), text, event)
+
+
+# Of each command for a backfill: the backfill after it, and how it stands then.
+_BACKFILL_CHANGES: dict[str, tuple[Callable[[Backfill, str], Backfill], str]] = {
+    "pause": (
+        lambda old, by: old if old.paused else replace(old, paused=True, paused_by=by),
+        "is paused",
+    ),
+    "resume": (lambda old, by: resumed(old), "goes on"),
+    "cancel": (
+        lambda old, by: replace(old, canceled=True),
+        "is canceled; its runs that go on may end",
+    ),
+}
 
 
 def _event(kind: str, at: float, **texts: str) -> dict[str, Any]:
@@ -324,16 +339,14 @@ def _event(kind: str, at: float, **texts: str) -> dict[str, Any]:
 
 
 def goes_on(record: ScheduleRecord) -> str:
-    """Why the schedule cannot be removed, and what to do instead; empty if no run of it goes on."""
+    """Return why the schedule cannot be removed, and what to do; empty if no run is active."""
     name, jobs = record.name, [run.job for run in record.going_on if run.job]
     if not record.going_on:
         return ""
-    what = (
-        f"job {', '.join(jobs)} goes on, or its end is not noted yet"
-        if jobs
-        else "a run is being submitted"
-    )
-    cancel = f", and `unstuck cancel {' '.join(jobs)}` ends what goes on" if jobs else ""
+    what, cancel = "a run is being submitted", ""
+    if jobs:
+        what = f"job {', '.join(jobs)} goes on, or its end is not noted yet"
+        cancel = f", and `unstuck cancel {' '.join(jobs)}` ends what goes on"
     stop = f"`unstuck schedule stop {name}` starts no further run{cancel}"
     return f"schedule {name} is not removed: {what}; {stop}; then remove it again"
 
@@ -348,82 +361,72 @@ def _backfill(record: ScheduleRecord) -> str:
 
 def _pause(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
     if record.intent is ScheduleIntent.PAUSE:
-        return ScheduleCommanded(
-            Answer.ALREADY, record, f"schedule {record.name} is paused already"
-        )
+        return _already(record, f"schedule {record.name} is paused already")
     text = f"schedule {record.name} is paused{_running(record)}"
-    return ScheduleCommanded(Answer.DONE, replace(record, intent=ScheduleIntent.PAUSE), text)
+    return _done(replace(record, intent=ScheduleIntent.PAUSE), text)
 
 
 def _resume(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
-    paused = record.intent is ScheduleIntent.PAUSE
-    if not paused and record.halted is None:
-        if record.status is ScheduleStatus.RETRYING:
-            return _refused(
-                record,
-                f"and tries again by itself; to try at once: `unstuck schedule run {record.name}`",
-            )
+    name = record.name
+    if record.intent is ScheduleIntent.PAUSE:
+        paused_by = f" by {record.intent_by}" if record.intent_by else ""
+        code, why = "PAUSED", f"paused{paused_by}"
+    elif record.halted is not None:
+        code, why = "MISSED", "it was HALTED"
+    elif record.status is ScheduleStatus.RETRYING:
+        at_once = f"to try at once: `unstuck schedule run {name}`"
+        return _refused(record, f"and tries again by itself; {at_once}")
+    else:
         text = (
-            f"schedule {record.name} is {record.status}: it is not paused, so there is nothing "
-            "to resume"
+            f"schedule {name} is {record.status}: it is not paused, so there is nothing to resume"
         )
-        return ScheduleCommanded(Answer.ALREADY, record, text)
-    why = (
-        f"paused{f' by {record.intent_by}' if record.intent_by else ''}"
-        if paused
-        else "it was HALTED"
-    )
+        return _already(record, text)
     missed = passed(policy_of(record.policy), record.cursor, now)
     current, events = record, list[dict[str, Any]]()
     if missed is not None:
-        current, events = pass_over(
-            record, Skip("PAUSED" if paused else "MISSED", why, *missed), log, now
-        )
-    fresh: dict[str, Any] = {"failures": 0, "first_error": None, "last_error": None}
-    goes_on = replace(_from_now(_tried_at_once(current), now), intent=ScheduleIntent.RUN, **fresh)
-    text = f"schedule {record.name} goes on, with its full retry budget; its ticks count from now"
-    return ScheduleCommanded(Answer.DONE, goes_on, text, tuple(events))
+        current, events = pass_over(record, Skip(code, why, *missed), log, now)
+    resumed_record = replace(
+        _from_now(_tried_at_once(current), now),
+        intent=ScheduleIntent.RUN,
+        failures=0,
+        first_error=None,
+        last_error=None,
+    )
+    text = f"schedule {name} goes on, with its full retry budget; its ticks count from now"
+    return _done(resumed_record, text, *events)
 
 
 def _run(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
     name, asked_by = record.name, by or "a person"
-    if record.retries and record.intent is ScheduleIntent.PAUSE:
-        # Under a pause, only what a person asks for is run.
-        asked_for = tuple(replace(run, by=asked_by) for run in _tried_at_once(record).retries)
-        again = replace(record, halted=None, retries=(), requests=(*record.requests, *asked_for))
-        return ScheduleCommanded(
-            Answer.DONE, again, f"schedule {name} tries its failed run at once"
-        )
     if record.retries:
-        return ScheduleCommanded(
-            Answer.DONE, _tried_at_once(record), f"schedule {name} tries its failed run at once"
-        )
+        again = _tried_at_once(record)
+        if record.intent is ScheduleIntent.PAUSE:
+            # Under a pause, only the runs that a person requests start.
+            requests = tuple(replace(run, by=asked_by) for run in again.retries)
+            again = replace(again, retries=(), requests=(*record.requests, *requests))
+        return _done(again, f"schedule {name} tries its failed run at once")
     if trouble := record.trouble:
         hurried = tuple(
             replace(run, next_at=now, by=asked_by) if run.trouble else run for run in record.runs
         )
         text = f"schedule {name} tries at once to submit its run, which had failed: {trouble.text}"
-        return ScheduleCommanded(Answer.DONE, replace(record, runs=hurried), text)
+        return _done(replace(record, runs=hurried), text)
     if record.requests:
-        return ScheduleCommanded(
-            Answer.ALREADY, record, f"a run of schedule {name} had been asked for before"
-        )
+        return _already(record, f"a run of schedule {name} had been asked for before")
     if record.runs and policy_of(record.policy).overlap == "skip":
-        return ScheduleCommanded(
-            Answer.ALREADY, record, f"a run of schedule {name} goes on{_running(record)}"
-        )
+        return _already(record, f"a run of schedule {name} goes on{_running(record)}")
     manual_run = Run(tick=round(now, 3), by=asked_by, by_hand=True)
     changed = replace(_tried_at_once(record), requests=(manual_run,))
-    return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record")
+    return _done(changed, f"a run of schedule {name} is on record")
 
 
 def _is_ahead(record: ScheduleRecord, now: float) -> bool:
-    """Whether ticks were decided by a clock that was ahead, so that none comes for a while."""
+    """Return whether a clock that was ahead decided ticks, so that none comes for a while."""
     return record.cursor > now + CLOCKS_DIFFER
 
 
 def _from_now(record: ScheduleRecord, now: float) -> ScheduleRecord:
-    """``record`` with its ticks counted from now, also after a clock that was ahead for a while."""
+    """Return ``record`` with its ticks counted from now, also after a clock that was ahead."""
     if not _is_ahead(record, now):
         return replace(record, cursor=max(now, record.cursor))
     runs = tuple(replace(run, at=min(run.at, now)) for run in record.runs)
@@ -434,17 +437,12 @@ def _from_now(record: ScheduleRecord, now: float) -> ScheduleRecord:
 
 
 def _set_back(old: ScheduleRecord, new: ScheduleRecord, now: float) -> tuple[dict[str, Any], ...]:
-    """The event if ticks count from now again."""
+    """Return an event if ticks count from an earlier time again."""
     if new.cursor >= old.cursor:
         return ()
     upto = f"the clock was set back, and ticks up to {tick_text(old.cursor)} had been decided"
-    return (
-        _event(
-            "COUNTS_FROM_NOW",
-            now,
-            text=f"{upto}; those since then had no run, and the next one is run",
-        ),
-    )
+    text = f"{upto}; those since then had no run, and the next one is run"
+    return (_event("COUNTS_FROM_NOW", now, text=text),)
 
 
 def _stop(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
@@ -453,25 +451,19 @@ def _stop(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> Schedule
     stopped = replace(
         record, intent=ScheduleIntent.STOP, requests=(), retries=(), backfill=backfill
     )
-    return ScheduleCommanded(
-        Answer.DONE, stopped, f"schedule {record.name} is stopped for good{_running(record)}"
-    )
+    return _done(stopped, f"schedule {record.name} is stopped for good{_running(record)}")
 
 
-_COMMANDS: dict[
-    ScheduleCommand, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]
-] = {
-    ScheduleCommand.PAUSE: _pause,
-    ScheduleCommand.RESUME: _resume,
-    ScheduleCommand.RUN: _run,
-    ScheduleCommand.STOP: _stop,
+JUDGES: dict[str, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]] = {
+    "pause": _pause,
+    "resume": _resume,
+    "run": _run,
+    "stop": _stop,
 }
 
 
 def _tried_at_once(record: ScheduleRecord) -> ScheduleRecord:
-    """``record`` with what has failed to be tried at once, also where the schedule was halted for
-    it.
-    """
+    """Return ``record`` with its failed runs tried at once, and without a halt."""
 
     def again(run: Run) -> Run:
         # Nobody can take over the work of a job that cannot be read.
@@ -490,13 +482,3 @@ def _trigger(record: ScheduleRecord) -> tuple[object, ...]:
 def _running(record: ScheduleRecord) -> str:
     jobs = ", ".join(run.job for run in record.runs if run.job)
     return f"; job {jobs} goes on" if jobs else ""
-
-
-def _set_anew(record: ScheduleRecord) -> str:
-    return f"`unstuck schedule remove {record.name}`, and set it again"
-
-
-def _refused(record: ScheduleRecord, why: str) -> ScheduleCommanded:
-    return ScheduleCommanded(
-        Answer.REFUSED, record, f"schedule {record.name} is {record.status}, {why}"
-    )

@@ -1,6 +1,4 @@
-"""A schedule as users see it: the documented fields of its record, and nothing that fences or
-stores (pure).
-"""
+"""A schedule as users see it: the documented fields of its record. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.model.facts import facts_of
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import (
@@ -21,8 +19,8 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleRecord,
     ScheduleStatus,
 )
-from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommanded
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 
@@ -94,10 +92,10 @@ class ScheduleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleResult:
-    """How a command ended: DONE, ALREADY or REFUSED, the schedule after it, and a sentence for
-    people.
+    """How a command ended: DONE, ALREADY or REFUSED, with the schedule and a sentence for people.
 
-    ``warnings``: of `set`: what its spec says in vain, such as a parameter that nothing uses.
+    Attributes:
+        warnings: of `set`: parts of the spec without effect, such as a parameter that nothing uses.
     """
 
     answer: Answer
@@ -111,15 +109,14 @@ class ScheduleResult:
 
 
 def _trigger(policy_text: str) -> str:
-    """When it runs, in words: ``every 10s``, ``30 2 * * * Europe/Berlin``."""
+    """Describe the trigger: ``every 10s``, ``30 2 * * * Europe/Berlin``."""
     policy = json.loads(policy_text)
     if policy.get("cron"):
         return f"{policy['cron']} {policy['zone']}"
     if policy.get("every"):
         every = policy["every"]
-        return f"every {every if isinstance(every, str) else f'{every:g}s'}"
-    after = policy.get("after")
-    if after:
+        return f"every {every}" if isinstance(every, str) else f"every {every:g}s"
+    if after := policy.get("after"):
         names = after if isinstance(after, list) else next(iter(after.values()))
         return f"after {', '.join(names)}"
     return "by hand"

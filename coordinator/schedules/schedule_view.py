@@ -1,4 +1,4 @@
-"""How a schedule stands, for people and programs (pure)."""
+"""The state of a schedule for people and programs. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import TickOutcome
-from unstuck.coordinator.schedules.decide_schedule import (
-    NOTHING,
-    Published,
-    Skip,
-    Step,
-    Wait,
-    decide_schedule,
-)
+from unstuck.coordinator.schedules.next_step import next_step
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
+from unstuck.coordinator.schedules.steps import NOTHING, Published, Skip, Step, Wait
 from unstuck.coordinator.schedules.tick_params import tick_params
 from unstuck.coordinator.schedules.trigger import ticks
 
@@ -79,8 +73,10 @@ class ScheduleView:
         return list(islice(ticks(self.schedule.policy, after, _FAR), count))
 
     def on_its_clock(self, tick: datetime.datetime | str) -> str:
-        """A tick for people: by the clock of its zone, with the offset from UTC; ``tick``: aware,
-        or in ISO 8601.
+        """Return a tick by the clock of the schedule's zone, with the offset from UTC.
+
+        Args:
+            tick: an aware time, or text in ISO 8601.
         """
         at = datetime.datetime.fromisoformat(tick) if isinstance(tick, str) else tick
         return at.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
@@ -102,8 +98,10 @@ def view_of(
     jobs: Mapping[str, Status] = MappingProxyType({}),
     backlog: Backlog | None = None,
 ) -> ScheduleView:
-    """``record`` as it stands at ``now``; ``jobs``: how those of its runs stand, as far as that is
-    known.
+    """Return the view of ``record`` at ``now``.
+
+    Args:
+        jobs: statuses of the jobs of its runs; a missing job is taken as running.
     """
     statuses = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
     # The end of a run is shown once a coordinator has noted it.
@@ -111,7 +109,7 @@ def view_of(
         job: RunSeen(Status.RUNNING if status.terminal else status)
         for job, status in statuses.items()
     }
-    step = decide_schedule(record, going_on, now, published)
+    step = next_step(record, going_on, now, published)
     waits = _waits(step)
     idle = record.status in (ScheduleStatus.WAITING, ScheduleStatus.RETRYING) and not record.runs
     if record.failures and idle and not record.retries:

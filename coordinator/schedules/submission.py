@@ -1,4 +1,4 @@
-"""Notes on the record of a schedule how the try to submit a run ended (pure)."""
+"""Records on a schedule how the submit of a run ended. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.backfill import given_up, run_ended, submit_event, tick_of
-from unstuck.coordinator.schedules.decide_schedule import (
-    Skip,
-    after_end,
-    backfill_succeeded,
-    policy_of,
-)
+from unstuck.coordinator.schedules.run_end import after_end, backfill_succeeded
 from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.schedules.steps import Skip, policy_of
 
 Noted = tuple[ScheduleRecord, list[dict[str, Any]]] | None
 """The record and the events of a note; None: it is known already."""
 
 
 def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: float) -> Noted:
-    """The record once ``run`` is submitted as ``job``, and the event.
+    """Return the record after ``run`` was submitted as ``job``, and the event.
 
     Args:
-        backfill: that submitted the job, which may have been the run of its tick before.
+        backfill: the one that submitted the job, which may have been the run of its tick before.
     """
     changed = _noted(
         record, run, lambda mine: replace(mine, job=job, trouble=None, tries=0, next_at=0.0)
@@ -45,17 +41,17 @@ def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: fl
 
 
 def nothing_new(record: ScheduleRecord, run: Run, now: float) -> Noted:
-    """The record if nothing new lies there for ``run``. No event: there may be one in each
-    second.
+    """Return the record if no new data has arrived for ``run``.
+
+    There is no event, since this may happen every second.
     """
     mine = [noted_run for noted_run in record.runs if _is_to_be(noted_run, run)]
     if not mine:
         return None
-    first, count = (
-        (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
-    )
+    before = record.quiet or Quiet(run.tick, run.tick, 0, now)
     others = tuple(noted_run for noted_run in record.runs if noted_run not in mine)
-    return replace(record, runs=others, quiet=Quiet(first, run.tick, count, now)), []
+    quiet = Quiet(before.first, run.tick, before.count + 1, now)
+    return replace(record, runs=others, quiet=quiet), []
 
 
 def _of_quiet(quiet: Quiet) -> Skip:
@@ -65,14 +61,16 @@ def _of_quiet(quiet: Quiet) -> Skip:
 def stood_already(
     record: ScheduleRecord, run: Run, job: str, job_state: RunSeen, now: float
 ) -> Noted:
-    """The record if the log has the package of ``run`` or its ABORT: made by ``job``, which has
-    ended as ``job_state``.
+    """Return the record if the log has the package of ``run``, or its ABORT.
+
+    Args:
+        job: the job that wrote the entry, which has ended as ``job_state``.
     """
     changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None))
     if changed is None:
         return None
     events: list[dict[str, Any]] = []
-    for mine in [noted_run for noted_run in changed.runs if noted_run not in record.runs]:
+    for mine in _changed_runs(changed.runs, record.runs):
         changed, event = after_end(changed, mine, job_state, now)
         events += [event] if event else []
     if changed.backfill is not None and changed.backfill != record.backfill:
@@ -88,7 +86,11 @@ def stood_already(
 
 
 def not_submitted(record: ScheduleRecord, run: Run, why: Reason, final: bool, now: float) -> Noted:
-    """The record if ``run`` could not be submitted. ``final``: trying again would not help."""
+    """Return the record if ``run`` could not be submitted.
+
+    Args:
+        final: another try would not help.
+    """
     retry = policy_of(record.policy).retry
 
     def later(mine: Run) -> Run:
@@ -104,29 +106,25 @@ def not_submitted(record: ScheduleRecord, run: Run, why: Reason, final: bool, no
 def _given_up(
     record: ScheduleRecord, changed: ScheduleRecord, why: Reason, event: dict[str, Any], now: float
 ) -> Noted:
-    """``changed``, in which runs of ``record`` have trouble, once these are not submitted again by
-    themselves.
-    """
-    events = [event]
-    backfill, old = changed.backfill, record.backfill
-    if backfill is not None and old is not None:
+    """Return ``changed`` with its new troubled runs failed for good, and the events."""
+    events, backfill = [event], changed.backfill
+    if backfill is not None:
         policy = policy_of(backfill.policy)
-        for mine in [
-            backfill_run for backfill_run in backfill.runs if backfill_run not in old.runs
-        ]:
-            backfill = given_up(backfill, mine, why, policy, now, events)
-        changed = replace(changed, backfill=backfill)
-    troubled = [noted_run for noted_run in changed.runs if noted_run not in record.runs]
-    retries = tuple(
-        replace(retry, final=why, trouble=None) for retry in troubled if not retry.by_hand
-    )
-    runs = tuple(noted_run for noted_run in changed.runs if noted_run not in troubled)
-    return replace(changed, runs=runs, retries=(*changed.retries, *retries)), events
+        for run in _changed_runs(backfill.runs, record.backfill.runs if record.backfill else ()):
+            backfill = given_up(backfill, run, why, policy, now, events)
+    troubled = _changed_runs(changed.runs, record.runs)
+    retries = [replace(run, final=why, trouble=None) for run in troubled if not run.by_hand]
+    runs = tuple(run for run in changed.runs if run not in troubled)
+    changed = replace(changed, runs=runs, retries=(*changed.retries, *retries), backfill=backfill)
+    return changed, events
+
+
+def _changed_runs(runs: tuple[Run, ...], before: tuple[Run, ...]) -> list[Run]:
+    return [run for run in runs if run not in before]
 
 
 def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> ScheduleRecord | None:
-    """The record with ``change`` made to the run while it is to be submitted; None if there is
-    none.
+    """Return the record with ``change`` applied to the run; None if no such run is to be submitted.
 
     A tick may have a run by the clock and one of a backfill: both are the same job.
     """
@@ -142,12 +140,8 @@ def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> Sc
 
 
 def _is_to_be(noted_run: Run, run: Run) -> bool:
-    """Return whether ``noted_run`` has the tick and try of ``run``, and its submit is not noted
-    yet.
-    """
-    same = (noted_run.tick, noted_run.number, noted_run.by_hand) == (
-        run.tick,
-        run.number,
-        run.by_hand,
-    )
-    return same and not noted_run.job and noted_run.final is None
+    """Return whether ``noted_run`` has the tick and number of ``run`` and is to be submitted."""
+    if noted_run.job or noted_run.final is not None:
+        return False
+    tick_and_try = (noted_run.tick, noted_run.number, noted_run.by_hand)
+    return tick_and_try == (run.tick, run.number, run.by_hand)

@@ -1,4 +1,4 @@
-"""The job of one tick: what its parameters get from the instant for which it runs (pure)."""
+"""The job of one tick: which values its parameters get. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from unstuck.coordinator.schedules.trigger import previous_tick
 from unstuck.coordinator.spec.job_params import tick_of
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 
@@ -18,16 +18,17 @@ NO_PARAMS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAMS) -> JobSpec:
-    """The ordinary job that ``spec`` is at ``tick``: without its schedule, with its zone and all
-    values of parameters.
+    """Return the job that ``spec`` is at ``tick``, with all values and without its schedule.
 
-    ``params``: values that a person gives to a run by hand, in the place of those of the tick.
+    The same tick has the same values at any time and on any host, so a run that is submitted twice
+    is
+    one job.
 
-    The same tick has the same values at any time and on any host, so that a run that is submitted
-    twice is one job.
+    Args:
+        params: values that a person gives to a run by hand, in the place of those of the tick.
 
     Raises:
-        SpecError: a required parameter has no value; or there is no tick before this one.
+        SpecError: a required parameter has no value, or there is no tick before this one.
     """
     bound = {name: written for name, written in spec.params.items() if name not in params}
     values = {**tick_params(bound, spec.schedule or ScheduleSpec(), tick), **params}
@@ -42,7 +43,7 @@ def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAM
 
 
 def reading(spec: JobSpec, dataset: str, version: int) -> JobSpec:
-    """``spec`` with every input of ``dataset`` read as it stood at ``version``."""
+    """Return ``spec`` with every input of ``dataset`` read at ``version``."""
 
     def read(group_input: GroupInput) -> GroupInput:
         follows = (
@@ -66,9 +67,7 @@ def reading(spec: JobSpec, dataset: str, version: int) -> JobSpec:
 def tick_params(
     params: Mapping[str, Any], schedule: ScheduleSpec, tick: datetime
 ) -> dict[str, str]:
-    """The values that a tick gives to those parameters of a spec that are bound to it. Raises:
-    SpecError: as above.
-    """
+    """Return the values of the parameters that are bound to the tick. Raises: SpecError."""
     return {
         name: _value_of(written, bound, schedule, name, tick)
         for name, written in params.items()
@@ -79,7 +78,9 @@ def tick_params(
 def _value_of(written: Any, bound: str, schedule: ScheduleSpec, name: str, tick: datetime) -> str:
     at = tick if bound == "tick" else previous_tick(schedule, tick)
     if at is None:
-        raise SpecError([Problem(f"there is no tick before {tick.isoformat()}", ("params", name))])
+        raise SpecError(
+            [SpecProblem(f"there is no tick before {tick.isoformat()}", ("params", name))]
+        )
     local = at.astimezone(schedule.time_zone)
     match written["type"]:
         case "date":

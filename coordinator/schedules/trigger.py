@@ -1,5 +1,6 @@
-"""The ticks of a schedule: instants in UTC that follow from its trigger alone, on every host alike
-(pure).
+"""The ticks of a schedule: UTC instants that follow from its trigger alone, on every host alike.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ _SPANS = tuple(timedelta(minutes=8**n) for n in range(10))  # up to 255 years
 
 
 def next_tick(schedule: ScheduleSpec, after: datetime) -> datetime | None:
-    """The first tick strictly later than ``after``, in UTC; None: there is none, or none that a
-    clock makes.
+    """Return the first tick later than ``after``, in UTC; None if the clock makes no further tick.
 
     Args:
         after: an aware time of any zone.
@@ -28,7 +28,7 @@ def next_tick(schedule: ScheduleSpec, after: datetime) -> datetime | None:
 
 
 def ticks(schedule: ScheduleSpec, after: datetime, to: datetime) -> Iterator[datetime]:
-    """The ticks strictly later than ``after`` and not later than ``to``, in order."""
+    """Yield the ticks later than ``after`` and not later than ``to``, in order."""
     for tick in _ticks(schedule, after.astimezone(UTC)):
         if tick > to:
             return
@@ -36,27 +36,25 @@ def ticks(schedule: ScheduleSpec, after: datetime, to: datetime) -> Iterator[dat
 
 
 def previous_tick(schedule: ScheduleSpec, before: datetime) -> datetime | None:
-    """The last tick strictly earlier than ``before``; None: there is none, or none that a clock
-    makes.
-    """
+    """Return the last tick earlier than ``before``; None if the clock makes none."""
     end = before.astimezone(UTC) - timedelta(microseconds=1)
     if schedule.every is not None:
-        latest = (
-            end if schedule.until is None else min(end, schedule.until - timedelta(microseconds=1))
-        )
+        latest = end
+        if schedule.until is not None:
+            latest = min(end, schedule.until - timedelta(microseconds=1))
         every = timedelta(seconds=schedule.every)
         return _EPOCH + (latest - _EPOCH) // every * every
-    for span in (
-        _SPANS
-    ):  # each at most eight times as long as one that had none, so few ticks are passed over
+    # Each span is eight times as long as the one before, which had no tick: few ticks are read.
+    for span in _SPANS:
         if last := deque(ticks(schedule, end - span, end), maxlen=1):
             return last[0]
     return None
 
 
 def start_delay(schedule: ScheduleSpec, name: str) -> timedelta:
-    """How much later than its tick each run of the schedule ``name`` begins: the same on every host
-    and day.
+    """Return how long after its tick each run of the schedule ``name`` begins.
+
+    The delay is the same on every host and day.
     """
     share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32
     return timedelta(seconds=share * schedule.jitter)

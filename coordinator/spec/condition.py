@@ -1,8 +1,8 @@
-"""Read and evaluate the condition (``when:``) of a group (pure).
+"""Parses and evaluates the condition (``when:``) of a group. Pure.
 
-A condition is an expression over the job's parameters and the small values that earlier groups
-recorded, in a small part of Python's grammar: no calls, no functions, and no attributes of Python
-objects. Nothing here raises anything but `ConditionError`, and `evaluate` raises nothing.
+A condition is an expression over the job's parameters and the results that earlier groups
+recorded. Its grammar is a small part of Python's: no calls, no functions, no attributes of
+Python objects. Functions raise only `ConditionError`, and `evaluate` raises nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ ALLOWED = "a condition has and, or, not, comparisons, in, arithmetic, numbers, t
 # YAML writes these in lower case, Python does not; both are read.
 _CONSTANTS = {"true": True, "false": False, "none": None}
 _ROOTS = {
-    "params": "params alone is no value; name a parameter, as in params.full",
-    "results": "results alone is no value; name a group and its result, as in results.clean.rows, "
-    "or "
-    'results["by-carrier"].rows where a name is no plain word',
+    "params": "params is not a value; name a parameter, as in params.full",
+    "results": "results is not a value; name a group and its result, as in results.clean.rows or "
+    'results["by-carrier"].rows',
 }
 
 
@@ -65,7 +64,7 @@ class ConditionResult:
 
 
 def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
-    """The tree of a condition, and every value that it names, by its text (``params.full``).
+    """Return the tree of a condition, and each value that it names, by its text (``params.full``).
 
     Raises:
         ConditionError: with the place in the expression, and what was expected.
@@ -83,11 +82,7 @@ def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
         # Python gives no place to an expression that breaks off.
         place = _place(text, error.lineno or 1, (error.offset or len(text) + 1) - 1)
         raise ConditionError(f"{place}: {error.msg}; expected a condition, {EXAMPLE}") from None
-    except (
-        ValueError,
-        MemoryError,
-        RecursionError,
-    ):  # what Python's parser has for a NUL, and for deep nesting
+    except (ValueError, MemoryError, RecursionError):  # a NUL, or deep nesting
         raise ConditionError(f"this cannot be read; expected a condition, {EXAMPLE}") from None
     references: dict[str, Reference] = {}
     _check(tree, text, references)
@@ -95,19 +90,18 @@ def parse(text: str) -> tuple[ast.expr, dict[str, Reference]]:
 
 
 def _check(node: ast.expr, text: str, references: dict[str, Reference], depth: int = 1) -> None:
-    """Refuse what a condition may not contain, and collect its references. Raises:
-    ConditionError.
+    """Refuse what a condition may not contain, and collect its references.
+
+    Raises: ConditionError.
     """
-    before = text.split("\n")[node.lineno - 1].encode()[
-        : node.col_offset
-    ]  # Python counts bytes here
+    # Python counts bytes here.
+    before = text.split("\n")[node.lineno - 1].encode()[: node.col_offset]
     place = _place(text, node.lineno, len(before.decode(errors="replace")))
     if depth > MAX_DEPTH:
         raise ConditionError(f"{place}: nested more than {MAX_DEPTH} levels deep")
     if path := _path(node):
-        references.setdefault(
-            _label(path), Reference(path[-1], path[1] if len(path) == 3 else None, place)
-        )
+        group = path[1] if len(path) == 3 else None
+        references.setdefault(_label(path), Reference(path[-1], group, place))
         return
     if wrong := _refusal(node, text):
         raise ConditionError(f"{place}: {wrong}")
@@ -117,7 +111,7 @@ def _check(node: ast.expr, text: str, references: dict[str, Reference], depth: i
 
 
 def _path(node: ast.expr) -> list[str]:
-    """``params.x`` or ``results.group.x`` as a list of words; empty for any other expression."""
+    """Return the words of ``params.x`` or ``results.group.x``; empty for another expression."""
     keys: list[str] = []
     while True:
         match node:
@@ -126,9 +120,9 @@ def _path(node: ast.expr) -> list[str]:
                 | ast.Subscript(value=node, slice=ast.Constant(value=str(key)))
             ):
                 keys.insert(0, key)
-            case ast.Name(id="params" | "results" as root) if len(keys) == (
-                1 if root == "params" else 2
-            ):
+            case ast.Name(id="params" as root) if len(keys) == 1:
+                return [root, *keys]
+            case ast.Name(id="results" as root) if len(keys) == 2:
                 return [root, *keys]
             case _:
                 return []
@@ -139,37 +133,40 @@ def _label(path: list[str]) -> str:
 
 
 def _refusal(node: ast.expr, text: str) -> str:
-    """Why a condition may not contain a node; empty if it may."""
+    """Return why a condition may not contain a node; empty if it may."""
     match node:
-        case ast.Name(id=word) if word in _ROOTS:
-            return _ROOTS[word]
-        case ast.Name(id=word) if word not in _CONSTANTS:
-            return (
-                f"unknown name {shorten(word)}{suggestion(word, _ROOTS)}; expected params or "
-                "results; quote text"
-            )
+        case ast.Name(id=word):
+            return _wrong_name(word)
         case ast.Attribute(attr=word) if word.startswith("__"):
             return (
-                f"{shorten(word)} is not allowed: a condition sees values, not the attributes "
-                "of Python objects"
+                f"{shorten(word)} is not allowed: a condition reads values, not attributes of "
+                "Python objects"
             )
-        case ast.Compare(ops=ops, comparators=others) if any(
-            isinstance(op, ast.Is | ast.IsNot) and not _is_constant(other)
-            for op, other in zip(ops, others, strict=True)
-        ):
-            return "is wants none, true or false on its right; use == here"
+        case ast.Compare(ops=ops, comparators=others):
+            return _wrong_is(ops, others)
         case ast.BinOp(op=op) | ast.UnaryOp(op=op) if type(op) in OPERATORS:
             return ""
-        case (
-            ast.Constant(value=str() | int() | float() | None)
-            | ast.Name()
-            | ast.Attribute()
-            | ast.Subscript()
-        ):
+        case ast.Constant(value=str() | int() | float() | None):
             return ""
-        case ast.BoolOp() | ast.Compare() | ast.List() | ast.Tuple():
+        case ast.Attribute() | ast.Subscript() | ast.BoolOp() | ast.List() | ast.Tuple():
             return ""
     return f"{quoted(ast.get_source_segment(text, node) or text)} is not allowed; {ALLOWED}"
+
+
+def _wrong_name(word: str) -> str:
+    if word in _CONSTANTS:
+        return ""
+    if word in _ROOTS:
+        return _ROOTS[word]
+    near = suggestion(word, _ROOTS)
+    return f"unknown name {shorten(word)}{near}; expected params or results; put text in quotes"
+
+
+def _wrong_is(operators: list[ast.cmpop], others: list[ast.expr]) -> str:
+    for operator_node, other in zip(operators, others, strict=True):
+        if isinstance(operator_node, ast.Is | ast.IsNot) and not _is_constant(other):
+            return "is compares only with none, true or false; use == here"
+    return ""
 
 
 def _is_constant(node: ast.expr) -> bool:
@@ -180,70 +177,69 @@ def _is_constant(node: ast.expr) -> bool:
 
 
 def _place(text: str, line: int, column: int) -> str:
-    return (
-        f"at line {line}, character {column + 1} of the text"
-        if "\n" in text
-        else f"at character {column + 1}"
-    )
+    if "\n" not in text:
+        return f"at character {column + 1}"
+    return f"at line {line}, character {column + 1} of the text"
 
 
 def evaluate(
     text: str, params: Mapping[str, Any], results: Callable[[str], Mapping[str, Any] | None]
 ) -> ConditionResult:
-    """Whether a condition holds.
+    """Evaluate a condition.
 
     Args:
-        params: the job's parameters, overlaid by the group's own.
-        results: what a group recorded; None for one that did not succeed. What is absent reads as
-            none.
+        params: the job's parameters, with those of the group.
+        results: returns what a group recorded; None for a group that did not succeed. A missing
+            value
+            is none.
     """
     shown: list[str] = []
     try:
         tree, references = parse(text)
         values = {}
         for label, reference in references.items():
-            group, name = reference.group, reference.name
-            recorded = params if group is None else results(group)
-            values[label] = None if recorded is None else recorded.get(name)
-            if recorded is None:
-                shown.append(f"{label} = none (group {group} did not succeed)")
-            elif group is not None and name not in recorded:
-                shown.append(f"{label} = none (group {group} did not record it)")
-            else:
-                value = (
-                    "none"
-                    if values[label] is None
-                    else json.dumps(values[label], ensure_ascii=False)
-                )
-                shown.append(f"{label} = {shorten(value, quote='')}")
+            recorded = params if reference.group is None else results(reference.group)
+            values[label] = None if recorded is None else recorded.get(reference.name)
+            shown.append(f"{label} = {_shown(reference, recorded)}")
         if _truth(_walk(tree, values)):
             return ConditionResult(True)
         return ConditionResult(False, f"its condition is false: {_with_values(text, shown)}")
     except ConditionError as error:
         why = str(error)
-    except (
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:
+    except _EVALUATION_ERRORS as error:
         why = f"{type(error).__name__}: {shorten(str(error), 100, quote='')}"
-    why = (
-        f"its condition cannot be evaluated, and is not tried again: {why}; "
-        f"{_with_values(text, shown)}"
-    )
+    seen_values = _with_values(text, shown)
+    why = f"its condition cannot be evaluated, and is not tried again: {why}; {seen_values}"
     return ConditionResult(None, why)
 
 
+_EVALUATION_ERRORS = (
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+    MemoryError,
+)
+
+
+def _shown(reference: Reference, recorded: Mapping[str, Any] | None) -> str:
+    """Return the value of a reference as a message shows it."""
+    if recorded is None:
+        return f"none (group {reference.group} did not succeed)"
+    if reference.group is not None and reference.name not in recorded:
+        return f"none (group {reference.group} did not record it)"
+    value = recorded.get(reference.name)
+    return "none" if value is None else shorten(json.dumps(value, ensure_ascii=False), quote="")
+
+
 def quoted(text: str) -> str:
-    """A condition on one line, in backquotes, shortened."""
+    """Return a condition on one line, in backquotes, shortened."""
     return shorten(" ".join(text.split()), SHOWN_TEXT, quote="`")
 
 
 def _with_values(text: str, shown: list[str]) -> str:
-    """The expression and the values that it saw, both shortened."""
+    """Return the expression and the values that it read, both shortened."""
     if not shown:
         return quoted(text)
     more = f" and {len(shown) - SHOWN_VALUES} more" if len(shown) > SHOWN_VALUES else ""
@@ -251,8 +247,9 @@ def _with_values(text: str, shown: list[str]) -> str:
 
 
 def _walk(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    """The value of a node that `parse` has allowed; ``values`` holds the value of each
-    reference.
+    """Return the value of a node that `parse` allows.
+
+    ``values`` has the value of each reference.
     """
     if path := _path(node):
         return values[_label(path)]
@@ -296,26 +293,23 @@ def _compare(node: ast.Compare, values: Mapping[str, Any]) -> bool:
 
 
 # ---- operators
-# --------------------------------------------------------------------------------------------------
-# Each answers at once with a value within the bounds, or raises `ConditionError` with a sentence
-# that names the values. Python itself would compute `9 ** 4000000` for seconds, and would format
+# Each returns a value within the bounds at once, or raises `ConditionError` with a message that
+# names the values. Python itself would compute `9 ** 4000000` for seconds, and would format text
 # with `"%9d" % x`.
 
 
 def _truth(value: Any) -> bool:
-    """Only true, false and none are accepted, as the text "false" would count as true.
+    """Return a truth value; only true, false and none have one, and none is false.
 
-    None counts as false.
+    The text "false" would count as true.
     """
     if value is None or isinstance(value, bool):
         return bool(value)
-    raise ConditionError(
-        f"{_named(value)} stands where true or false is wanted; compare it with something"
-    )
+    raise ConditionError(f"expected true or false, not {_named(value)}; compare it with something")
 
 
 def _named(value: Any) -> str:
-    """A value in a sentence: ``none``, ``3``, ``'text'``, ``a list``."""
+    """Describe a value in a sentence: ``none``, ``3``, ``'text'``, ``a list``."""
     return "none" if value is None else describe(value).removeprefix("the number ")
 
 
@@ -327,26 +321,29 @@ def _calculated(sign: str, compute: Callable[[Any, Any], Any], a: Any, b: Any) -
     sides = f"{_named(a)} {sign} {_named(b)}"
     if sign == "+" and (_all(str, a, b) or _all(list, a, b)):
         if len(a) + len(b) > MAX_JOINED:
-            raise ConditionError(
-                f"+ of two {'texts' if isinstance(a, str) else 'lists'} is longer than "
-                f"{MAX_JOINED:,}"
-            )
+            kind = "texts" if isinstance(a, str) else "lists"
+            raise ConditionError(f"+ of two {kind} is longer than {MAX_JOINED:,}")
         return a + b
-    if not _all(int | float, a, b):
-        raise ConditionError(
-            f"{sides}: expected two numbers{', two texts or two lists' if sign == '+' else ''}"
-        )
-    if any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in (a, b)):
-        raise ConditionError(f"{sign} of a whole number of more than {MAX_BITS:,} bits")
-    if sign == "**" and _all(int, a, b) and a.bit_length() * abs(b) > MAX_BITS:
-        raise ConditionError(f"{sides} has more than {MAX_BITS:,} bits")
+    _check_numbers(sign, sides, a, b)
     try:
         value = compute(a, b)
     except ArithmeticError as error:
         raise ConditionError(f"{sides}: {error.args[-1]}") from None
     if isinstance(value, complex):
-        raise ConditionError(f"{sides} is no real number")
+        raise ConditionError(f"{sides} is not a real number")
     return value
+
+
+def _check_numbers(sign: str, sides: str, a: Any, b: Any) -> None:
+    """Refuse what is not a number, and numbers that take long. Raises: ConditionError."""
+    if not _all(int | float, a, b):
+        others = ", two texts or two lists" if sign == "+" else ""
+        raise ConditionError(f"{sides}: expected two numbers{others}")
+    for value in (a, b):
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise ConditionError(f"{sign} of a whole number of more than {MAX_BITS:,} bits")
+    if sign == "**" and _all(int, a, b) and a.bit_length() * abs(b) > MAX_BITS:
+        raise ConditionError(f"{sides} has more than {MAX_BITS:,} bits")
 
 
 def _number(value: Any) -> Any:
@@ -369,7 +366,7 @@ def _within(a: Any, b: Any) -> bool:
 
 
 def _pick(value: Any, key: Any) -> Any:
-    """``value.key`` or ``value[key]``, of what JSON can hold. Never an attribute of an object."""
+    """Return ``value.key`` or ``value[key]`` of a JSON value; never an attribute of an object."""
     if isinstance(value, dict) and isinstance(key, str):
         if key in value:
             return value[key]
@@ -380,9 +377,8 @@ def _pick(value: Any, key: Any) -> Any:
         if -len(value) <= key < len(value):
             return value[key]
         raise ConditionError(f"{_named(value)} of {len(value)} has no place {_named(key)}")
-    raise ConditionError(
-        f"{_named(value)} has no {shorten(key) if isinstance(key, str) else _named(key)}"
-    )
+    part = shorten(key) if isinstance(key, str) else _named(key)
+    raise ConditionError(f"{_named(value)} has no {part}")
 
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {

@@ -1,8 +1,7 @@
-"""The parameters of a job: their types, declared or taken from their defaults, and what values and
-a key may be.
+"""The parameters of a job: their types, their values, and the key of a submit.
 
-A value given at submit stands in the place of the default from then on, so a stored spec says all
-its values.
+A type is declared, or follows from the default. A value given at submit replaces the default, so a
+stored spec has all its values.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError
@@ -20,8 +20,8 @@ from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import (
     Loc,
-    Problem,
     SpecError,
+    SpecProblem,
     describe,
     listed,
     shorten,
@@ -58,6 +58,7 @@ _TIMES: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
         datetime.datetime.fromisoformat,
     ),
 }
+_TIME_TYPES: dict[str, type[datetime.date]] = {"date": datetime.date, "datetime": datetime.datetime}
 # What a default may say in place of a value: the instant for which a schedule makes a run, and the
 # one before.
 TICKS = ("tick", "previous_tick")
@@ -74,15 +75,12 @@ _A_MAP = (
 
 @dataclass(frozen=True)
 class UnparsedText:
-    """A value as a command line or a query string has it: its type follows from the parameter that
-    it is for.
-    """
+    """A value from a command line or a query string, whose type follows from its parameter."""
 
     text: str
 
     def value(self, *, stays_text: bool) -> Any:
-        """Return the text as it is if it ``stays_text``, else the value that a spec with this text
-        would have.
+        """Return the value that a spec would read from the text, or the text if it ``stays_text``.
 
         Raises: ValueError.
         """
@@ -102,7 +100,7 @@ class UnparsedText:
 
 
 class Param(Strict):
-    """The declaration of a parameter: its type, its default, and what else holds for its value."""
+    """The declaration of a parameter: its type, its default, and bounds of its value."""
 
     type: ParamType = Field(description="What its value is.")
     default: Any = Field(default=None, description="Its value where a submit gives none.")
@@ -119,10 +117,11 @@ class Param(Strict):
 
 
 def is_declared(written: Any) -> bool:
-    """True for a declaration, false for a plain default.
+    """Return whether an entry is a declaration, and not a plain default.
 
-    A mapping with the key ``type`` is one if its type is one of ours, or if it has no other keys
-    than a declaration.
+    A mapping with the key ``type`` is a declaration if its type is one of ours, or if it has only
+    keys
+    of a declaration.
     """
     if not isinstance(written, dict) or "type" not in written:
         return False
@@ -130,83 +129,78 @@ def is_declared(written: Any) -> bool:
 
 
 def tick_of(written: Any) -> str:
-    """``tick`` or ``previous_tick`` for a parameter that a schedule binds and that has no value
-    yet; else empty.
-    """
+    """Return ``tick`` or ``previous_tick`` for a parameter that a schedule sets; else empty."""
     if not is_declared(written) or written["type"] not in _OF_TICKS:
         return ""
     default = written.get("default")
-    # A text may be the word itself.
-    return (
-        default if default in TICKS and (written["type"] != "text" or "format" in written) else ""
-    )
+    if default not in TICKS or (written["type"] == "text" and "format" not in written):
+        return ""  # a text without a format may be the word itself
+    return str(default)
 
 
 def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each parameter, as runners and conditions get it."""
+    """Return the value of each parameter for runners and conditions."""
     return {name: _value(written) for name, written in params.items()}
 
 
 def fill(
     params: Mapping[str, Any], values: Mapping[str, Any], *, scheduled: bool = False
-) -> tuple[dict[str, Any], list[Problem]]:
-    """``params`` of a spec with the values that a submit gives, and what is wrong with these.
+) -> tuple[dict[str, Any], list[SpecProblem]]:
+    """Return ``params`` of a spec with the values of a submit, and the problems of these.
 
     An `UnparsedText` is read as a spec would read it (``2014`` is a number), except for a parameter
-    that is text; a ``str`` is text. ``scheduled``: a tick gives the values of those that are bound
-    to one.
+    of type text; a ``str`` is text.
+
+    Args:
+        scheduled: a tick gives the values of the parameters that are bound to it.
     """
     filled, problems = dict(params), []
     for name, value in values.items():
-        loc: Loc = ("params", name)
         if name not in params:
-            message = (
-                f"no such parameter{suggestion(name, params)}; the spec has: "
-                f"{listed(params) or 'none'}"
-            )
-            problems.append(Problem(message, loc))
-            continue
-        try:
-            filled[name] = with_value(params[name], value)
-        except ValueError as error:
-            problems.append(Problem(str(error), loc))
+            names = listed(params) or "none"
+            message = f"no such parameter{suggestion(name, params)}; the spec has: {names}"
+        else:
+            try:
+                filled[name] = with_value(params[name], value)
+            except ValueError as error:
+                message = str(error)
+            else:
+                continue
+        problems.append(SpecProblem(message, ("params", name)))
     for name, written in params.items():
         if name in values or not is_declared(written) or _value(written) is not None:
             continue
-        kind = _EXPECTED.get(str(written["type"]), "a value")
-        if tick := tick_of(written):
-            if scheduled:
-                continue
-            reason = f"has the {tick} of its schedule, and this is no run of it".replace("_", " ")
-            problems.append(
-                Problem(f"{reason}; give one as --param {name}=VALUE: {kind}", ("params", name))
-            )
-        elif written.get("required"):
-            how = "write default:" if scheduled else f"give one as --param {name}=VALUE"
-            message = f"a value is required, and none is given; {how}, expected {kind}"
-            problems.append(Problem(message, ("params", name)))
+        if missing := _missing_value(name, written, scheduled=scheduled):
+            problems.append(SpecProblem(missing, ("params", name)))
     return filled, problems
 
 
+def _missing_value(name: str, written: dict[str, Any], *, scheduled: bool) -> str:
+    """Return a message if a declared parameter without a value needs one; else empty."""
+    kind = _EXPECTED.get(str(written["type"]), "a value")
+    submit = f"give it as --param {name}=VALUE"
+    tick = tick_of(written)
+    if tick and not scheduled:
+        bound = tick.replace("_", " ")
+        why = f"its value is the {bound} of a schedule, and this is not a scheduled run"
+        return f"{why}; {submit}: {kind}"
+    if not tick and written.get("required"):
+        how = "write default:" if scheduled else submit
+        return f"a value is required; {how}, expected {kind}"
+    return ""
+
+
 def with_value(written: Any, value: Any) -> Any:
-    """The entry of a parameter in the spec after it is given ``value``. Raises: ValueError: the
-    value is wrong.
+    """Return the entry of a parameter in the spec with ``value``.
+
+    Raises:
+        ValueError: the value is wrong.
     """
-    declared, current = is_declared(written), _value(written)
-    kind = str(written["type"]) if declared else _type_of(current)
-    if isinstance(value, UnparsedText):
-        value = value.value(stays_text=kind == "text")
-    elif (kind == "date" and type(value) is datetime.date) or (
-        kind == "datetime" and type(value) is datetime.datetime
-    ):
-        value = value.isoformat()
-    if not declared:
-        if kind and (wrong := _wrong(kind, value, ", as in the spec")):
-            is_share = kind == "integer" and isinstance(value, float)
-            raise ValueError(
-                wrong + ("; for any number, declare it with type: number" if is_share else "")
-            )
-        return value
+    current = _value(written)
+    if not is_declared(written):
+        return _like_default(value, _type_of(current))
+    kind = str(written["type"])
+    value = _plain_value(value, kind)
     if value is None and current is None and not written.get("required"):
         return written
     if wrong := _wrong(kind, value) or _no_choice(written.get("choices"), value):
@@ -214,19 +208,35 @@ def with_value(written: Any, value: Any) -> Any:
     return {**{key: part for key, part in written.items() if key != "format"}, "default": value}
 
 
+def _like_default(value: Any, kind: str) -> Any:
+    """Return a value with the type of a plain default. Raises: ValueError."""
+    value = _plain_value(value, kind)
+    wrong = _wrong(kind, value, ", as in the spec")
+    if wrong and kind == "integer" and isinstance(value, float):
+        wrong += "; to allow any number, declare it with type: number"
+    if wrong:
+        raise ValueError(wrong)
+    return value
+
+
+def _plain_value(value: Any, kind: str) -> Any:
+    """Return a given value as a spec has it. Raises: ValueError."""
+    if isinstance(value, UnparsedText):
+        return value.value(stays_text=kind == "text")
+    if type(value) is _TIME_TYPES.get(kind):
+        return value.isoformat()
+    return value
+
+
 def without_value(written: Any) -> Any:
-    """A declaration without its default; None for a plain default."""
-    return (
-        {key: part for key, part in written.items() if key != "default"}
-        if is_declared(written)
-        else None
-    )
+    """Return a declaration without its default; None for a plain default."""
+    if not is_declared(written):
+        return None
+    return {key: part for key, part in written.items() if key != "default"}
 
 
-def wrong_declarations(params: Any) -> Iterator[Problem]:
-    """Find mistakes in the declarations among the parameters of a spec, whatever else is wrong with
-    it.
-    """
+def wrong_declarations(params: Any) -> Iterator[SpecProblem]:
+    """Find mistakes in the declarations of parameters, whatever else is wrong with the spec."""
     for name, written in params.items() if isinstance(params, dict) else ():
         if is_declared(written):
             yield from _wrong_declaration(written, ("params", name))
@@ -234,18 +244,18 @@ def wrong_declarations(params: Any) -> Iterator[Problem]:
 
 def wrong_overlay(
     params: Mapping[str, Any], overlay: Mapping[str, Any], loc: Loc
-) -> Iterator[Problem]:
-    """Values of a group or a step (``overlay``) that the job's declarations do not allow."""
+) -> Iterator[SpecProblem]:
+    """Find values of a group or a step (``overlay``) that the job's declarations do not allow."""
     for name, value in overlay.items():
         declared = params.get(name, {})
         if not is_declared(declared):
             continue
         wrong = _wrong(str(declared["type"]), value, ", as the job declares it")
         if wrong or (wrong := _no_choice(declared.get("choices"), value)):
-            yield Problem(wrong, (*loc, name))
+            yield SpecProblem(wrong, (*loc, name))
 
 
-def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
+def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[SpecProblem]:
     try:
         param = Param.model_validate(written)
     except ValidationError as error:
@@ -253,52 +263,53 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
             hint = _A_MAP if problem.loc == ("type",) else ""
             yield replace(problem, loc=(*loc, *problem.loc), message=problem.message + hint)
         return
-    if param.choices is not None and not param.choices:
-        yield Problem("expected at least one, not none", (*loc, "choices"))
-    bad = [
-        (wrong, i)
-        for i, choice in enumerate(param.choices or ())
-        if (wrong := _wrong(param.type, choice))
-    ]
-    for wrong, i in bad:
-        yield Problem(wrong, (*loc, "choices", i))
     yield from _wrong_format(param, loc)
-    if param.default is None:
+    yield from _wrong_choices(param, loc)
+    if param.default is None or tick_of(written):
         return
-    if tick_of(written):
-        if param.choices is not None:
-            yield Problem("a parameter whose value is a tick has no choices", (*loc, "choices"))
-        return
-    if wrong := _wrong(param.type, param.default) or (
-        "" if bad else _no_choice(param.choices, param.default)
-    ):
-        yield Problem(wrong, (*loc, "default"))
+    wrong = _wrong(param.type, param.default)
+    if not wrong and not any(_wrong(param.type, choice) for choice in param.choices or ()):
+        wrong = _no_choice(param.choices, param.default)
+    if wrong:
+        yield SpecProblem(wrong, (*loc, "default"))
 
 
-def _wrong_format(param: Param, loc: Loc) -> Iterator[Problem]:
+def _wrong_choices(param: Param, loc: Loc) -> Iterator[SpecProblem]:
+    if param.choices is None:
+        return
+    at = (*loc, "choices")
+    if not param.choices:
+        yield SpecProblem("expected at least one value", at)
+    elif tick_of(param.model_dump(exclude_unset=True)):
+        yield SpecProblem("a parameter whose value is a tick cannot have choices", at)
+    for i, choice in enumerate(param.choices):
+        if wrong := _wrong(param.type, choice):
+            yield SpecProblem(wrong, (*at, i))
+
+
+def _wrong_format(param: Param, loc: Loc) -> Iterator[SpecProblem]:
     if param.format is None:
         return
     if param.type != "text" or param.default not in TICKS:
-        yield Problem(
-            "only a text has one whose default is tick or previous_tick", (*loc, "format")
-        )
+        message = "only a text with the default tick or previous_tick has a format; remove it"
+        yield SpecProblem(message, (*loc, "format"))
     elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
         expected = (
             "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
         )
-        yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
+        yield SpecProblem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
 
 
-def unbound_ticks(schedule: ScheduleSpec | None, params: Mapping[str, Any]) -> Iterator[Problem]:
-    """Parameters that are bound to a tick before another one, where no clock makes ticks."""
+def unbound_ticks(
+    schedule: ScheduleSpec | None, params: Mapping[str, Any]
+) -> Iterator[SpecProblem]:
+    """Find parameters with the default previous_tick in a job without a clock."""
     if schedule is not None and (schedule.cron or schedule.every):
         return
     for name, written in params.items():
         if tick_of(written) == "previous_tick":
-            message = (
-                "previous_tick is the one before in time; it needs a schedule: with cron: or every:"
-            )
-            yield Problem(message, ("params", name, "default"))
+            message = "previous_tick needs a schedule: with cron: or every:"
+            yield SpecProblem(message, ("params", name, "default"))
 
 
 def _value(written: Any) -> Any:
@@ -308,33 +319,35 @@ def _value(written: Any) -> Any:
 
 
 def _type_of(value: Any) -> str:
-    """The type that a plain default stands for; empty for null, which stands for any."""
+    """Return the type of a plain default; empty for null, which allows any."""
     kinds: tuple[ParamType, ...] = ("boolean", "integer", "number", "text", "list", "map")
     return next((kind for kind in kinds if not _wrong(kind, value)), "")
 
 
 def _wrong(kind: str, value: Any, why: str = "") -> str:
-    """Say why a value is not of this type; empty if it is."""
+    """Return why a value does not have this type; empty if it has."""
     return "" if _fits(kind, value) else f"expected {_EXPECTED[kind]}{why}, not {describe(value)}"
 
 
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "text": (str,),
+    "list": (list, tuple),
+    "map": (dict,),
+    "date": (str,),
+    "datetime": (str,),
+}
+
+
 def _fits(kind: str, value: Any) -> bool:
-    match kind:
-        case "integer" | "number":
-            return isinstance(value, int if kind == "integer" else int | float) and not isinstance(
-                value, bool
-            )
-        case "boolean":
-            return isinstance(value, bool)
-        case "text":
-            return isinstance(value, str)
-        case "list":
-            return isinstance(value, list | tuple)
-        case "map":
-            return isinstance(value, dict)
-        case "date" | "datetime":
-            return isinstance(value, str) and _is_time(kind, value)
-    return True  # no type of ours: the declaration is what is wrong
+    types = _PYTHON_TYPES.get(kind)
+    if types is None:
+        return True  # an unknown type: the declaration is wrong
+    if isinstance(value, bool) or not isinstance(value, types):
+        return isinstance(value, bool) and kind == "boolean"
+    return kind not in _TIMES or _is_time(kind, str(value))
 
 
 def _is_time(kind: str, text: str) -> bool:
@@ -346,27 +359,26 @@ def _is_time(kind: str, text: str) -> bool:
 
 
 def _no_choice(choices: Any, value: Any) -> str:
-    """Say that a value is not among the choices; empty if it is, or if there are none."""
+    """Return a message if a value is not among the choices; empty if it is, or without choices."""
     allowed = choices if isinstance(choices, list | tuple) else ()
-    # True equals 1, to Python.
-    if not allowed or any(
-        isinstance(choice, bool) is isinstance(value, bool) and choice == value
-        for choice in allowed
-    ):
+    if not allowed or any(_is_choice(choice, value) for choice in allowed):
         return ""
-    near = (
-        suggestion(value, [choice for choice in allowed if isinstance(choice, str)])
-        if isinstance(value, str)
-        else ""
-    )
+    near = ""
+    if isinstance(value, str):
+        near = suggestion(value, [choice for choice in allowed if isinstance(choice, str)])
     names = listed(describe(choice).removeprefix("the number ") for choice in allowed)
     return f"expected one of {names}, not {describe(value)}{near}"
 
 
-def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
+def _is_choice(choice: Any, value: Any) -> bool:
+    # True equals 1 in Python.
+    return isinstance(choice, bool) is isinstance(value, bool) and bool(choice == value)
+
+
+def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[SpecProblem]:
     """Find mistakes in the parts of a value, and in the references in them."""
     if depth > MAX_PARAM_DEPTH:
-        yield Problem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
+        yield SpecProblem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
     elif isinstance(value, dict):
         for key, child in value.items():
             yield from _key_problems(key, loc)
@@ -376,77 +388,85 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
         for i, child in enumerate(value):
             yield from value_problems(child, (*loc, i), depth + 1)
     elif wrong := scalar_problem(value):
-        yield Problem(wrong, loc)
+        yield SpecProblem(wrong, loc)
     elif isinstance(value, str) and (reference := reference_in(value, wrong=True)) is not None:
         message = (
             "expected a reference such as ${env:NAME} or ${secret:NAME}, not "
             f"{shorten(reference)}"
         )
-        yield Problem(f"{message}; where the text itself is meant, write $${{ for ${{", loc)
+        yield SpecProblem(f"{message}; to write the text itself, use $${{ for ${{", loc)
 
 
-def _key_problems(key: Any, loc: Loc) -> Iterator[Problem]:
+def _key_problems(key: Any, loc: Loc) -> Iterator[SpecProblem]:
     if not isinstance(key, str):
-        yield Problem(f"a key must be text, not {describe(key)}", loc)
+        yield SpecProblem(f"a key must be text, not {describe(key)}", loc)
         return
     if wrong := scalar_problem(key):
-        yield Problem(wrong, (*loc, key), True)
+        yield SpecProblem(wrong, (*loc, key), True)
     if (reference := reference_in(key)) is not None:
-        message = f"{shorten(reference)}: a reference is resolved in a value, and not in a key"
-        yield Problem(message, (*loc, key), True)
+        message = f"{shorten(reference)}: references are resolved in values, not in keys"
+        yield SpecProblem(message, (*loc, key), True)
 
 
 def reference_problems(
     every: Sequence[GroupSpec], outputs: Mapping[str, OutputSpec]
-) -> Iterator[Problem]:
-    """Find references in streams and outputs, where nobody resolves them."""
-    texts: list[tuple[str | None, Loc]] = []
+) -> Iterator[SpecProblem]:
+    """Find references in streams and outputs, where they are not resolved."""
+    for i, group in enumerate(every):
+        for name, stream in group.streams.items():
+            if isinstance(stream, KafkaInput):  # a worker resolves those of its options
+                loc: Loc = ("groups", i, "inputs", name, "options")
+                yield from value_problems(stream.options, loc)
+    for text, loc in chain(_stream_texts(every), _output_texts(outputs)):
+        if wrong := unresolved(text or ""):
+            yield SpecProblem(wrong, loc)
+
+
+def _stream_texts(every: Sequence[GroupSpec]) -> Iterator[tuple[str | None, Loc]]:
     for i, group in enumerate(every):
         for name, stream in group.streams.items():
             at: Loc = ("groups", i, "inputs", name)
-            texts += [(stream.stream, (*at, "stream")), (stream.columns, (*at, "schema"))]
-            if isinstance(stream, KafkaInput):  # a worker resolves those of its options
-                yield from value_problems(stream.options, (*at, "options"))
-            else:
-                texts += [(value, (*at, "options", key)) for key, value in stream.options.items()]
+            yield stream.stream, (*at, "stream")
+            yield stream.columns, (*at, "schema")
+            if not isinstance(stream, KafkaInput):
+                for key, value in stream.options.items():
+                    yield value, (*at, "options", key)
+
+
+def _output_texts(outputs: Mapping[str, OutputSpec]) -> Iterator[tuple[str | None, Loc]]:
     for name, output in outputs.items():
-        texts.append((output.path, ("outputs", name, "path")))
+        yield output.path, ("outputs", name, "path")
         for column, values in (output.partitions or {}).items():
-            texts += [(str(value), ("outputs", name, "partitions", column)) for value in values]
-        rules = {} if output.quality is None else output.quality.rules
-        texts += [(rule, ("outputs", name, "quality", "rules", key)) for key, rule in rules.items()]
-    for text, loc in texts:
-        if wrong := unresolved(text or ""):
-            yield Problem(wrong, loc)
+            for value in values:
+                yield str(value), ("outputs", name, "partitions", column)
+        if output.quality is not None:
+            for key, rule in output.quality.rules.items():
+                yield rule, ("outputs", name, "quality", "rules", key)
 
 
 def unresolved(text: str) -> str:
-    """Say that ``text`` has a reference that no worker resolves; empty if it has none."""
-    # Spark would resolve some in SQL, from the environment of its JVM, and leave the others as they
-    # are.
+    """Return a message if ``text`` has a reference, which no worker resolves; else empty."""
+    # Spark would resolve some of them in SQL, from the environment of its JVM.
     match = _REFERENCE.search(text)
-    return f"{shorten(match[0])}: no reference is resolved here" if match else ""
+    return f"{shorten(match[0])}: references are not resolved here" if match else ""
 
 
 def scalar_problem(value: Any) -> str:
-    """Why JSON cannot hold a value, or cannot give it back as it was; empty if it can."""
+    """Return why JSON cannot store a value and return it unchanged; empty if it can."""
     if isinstance(value, str):
         return f"not valid Unicode text: {shorten(value)}" if _SURROGATE.search(value) else ""
     if isinstance(value, float):
-        return "" if math.isfinite(value) else f"{value} is no number that JSON can hold"
+        return "" if math.isfinite(value) else f"JSON has no number {value}"
     if isinstance(value, int):
-        return (
-            ""
-            if -(2**63) <= value < 2**63
-            else "a whole number of more than 64 bits; give it as text"
-        )
+        is_small = -(2**63) <= value < 2**63
+        return "" if is_small else "a whole number of more than 64 bits; give it as text"
     if value is None:
         return ""
     return f"expected text, a number, true, false, null, a list or a mapping, not {describe(value)}"
 
 
 def check_key(key: object) -> None:
-    """Check the word under which submitting the same spec again is the same job. Raises: BadKey."""
+    """Check the key under which a repeated submit is the same job. Raises: BadKey."""
     if not isinstance(key, str):
         raise BadKey(f"the key: expected text, not {describe(key)}")
     if not 1 <= len(key) <= MAX_KEY:

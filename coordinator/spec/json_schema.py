@@ -1,7 +1,7 @@
-"""The JSON schema of a job spec, for editors; ``python -m unstuck.coordinator.spec.json_schema``
-writes its file.
+"""The JSON schema of a job spec, for editors.
 
-`JobSpec` decides what is right, and also checks what a schema cannot say.
+``python -m unstuck.coordinator.spec.json_schema`` writes its file. `JobSpec` also checks what a
+schema cannot express.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("spec.schema.json")
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema (JSON Schema 2020-12) of what `JobSpec.from_file` reads."""
+    """Return the schema (JSON Schema 2020-12) of what `JobSpec.from_file` reads."""
     schema = JobSpec.model_json_schema(by_alias=True)
     long_form = schema["$defs"]["JoinRule"]
     rules = long_form["properties"]["rule"]["enum"]
@@ -70,7 +70,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The text of ``spec.schema.json``."""
+    """Return the text of ``spec.schema.json``."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 

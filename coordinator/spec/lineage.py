@@ -1,4 +1,4 @@
-"""Which groups led to an output: the one that wrote it, and those before it (pure)."""
+"""Which groups led to an output: its maker, and the groups before it. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ needs.
 
 
 def led_to(needs: Needs, groups: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return which of ``groups`` led to the output of each of them: itself, and those before it,
-    through any needs.
-    """
+    """Return by group which of ``groups`` led to its output: itself, and those before it."""
     before: dict[str, frozenset[str]] = {}
     for group, needed in needs.items():
         before[group] = frozenset({group}.intersection(groups)).union(

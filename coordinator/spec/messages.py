@@ -1,7 +1,6 @@
-"""Pydantic's errors in words for the person who wrote the spec.
+"""Pydantic's errors in words for the author of a spec.
 
-The models in ``tasks.spec.group`` and ``coordinator.spec.model`` decide what is an error; this file
-only words it.
+The models in ``tasks.spec.group`` and ``coordinator.spec.model`` decide what is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pydantic.fields import FieldInfo
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
-    Problem,
+    SpecProblem,
     describe,
     listed,
     shorten,
@@ -33,19 +32,19 @@ from unstuck.tasks.spec.fields import (
 )
 from unstuck.tasks.spec.group import ForkFrom
 
-# Fields that a later release will have; the message differs from that of a misspelt field.
+# Fields of a later release. Their message differs from that of a misspelled field.
 NOT_YET = frozenset(("kind", "mode"))
 GONE = {
-    "hooks": "there are no hooks: to be told of a failure, write notify: [{on: [failed], to: "
-    "NAME}]; to run code after a failure, add a group with join: any_failed; what hooks "
-    "called on success is a last step of the group",
+    "hooks": "there are no hooks; to be notified of a failure, write notify: [{on: [failed], to: "
+    "NAME}]; to run code after a failure, add a group with join: any_failed; to run code after a "
+    "success, add a last step to the group",
 }
 
 Models = Mapping[tuple[str, ...], type[BaseModel]]
 
 
 def pattern_of(name: Any) -> str:
-    """The pattern of a field, or of a type such as ``GroupName``."""
+    """Return the pattern of a field, or of a type such as ``GroupName``."""
     info = name if isinstance(name, FieldInfo) else get_args(name)[1]
     return next(str(rule.pattern) for rule in info.metadata if getattr(rule, "pattern", None))
 
@@ -83,13 +82,13 @@ _EXPECTED = {
 _VALUES, _FROM = "function-before[_listed(), tuple[", "function-after[_one_source(), ForkFrom]"
 
 
-def problems_of(error: ValidationError, data: Any, models: Models) -> list[Problem]:
-    """The problems in ``error``, one for each place in ``data``.
+def problems_of(error: ValidationError, data: Any, models: Models) -> list[SpecProblem]:
+    """Return the problems in ``error``, one for each place in ``data``.
 
     Args:
-        models: the model at each path, list indexes left out.
+        models: the model at each path, without list indexes.
     """
-    problems: dict[tuple[Loc, bool], Problem] = {}
+    problems: dict[tuple[Loc, bool], SpecProblem] = {}
     for item in error.errors(include_url=False)[:MAX_PROBLEMS]:
         # Pydantic counts only good items: a list of bad ones is "too short" as well.
         is_echo = item["type"] == "too_short" and len(item["input"]) > 0
@@ -100,10 +99,10 @@ def problems_of(error: ValidationError, data: Any, models: Models) -> list[Probl
 
 
 def _real_loc(loc: Loc, data: Any, is_missing: bool) -> tuple[Loc, bool] | None:
-    """``loc`` without pydantic's own marks (the names of union branches, and ``[key]``), and
-    whether the key is meant.
+    """Return ``loc`` without the marks of pydantic, and whether it means the key.
 
-    None for the side of ``for_each`` (values, or ``from:``) that was not written.
+    These marks are the names of union branches, and ``[key]``. Returns None for the side of
+    ``for_each`` (values, or ``from:``) that was not written.
     """
     real: list[str | int] = []
     value = data
@@ -113,31 +112,32 @@ def _real_loc(loc: Loc, data: Any, is_missing: bool) -> tuple[Loc, bool] | None:
         is_mapping = isinstance(value, dict)
         if str(part).startswith(_VALUES if is_mapping else _FROM):
             return None
-        is_written = (
-            part in value
-            if is_mapping
-            else isinstance(part, int) and isinstance(value, list | tuple)
-        )
-        if is_written or (is_missing and position == len(loc) - 1):
+        if _has(value, part) or (is_missing and position == len(loc) - 1):
             real.append(part)
             value = value.get(part) if is_mapping else value[part]
     return tuple(real), False
 
 
-def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> Problem:
+def _has(value: Any, part: str | int) -> bool:
+    if isinstance(value, dict):
+        return part in value
+    return isinstance(part, int) and isinstance(value, list | tuple)
+
+
+def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> SpecProblem:
     kind, context, value = item["type"], item.get("ctx") or {}, item["input"]
     if kind == "extra_forbidden":
         model = _model_at(item["loc"][:-1], models) or _model_at(loc[:-1], models)
-        return Problem(_unknown_field(str(loc[-1]), model), loc, True)
+        return SpecProblem(_unknown_field(str(loc[-1]), model), loc, True)
     if kind == "missing":
-        return Problem(f"{str(loc[-1])!r} is missing", loc[:-1])
+        return SpecProblem(f"{str(loc[-1])!r} is missing", loc[:-1])
     if kind == "tuple_type" and str(item["loc"][-1]).startswith(_VALUES):
-        return Problem(
+        return SpecProblem(
             f"expected a list of values, or from: output.column, not {describe(value)}", loc
         )
     if not loc and kind == "model_type":
-        return Problem(f"expected a mapping with name: and groups:, not {describe(value)}")
-    return Problem(_sentence(kind, context, value, item["msg"]), loc, on_key)
+        return SpecProblem(f"expected a mapping with name: and groups:, not {describe(value)}")
+    return SpecProblem(_sentence(kind, context, value, item["msg"]), loc, on_key)
 
 
 def _model_at(loc: Loc, models: Models) -> type[BaseModel] | None:
@@ -164,33 +164,41 @@ def _unknown_field(field: str, model: type[BaseModel] | None) -> str:
 
 
 def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> str:
-    if kind == "value_error":
-        return message.removeprefix("Value error, ")
-    if kind == "string_pattern_mismatch":
-        words = PATTERNS.get(context["pattern"], f"text that fits {context['pattern']}")
-        return f"expected {words}, not {describe(value)}"
-    for bound, words in (("ge", "or more"), ("le", "or less")):
-        if bound in context:
-            return f"expected {context[bound]:,.10g} {words}, not {describe(value)}"
-    if kind == "literal_error":
-        names = context["expected"].replace("'", "")
-        near = (
-            suggestion(_OF_OTHERS.get(value, value), re.findall(r"[a-z_]+", names))
-            if isinstance(value, str)
-            else ""
-        )
-        return f"expected {names}, not {describe(value)}{near}"
-    if kind == "too_short":
-        return "expected at least one, not none"
-    if kind == "string_too_short":
-        return "expected text, not empty text"
-    if kind == "string_too_long":
-        return f"expected at most {context['max_length']:,} characters, not {len(value):,}"
-    if kind in _EXPECTED:
-        quotes = (
-            "; put it in quotes"
-            if kind == "string_type" and isinstance(value, bool | int | float)
-            else ""
-        )
-        return f"expected {_EXPECTED[kind]}, not {describe(value)}{quotes}"
-    return message.replace("Input should be", "expected")
+    match kind:
+        case "value_error":
+            return message.removeprefix("Value error, ")
+        case "too_short":
+            return "expected at least one value"
+        case "string_too_short":
+            return "expected text, not empty text"
+        case "string_too_long":
+            return f"expected at most {context['max_length']:,} characters, not {len(value):,}"
+        case "literal_error":
+            return _no_literal(context["expected"].replace("'", ""), value)
+    expected = _expected(kind, context)
+    if not expected:
+        return message.replace("Input should be", "expected")
+    text = f"expected {expected}, not {describe(value)}"
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        text += "; put it in quotes"
+    return text
+
+
+def _expected(kind: str, context: dict[str, Any]) -> str:
+    """Return what a kind of error expected; empty for another kind."""
+    match kind:
+        case "greater_than_equal":
+            return f"{context['ge']:,.10g} or more"
+        case "less_than_equal":
+            return f"{context['le']:,.10g} or less"
+        case "string_pattern_mismatch":
+            pattern = context["pattern"]
+            return PATTERNS.get(pattern, f"text that fits {pattern}")
+    return _EXPECTED.get(kind, "")
+
+
+def _no_literal(names: str, value: Any) -> str:
+    near = ""
+    if isinstance(value, str):
+        near = suggestion(_OF_OTHERS.get(value, value), re.findall(r"[a-z_]+", names))
+    return f"expected {names}, not {describe(value)}{near}"

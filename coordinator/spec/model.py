@@ -1,17 +1,15 @@
-"""The job spec: what a user submits, checked as a whole before any of it is stored.
+"""The job spec: what a user submits, checked as a whole before it is stored.
 
-A ``JobSpec`` is a value that comes from a file, a text, a dict (``JobSpec.model_validate``) or its
-parts (``JobSpec(...)``). All its problems come together, as one `SpecError`.
+A ``JobSpec`` comes from a file, a text, a dict (``JobSpec.model_validate``) or its parts
+(``JobSpec(...)``). One `SpecError` has all of its problems.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 
@@ -27,7 +25,6 @@ from pydantic import (
 
 from unstuck.coordinator.spec.checks.output_checks import published_outputs
 from unstuck.coordinator.spec.checks.spec_checks import problems_in, problems_of_graph
-from unstuck.coordinator.spec.checks.sql import sql_problems, wrong_statement
 from unstuck.coordinator.spec.job_params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.notify_spec import (
@@ -36,7 +33,7 @@ from unstuck.coordinator.spec.notify_spec import (
     NotifyRule,
     notify_problems,
 )
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, Written, shorten
+from unstuck.coordinator.spec.problems import Loc, SpecError, SpecProblem, Written
 from unstuck.coordinator.spec.schedule_spec import (
     After,
     RunRetry,
@@ -45,8 +42,8 @@ from unstuck.coordinator.spec.schedule_spec import (
     schedule_problems,
     zone_of,
 )
+from unstuck.coordinator.spec.sql_files import groups_with_sql
 from unstuck.tasks.duration import Timeout
-from unstuck.tasks.plain_text import plain_text
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import (
     MAX_COUNT,
@@ -63,19 +60,18 @@ from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.spec.sql_tokens import MAX_SQL
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.time_zone import other_zone
 
-__all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
+__all__ = ["Defaults", "JobSpec", "SpecError", "SpecProblem"]
 
 JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 
 
 class Defaults(Strict):
-    """Defaults of every group that says nothing itself.
+    """Defaults for the fields that a group leaves out.
 
-    ``conf`` is merged key by key, the group's wins.
+    ``conf`` is merged key by key; the keys of the group win.
     """
 
     retry: RetryPolicy | None = Field(
@@ -106,10 +102,10 @@ class Defaults(Strict):
 
 
 class JobSpec(Strict):
-    """One job: its groups, and what holds for all of them."""
+    """One job: its groups, and the settings of all groups."""
 
     name: JobName = Field(description="Name of the job.")
-    description: Description | None = Field(default=None, description="What it is for, for people.")
+    description: Description | None = Field(default=None, description="Its purpose, for people.")
     schedule: ScheduleSpec | None = Field(
         default=None, description="When it runs again; left out: only when submitted."
     )
@@ -124,7 +120,7 @@ class JobSpec(Strict):
         description="Parameters of every step: defaults, or declarations with a type.",
     )
     defaults: Defaults = Field(
-        default=Defaults(), description="What holds for every group that says nothing itself."
+        default=Defaults(), description="Defaults for the fields that a group leaves out."
     )
     max_parallel: int | None = Field(
         default=None,
@@ -144,9 +140,8 @@ class JobSpec(Strict):
         default=False,
         strict=True,
         description=(
-            "Any Spark and Python may take part; left out: the minor versions of its "
-            "first "
-            "claim alone."
+            "Workers of any Spark and Python version may take part; left out: those with the "
+            "minor versions of its first claim."
         ),
     )
     timeout: Timeout | None = Field(
@@ -155,7 +150,7 @@ class JobSpec(Strict):
     )
     on_failure: Literal["cancel_others", "finish_others"] = Field(
         default="cancel_others",
-        description="What becomes of the other groups when one has failed for good.",
+        description="Whether the other groups are canceled when one has failed for good.",
     )
     publish: Listed[DatasetName] | None = Field(
         default=None,
@@ -170,7 +165,7 @@ class JobSpec(Strict):
     notify: Listed[NotifyRule] = Field(
         default=(),
         max_length=MAX_RULES,
-        description="Who is told of which changes, beside the rules of the fleet.",
+        description="Who is notified of which changes, beside the rules of the fleet.",
     )
     groups: Listed[GroupSpec] = Field(
         min_length=1, description="The groups of the job; a fork counts as one."
@@ -212,11 +207,12 @@ class JobSpec(Strict):
         *,
         scheduled: bool = False,
     ) -> JobSpec:
-        """A spec, a job, a mapping, or the path of a YAML or JSON file, with ``params``. Raises:
-        SpecError.
+        """Return the spec of a job, a mapping, or the path of a YAML or JSON file, with ``params``.
 
         Args:
             scheduled: as for `from_file`.
+
+        Raises: SpecError.
 
         >>> JobSpec.of({"name": "sales", "groups": [{"name": "load", "needs": ["nobody"]}]}, {})
         Traceback (most recent call last):
@@ -239,11 +235,10 @@ class JobSpec(Strict):
         *,
         scheduled: bool = False,
     ) -> JobSpec:
-        """The spec in a YAML or JSON file. SQL files are read beside it.
+        """Read the spec in a YAML or JSON file, and the SQL files beside it.
 
         Args:
-            params: the values that a submit gives, as for `with_params`; None: they are not known
-                yet.
+            params: the values of a submit, as for `with_params`; None: they are not known yet.
             scheduled: a schedule runs it, so parameters that are bound to a tick need no value.
 
         Raises:
@@ -263,11 +258,11 @@ class JobSpec(Strict):
         *,
         scheduled: bool = False,
     ) -> JobSpec:
-        """The spec in ``text``, YAML or JSON.
+        """Read the spec in ``text``, YAML or JSON.
 
         Args:
-            source: what problems call the text; one that ends in ``.json`` must be JSON.
-            folder: where ``sql_file:`` is looked for; None: it is refused.
+            source: the name of the text in problems; a name that ends in ``.json`` requires JSON.
+            folder: the folder of ``sql_file:``; None: ``sql_file:`` is refused.
             params, scheduled: as for `from_file`.
 
         Raises:
@@ -281,8 +276,12 @@ class JobSpec(Strict):
     def from_written(
         cls, written: Written, params: Mapping[str, Any] | None = None, *, scheduled: bool = False
     ) -> JobSpec:
-        """The spec that somebody wrote. ``params``, ``scheduled``: as for `from_file`. Raises:
-        SpecError.
+        """Return the spec of a text that was read, with the places of its problems.
+
+        Args:
+            params, scheduled: as for `from_file`.
+
+        Raises: SpecError.
         """
         try:
             spec = cls.from_values(written.values, params, scheduled=scheduled).with_sql_files(
@@ -302,13 +301,15 @@ class JobSpec(Strict):
     def from_values(
         cls, data: Any, params: Mapping[str, Any] | None, *, scheduled: bool = False
     ) -> JobSpec:
-        """The spec in plain values (a mapping, as a file has it), with ``params`` and ``scheduled``
-        as for `from_file`.
+        """Return the spec in plain values, such as the mapping in a file.
+
+        Args:
+            params, scheduled: as for `from_file`.
 
         Raises:
             SpecError: with every problem of the spec and of ``params``.
         """
-        problems: list[Problem] = []
+        problems: list[SpecProblem] = []
         written = data.get("params", {}) if isinstance(data, dict) else None
         if params is not None and isinstance(written, Mapping):
             filled, problems = fill(written, params, scheduled=scheduled)
@@ -322,15 +323,15 @@ class JobSpec(Strict):
         return spec
 
     def with_params(self, params: Mapping[str, Any], *, scheduled: bool = False) -> JobSpec:
-        """This spec as it is submitted: with these values for some of its parameters.
+        """Return this spec for a submit, with these values of its parameters.
 
-        Text is read as a spec would read it (``2014`` is a number, ``[1, 2]`` a list), except that
-        a parameter which is text stays text. Other values are taken as they are; a date is written
-        in its ISO form.
+        Text is read as in a spec (``2014`` is a number, ``[1, 2]`` a list), but the value of a text
+        parameter stays text. Other values are used unchanged; a date is written in its ISO form.
 
         Raises:
-            SpecError: a name that the spec does not have, a value that cannot be read or is of
-                another type, or no value for a required parameter.
+            SpecError: an unknown name, a value that cannot be read or has another type, or no value
+                for
+                a required parameter.
         """
         written = {name: getattr(self, name) for name in self.model_fields_set}
         if not params and not fill(self.params, {}, scheduled=scheduled)[1]:
@@ -339,118 +340,74 @@ class JobSpec(Strict):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The value of each parameter; None for one that is declared and has none."""
+        """The value of each parameter; None for a declared one without a value."""
         return values_of(self.params)
 
     @property
     def builds_on(self) -> str:
-        """Why each run of the job builds on the one before, as `schedule_spec.builds_on`; empty if
-        none does.
-        """
+        """Why each run of the job builds on the one before; see `schedule_spec.builds_on`."""
         return builds_on(self.schedule, self.groups, self.published)
 
     @property
     def published(self) -> Collection[str]:
-        """The declared outputs that become visible; steps in Python may write others."""
+        """The declared outputs that become visible; Python steps may write others."""
         return published_outputs(self.groups, self.publish)
 
     def check_versions(self, oldest: int, newest: int) -> None:
-        """Look whether the versions that ``inputs:`` name can be read. Raises: SpecError."""
-        readable = (
-            f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}"
-            if newest
-            else "it is empty"
-        )
-        problems = [
-            Problem(
-                f"the warehouse has no version {dataset_input.version}; {readable}",
-                ("groups", i, "inputs", name),
-            )
-            for i, group in enumerate(self.groups)
-            for name, dataset_input in group.inputs.items()
-            if isinstance(dataset_input, DatasetInput)
-            and dataset_input.version
-            and not oldest <= dataset_input.version <= newest
-        ]
+        """Check whether the versions that ``inputs:`` name can be read. Raises: SpecError."""
+        readable = "it is empty"
+        if newest:
+            readable = f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}"
+        problems: list[SpecProblem] = []
+        for i, group in enumerate(self.groups):
+            for name, group_input in group.inputs.items():
+                version = group_input.version if isinstance(group_input, DatasetInput) else None
+                if version and not oldest <= version <= newest:
+                    message = f"the warehouse has no version {version}; {readable}"
+                    problems.append(SpecProblem(message, ("groups", i, "inputs", name)))
         if problems:
             raise SpecError(problems)
 
     @property
     def steps_zone(self) -> str:
         """The time zone of its steps; empty: that of the fleet."""
-        return self.zone or (self.schedule.zone if self.schedule is not None else None) or ""
+        if self.zone or self.schedule is None:
+            return self.zone or ""
+        return self.schedule.zone or ""
 
     def in_zone(self, zone: str) -> JobSpec:
-        """Return this spec with ``zone``, that of the fleet, for the days of a schedule that has
-        none of its own.
-        """
+        """Return this spec with ``zone``, that of the fleet, for a schedule without a zone."""
         if self.schedule is None or self.schedule.zone is not None:
             return self
         return self.model_copy(update={"schedule": self.schedule.model_copy(update={"zone": zone})})
 
     def check_zone(self, zone: str) -> None:
-        """Look whether a ``conf:`` would make another time zone than that of its steps. Raises:
-        SpecError.
+        """Check that no ``conf:`` sets another time zone than that of the steps. Raises: SpecError.
 
-        ``zone``: that of the fleet.
+        Args:
+            zone: that of the fleet.
         """
         whose, zone = ("this job", self.steps_zone) if self.steps_zone else ("this fleet", zone)
         places: list[tuple[Loc, dict[str, str]]] = [(("defaults", "conf"), self.defaults.conf)]
         places += [(("groups", i, "conf"), group.conf) for i, group in enumerate(self.groups)]
-        if problems := [
-            Problem(why, loc) for loc, conf in places if (why := other_zone(conf, zone, whose))
-        ]:
+        wrongs = [(other_zone(conf, zone, whose), loc) for loc, conf in places]
+        if problems := [SpecProblem(wrong, loc) for wrong, loc in wrongs if wrong]:
             raise SpecError(problems)
 
     def with_sql_files(self, folder: Path | None) -> JobSpec:
-        """This spec with the text of every ``sql_file:`` in place of its name.
+        """Return this spec with the text of every ``sql_file:`` in place of its name.
 
         Raises:
-            SpecError: a file is missing, empty, above 1 MB, outside ``folder``, or ``folder`` is
-                None.
+            SpecError: as for `groups_with_sql`.
         """
-        problems: list[Problem] = []
-        groups: list[GroupSpec] = []
-        read = cache(
-            lambda name: read_sql_file(name, folder)
-        )  # a file that many steps name is one text
-        for i, group in enumerate(self.groups):
-            steps = list(group.steps)
-            for j, step in enumerate(steps):
-                if step.sql_file is not None:
-                    try:
-                        sql = read(step.sql_file)
-                    except ValueError as error:
-                        problems.append(Problem(str(error), ("groups", i, "steps", j, "sql_file")))
-                        continue
-                    written = {
-                        name: getattr(step, name) for name in step.model_fields_set - {"sql_file"}
-                    }
-                    steps[j] = Step.model_validate({**written, "sql": sql})
-            inlined = tuple(steps)
-            groups.append(
-                group if inlined == group.steps else group.model_copy(update={"steps": inlined})
-            )
-        if (
-            groups != list(self.groups) and not problems
-        ):  # a statement of a file is checked as one of the spec is
-            for problem in sql_problems(
-                groups, {group.name: group for group in groups}, self.params
-            ):
-                problems.append(dataclasses.replace(problem, loc=(*problem.loc[:-1], "sql_file")))
-        if problems:
-            raise SpecError(problems)
-        return (
-            self
-            if tuple(groups) == self.groups
-            else self.model_copy(update={"groups": tuple(groups)})
-        )
+        groups = groups_with_sql(self.groups, self.params, folder)
+        return self if groups == self.groups else self.model_copy(update={"groups": groups})
 
     def to_json(self) -> str:
-        """The spec as canonical JSON: what `model_validate` reads back.
+        """Return the spec as canonical JSON, which `model_validate` reads.
 
-        Holds what was written and no defaults, so that a release which knows more fields stores the
-        same text, and
+        It has what was written and no defaults. So a release with more fields stores the same text,
+        and
         ``worker_losses: 3`` in a group still wins over another number under ``defaults:``.
 
         Raises:
@@ -459,8 +416,7 @@ class JobSpec(Strict):
         return _canonical(self.dumped())
 
     def packed(self) -> tuple[str, dict[str, str]]:
-        """The stored form: as `to_json`, with references in place of long texts; and these texts by
-        digest.
+        """Return the stored form, with references to long texts, and these texts by digest.
 
         Raises:
             SpecError: as for `to_json`.
@@ -470,29 +426,24 @@ class JobSpec(Strict):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of what is stored: equal for specs that say the same, whatever their layout or
-        comments.
-        """
+        """SHA-256 of what is stored; it does not depend on layout or comments."""
         return fingerprint_of(self.packed()[0])
 
     def dumped(self) -> dict[str, Any]:
-        """The values of `to_json`; a text that several places have is one value."""
+        """Return the values of `to_json`."""
         return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-def _zone_problems(spec: JobSpec) -> Iterator[Problem]:
+def _zone_problems(spec: JobSpec) -> Iterator[SpecProblem]:
     if spec.zone is None:
         return
     if spec.schedule is not None:
-        message = (
-            "the days of a job with a schedule are those of its schedule; write zone: under "
-            "schedule:"
-        )
-        yield Problem(message, ("zone",))
+        message = "a job with a schedule uses the zone of its schedule; write zone: under schedule:"
+        yield SpecProblem(message, ("zone",))
     try:
         zone_of(spec.zone)
     except ValueError as error:
-        yield Problem(str(error), ("zone",))
+        yield SpecProblem(str(error), ("zone",))
 
 
 class MakesSpec(Protocol):
@@ -535,44 +486,9 @@ MODELS_OF_GROUP = {path[1:]: model for path, model in _MODELS.items() if path[:1
 
 
 def fingerprint_of(packed: str) -> str:
-    """The fingerprint of the spec that is stored as ``packed``."""
+    """Return the fingerprint of the spec that is stored as ``packed``."""
     return hashlib.sha256(packed.encode()).hexdigest()
 
 
 def _canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
-def read_sql_file(name: str, folder: Path | None) -> str:
-    """The text of an SQL file. Raises: ValueError."""
-    if folder is None:
-        raise ValueError(
-            f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: "
-            "instead"
-        )
-    # The name itself is checked, and links are followed: the author of a spec may not be allowed to
-    # read other files, while the owner of the folder made its links.
-    inside = os.path.normpath(name)
-    if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir or "\0" in name:
-        raise ValueError(
-            f"{shorten(name)} is outside the folder of the spec; put the file beside the spec"
-        )
-    path = folder / inside
-    shown = shorten(str(path), 200)
-    try:
-        if not path.is_file():
-            raise ValueError(f"no such file: {shown}")
-        with path.open("rb") as file:
-            data = file.read(MAX_SQL + 1)
-        text = plain_text(data.decode())
-    except OSError as error:
-        raise ValueError(f"{shown} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{shown} is not UTF-8 text") from None
-    if len(data) > MAX_SQL:
-        raise ValueError(f"{shown} is larger than 1 MB")
-    if not text.strip():
-        raise ValueError(f"{shown} is empty")
-    if wrong := wrong_statement(text):
-        raise ValueError(f"{shown}: {wrong}")
-    return text

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, suggestion
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, describe, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, zone_of
 from unstuck.tasks.duration import Seconds, parse_duration
 from unstuck.tasks.spec.fields import Listed, Strict, T
@@ -51,8 +51,9 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A local time of some days of the week (Monday is 0), by which a run must have ended well; see
-    ``late_of``.
+    """A local time on some days of the week (Monday is 0) by which a run must have FINISHED.
+
+    `late_of` reads it.
     """
 
     hour: int
@@ -63,8 +64,10 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition of a rule. ``value``: seconds, or as the word wants it; None for a word without
-    a value.
+    """One condition of a rule.
+
+    Attributes:
+        value: seconds, or what the condition takes; None for a condition without a value.
     """
 
     word: str
@@ -93,8 +96,10 @@ class Condition:
 
 
 def usual_of(value: Any) -> Usual | None:
-    """The multiple in a text such as ``3 x usual``; None for any other value. Raises: ValueError:
-    not above 1.
+    """Return the multiple in a text such as ``3 x usual``; None for another value.
+
+    Raises:
+        ValueError: the multiple is not above 1.
     """
     if not isinstance(value, str) or not (match := _USUAL.fullmatch(value)):
         return None
@@ -106,8 +111,9 @@ def usual_of(value: Any) -> Usual | None:
 
 
 def late_of(value: Any) -> Late:
-    """The local time in a text such as ``06:00``, ``06:00 MON-FRI,SUN`` or ``06:00 MON-FRI
-    Europe/Berlin``.
+    """Return the local time in a text such as ``06:00 MON-FRI,SUN Europe/Berlin``.
+
+    The days and the zone may be left out.
 
     Raises: ValueError.
     """
@@ -275,9 +281,7 @@ class NotifyRule(Strict):
         return value
 
     def of_run(self) -> NotifyRule | None:
-        """This rule as it holds for one run of a schedule, which tells of the rest; None: it does
-        not.
-        """
+        """Return the part of this rule for one run of a schedule; None if there is none."""
         on = tuple(
             condition
             for condition in self.on
@@ -304,12 +308,16 @@ class FleetRule(NotifyRule):
 
 def notify_problems(
     rules: Sequence[NotifyRule], schedule: ScheduleSpec | None, groups: Sequence[GroupSpec]
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Find conditions that can never come true for the job that has these rules."""
     for i, rule in enumerate(rules):
         for j, condition in enumerate(rule.conditions):
             place: Loc = ("notify", i, "on", j, condition.word)
             if condition.word == "behind" and schedule is None:
-                yield Problem("behind is told of a schedule, and this job has no schedule:", place)
+                yield SpecProblem(
+                    "behind is told of a schedule, and this job has no schedule:", place
+                )
             elif condition.word == "behind" and not any(group.streams for group in groups):
-                yield Problem("no group of the job reads a stream, so nothing can be behind", place)
+                yield SpecProblem(
+                    "no group of the job reads a stream, so nothing can be behind", place
+                )

@@ -1,7 +1,6 @@
-"""The plan: a job spec that is compiled once, so that a decision never walks the spec.
+"""The plan: a compiled job spec, so that a decision never walks the spec.
 
-It holds which groups need and follow which, and what each runner must collect for the forks that
-wait for it.
+It has the needs and successors of each group, and what each runner collects for dynamic forks.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import Any, TypeVar
 
+from unstuck.coordinator.spec.checks.fork_checks import values_reader
 from unstuck.coordinator.spec.checks.output_checks import appended_outputs, outputs_of
-from unstuck.coordinator.spec.checks.spec_checks import values_reader
 from unstuck.coordinator.spec.checks.unused import for_python_alone
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
@@ -33,21 +32,21 @@ class PlannedGroup:
     """One group of the spec with the job's defaults merged in.
 
     A fork is one planned group with many members.
+
+    Attributes:
+        feeds: forks whose values it may make, each with the key under which it reports them.
+        reads: groups whose outputs it reads: its needs, and in place of a join the join's needs.
+        values: of its members; None if it has none, or is forked dynamically.
+        absorbed: its failure does not fail the job, since it is optional, or since every group
+            after it tolerates the failure.
     """
 
     spec: GroupSpec
     successors: tuple[str, ...]
     collect: tuple[Collect, ...]
-    feeds: tuple[
-        tuple[str, str], ...
-    ]  # forks whose values it may make, each with the key it reports them under
-    reads: tuple[
-        str, ...
-    ]  # groups whose outputs it reads: what it needs, and what a join among them needs in turn
-    values: (
-        tuple[ForkValue, ...] | None
-    )  # of its members; None if it has none, or is forked dynamically
-    # Its failure does not fail the job: it is optional, or every group after it can live with it.
+    feeds: tuple[tuple[str, str], ...]
+    reads: tuple[str, ...]
+    values: tuple[ForkValue, ...] | None
     absorbed: bool
 
     @property
@@ -64,16 +63,17 @@ class Plan:
     """A compiled job spec.
 
     Attributes:
-        groups: by name, in an order in which every group comes after what it needs.
-        timeout: seconds the job may take, from its first claimed attempt to publishing; None: no
-            end.
+        groups: by name; every group comes after its needs.
+        timeout: seconds that the job may take, from its first claimed attempt to publishing; None:
+            no limit.
         outputs: how single outputs are published.
         default_publish: groups that no other needs (for a join: what it joins); published unless
-            the spec names others.
-        for_python: per group, the parameters that have no effect unless its Python takes them.
-        params_told: the parameters in words, cut where they are long.
+            the
+            spec names others.
+        for_python: by group, the parameters that have no effect unless its Python takes them.
+        params_told: the parameters in words, shortened.
         zone: the time zone of its steps; empty: that of the fleet.
-        notify: its rules of who is told of what.
+        notify: its notification rules.
     """
 
     name: str
@@ -91,10 +91,12 @@ class Plan:
     notify: tuple[NotifyRule, ...] = ()
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
-        """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are
-        unknown.
+        """Return the number of members of ``group``; None while a dynamic fork has no values.
 
-        ``collected``: the values of dynamic forks, by the name of the fork.
+        A group that is not a fork has 1 member.
+
+        Args:
+            collected: the values of dynamic forks, by the name of the fork.
         """
         planned = self.groups[group]
         if planned.spec.for_each is None:
@@ -105,27 +107,23 @@ class Plan:
     def member_value(
         self, group: str, ordinal: int, collected: dict[str, tuple[Scalar, ...]]
     ) -> ForkValue:
-        """The fork value of one member."""
+        """Return the fork value of one member."""
         return (self.groups[group].values or collected[group])[ordinal]
 
     def appended_by(self, group: PlannedGroup) -> tuple[str, ...]:
-        """The outputs that ``group`` may write from a stream that it reads: none that another group
-        declares.
+        """Return the outputs that ``group`` may write from a stream that it reads.
+
+        An output that another group declares is not among them.
         """
         is_published = self.publish is not None or group.name in self.default_publish
         if not (group.spec.streams and is_published):
             return ()
-        own, any_python = outputs_of(group.spec), any(step.python for step in group.spec.steps)
-        others = {
-            name
-            for other in self.groups.values()
-            if other is not group
-            for name in outputs_of(other.spec)
-        }
+        own = outputs_of(group.spec)
+        foreign = {output for name in self.groups for output in outputs_of(self.groups[name].spec)}
+        if not any(step.python for step in group.spec.steps):
+            foreign.update(self.outputs)  # SQL writes only what it declares
         appended = appended_outputs(self.outputs, self.publish)
-        return tuple(
-            name for name in appended if name in own or (any_python and name not in others)
-        )
+        return tuple(name for name in appended if name in own or name not in foreign)
 
     def group_plans(
         self,
@@ -139,77 +137,78 @@ class Plan:
         mixed: bool = False,
         schedule: str = "",
     ) -> dict[str, str]:
-        """The stored plan of each group for the runners, as JSON with references to the long texts
-        of the spec.
+        """Return the stored plan of each group for the runners.
 
-        ``reruns``, ``adopts``, ``any_code``, ``base``, ``mixed`` and ``schedule``: as on the job's
-        record.
+        A plan is JSON with references to the long texts of the spec. The arguments are fields of
+        the job's record.
         """
         pack = Packer().pack
         plans = {}
-        partition_by = {
-            name: output.partition_by
-            for name, output in self.outputs.items()
-            if output.partition_by
-        }
-        checks = {
-            name: output.checks
-            for name, output in self.outputs.items()
-            if output.checks != Checks()
-        }
-        ways = {
-            name: output.publishing
-            for name, output in self.outputs.items()
-            if output.publishing != Publishing()
-        }
+        partition_by = _unlike({n: output.partition_by for n, output in self.outputs.items()}, ())
+        checks = _unlike({n: output.checks for n, output in self.outputs.items()}, Checks())
+        publishing = {n: output.publishing for n, output in self.outputs.items()}
+        publishing = _unlike(publishing, Publishing())
         for group in self.groups.values():
-            if group.spec.steps:
-                makes_all = self.publish is None and group.name in self.default_publish
-                plan = GroupPlan(
-                    group=_without_values(group.spec),
-                    collect=group.collect,
-                    warehouse=warehouse,
-                    warehouse_id=warehouse_id,
-                    rerun=(reruns or {}).get(group.name, ""),
-                    adopts=adopts,
-                    any_code=any_code,
-                    partition_by=partition_by,
-                    forks={
-                        name: tuple(outputs_of(self.groups[name].spec))
-                        for name in group.reads
-                        if self.groups[name].spec.for_each is not None
-                    },
-                    branches={
-                        name: tuple(outputs_of(self.groups[name].spec))
-                        for name in group.reads
-                        if self.groups[name].spec.for_each is None
-                        and group.spec.join.rule != "all_succeeded"
-                    },
-                    base=base,
-                    mixed=mixed,
-                    schedule=schedule,
-                    zone=self.zone,
-                    checks=checks,
-                    appended=self.appended_by(group),
-                    for_python=self.for_python.get(group.name, ()),
-                    publishes=None if makes_all else self.publish or (),
-                    publishing=ways,
-                ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
-                # The texts of a group are all texts of the spec; those beside it are not, and stay
-                # as they are.
-                plan["group"] = pack(plan["group"])
-                plans[group.name] = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))
+            if not group.spec.steps:
+                continue
+            publishes = self.publish or ()
+            makes_all = self.publish is None and group.name in self.default_publish
+            forks, others = self._outputs_read(group)
+            plan = GroupPlan(
+                group=_without_values(group.spec),
+                collect=group.collect,
+                warehouse=warehouse,
+                warehouse_id=warehouse_id,
+                rerun=(reruns or {}).get(group.name, ""),
+                adopts=adopts,
+                any_code=any_code,
+                partition_by=partition_by,
+                forks=forks,
+                branches={} if group.spec.join.rule == "all_succeeded" else others,
+                base=base,
+                mixed=mixed,
+                schedule=schedule,
+                zone=self.zone,
+                checks=checks,
+                appended=self.appended_by(group),
+                for_python=self.for_python.get(group.name, ()),
+                publishes=None if makes_all else publishes,
+                publishing=publishing,
+            ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+            # All texts of a group are texts of the spec. The other texts stay as they are.
+            plan["group"] = pack(plan["group"])
+            plans[group.name] = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))
         return plans
+
+    def _outputs_read(
+        self, group: PlannedGroup
+    ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+        """Return the outputs that a group reads, by their maker: of forks, and of other groups."""
+        forks: dict[str, tuple[str, ...]] = {}
+        others: dict[str, tuple[str, ...]] = {}
+        for name in group.reads:
+            maker = self.groups[name].spec
+            outputs = others if maker.for_each is None else forks
+            outputs[name] = tuple(outputs_of(maker))
+        return forks, others
+
+
+T = TypeVar("T")
+
+
+def _unlike(values: Mapping[str, T], default: T) -> dict[str, T]:
+    """Return the entries that differ from the default."""
+    return {name: value for name, value in values.items() if value != default}
 
 
 NO_GROUPS = Plan("", {}, {}, None, None, True, None, frozenset(), {})
 
 
 def _without_values(group: GroupSpec) -> GroupSpec:
-    """``group`` as a runner gets it: a fork's values stay behind, since each member's own comes
-    with its inputs.
+    """Return ``group`` for a runner, without the values of a fork.
 
-    The plan is sent and read at every claim; with its values a fork of N members would cost N x N.
+    Each member gets its own value with its inputs. The plan is sent at every claim: with all
+    values, a fork of N members would cost N x N.
     """
     if group.for_each is None or group.fork_from is not None:
         return group
@@ -217,14 +216,14 @@ def _without_values(group: GroupSpec) -> GroupSpec:
 
 
 def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
-    """``group`` with the job's defaults where it says nothing itself."""
+    """Return ``group`` with the job's defaults for the fields that it leaves out."""
     defaults = spec.defaults
     update: dict[str, Any] = {}
-    for field in ("retry", "timeout", "queue_timeout", "queue", "pool"):
-        if getattr(group, field) is None and getattr(defaults, field) is not None:
-            update[field] = getattr(defaults, field)
-    if "worker_losses" not in group.model_fields_set and defaults.worker_losses is not None:
-        update["worker_losses"] = defaults.worker_losses
+    for field in ("retry", "timeout", "queue_timeout", "queue", "pool", "worker_losses"):
+        # worker_losses has a default of its own, so its value does not tell.
+        absent = field not in group.model_fields_set or getattr(group, field) is None
+        if absent and (value := getattr(defaults, field)) is not None:
+            update[field] = value
     if defaults.conf:
         update["conf"] = {**defaults.conf, **group.conf}
     if group.for_each and group.fork_from is None:
@@ -237,20 +236,17 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
 
 
 def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[ForkItem, ...]:
-    """The values of a fork over a parameter; none where it has no value."""
+    """Return the values of a fork over a parameter; none if it has no value."""
     values = params.get(source.param or "") or ()
-    return (
-        tuple({fork_key(value): value for value in values}.values())
-        if source.distinct
-        else tuple(values)
-    )
+    if source.distinct:
+        values = {fork_key(value): value for value in values}.values()
+    return tuple(values)
 
 
 def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
-    """``every`` group by name; before each fork over an input, one that goes when the fork may and
-    reads the values.
+    """Return ``every`` group by name, with a group before each fork over an input.
 
-    Any runner of the fork's queue can read them, without Spark.
+    That group reads the values of the fork, on any runner of the fork's queue, without Spark.
     """
     groups: dict[str, GroupSpec] = {}
     for group in every:
@@ -278,34 +274,38 @@ def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
 def _dynamic_forks(
     groups: Mapping[str, GroupSpec],
 ) -> tuple[dict[str, dict[str, Collect]], dict[str, list[tuple[str, str]]]]:
-    """Return by group what it collects for forks, by key; and the forks that it feeds, with the key
-    for each.
-    """
+    """Return what each group collects for forks, by key, and with their keys the forks it feeds."""
     collect: dict[str, dict[str, Collect]] = {name: {} for name in groups}
     feeds: dict[str, list[tuple[str, str]]] = {name: [] for name in groups}
     for group in groups.values():
         source = group.fork_from
         if source is None:
             continue
-        # `from: clean.month` names an input, a needed group, or an output that one of the needed
-        # groups makes; not one that is a fork, which `problems_in` refuses.
-        makers = [source.output] if source.output in group.needs else list(group.needs)
-        if reader := values_reader(group):
-            makers = [reader]
         collected = Collect(output=source.output, column=source.column, distinct=source.distinct)
-        for maker in makers:
+        for maker in _makers_of_values(group, source.output):
             if groups[maker].for_each is None:
                 other = collect[maker].setdefault(collected.key, collected)
-                if other.distinct and not collected.distinct:
+                if other.distinct:
                     collect[maker][collected.key] = collected
                 feeds[maker].append((group.name, collected.key))
     return collect, feeds
 
 
-def _reads(groups: Mapping[str, GroupSpec], order: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return by group the groups whose outputs it reads: a join passes on those that it needs.
+def _makers_of_values(group: GroupSpec, source: str) -> list[str]:
+    """Return the groups that may make the values of a dynamic fork.
 
-    ``order``: the groups, each after its needs.
+    `from: clean.month` names an input, a needed group, or an output of one of the needed groups.
+    """
+    if reader := values_reader(group):
+        return [reader]
+    return [source] if source in group.needs else list(group.needs)
+
+
+def _reads(groups: Mapping[str, GroupSpec], order: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return by group the groups whose outputs it reads; a join passes on its needs.
+
+    Args:
+        order: the groups, each after its needs.
     """
     reads: dict[str, tuple[str, ...]] = {}
     for name in order:
@@ -317,7 +317,7 @@ def _reads(groups: Mapping[str, GroupSpec], order: Iterable[str]) -> dict[str, t
 
 
 def _is_optional(group: GroupSpec, later: Sequence[GroupSpec]) -> bool:
-    """Return whether the job lives with a failure of ``group``; ``later``: groups that need it."""
+    """Return whether the job tolerates a failure of ``group``, which the groups ``later`` need."""
     return group.optional or (bool(later) and all(other.join.tolerates_failure for other in later))
 
 
@@ -329,39 +329,32 @@ def compile_plan(spec: JobSpec) -> Plan:
         for need in group.needs:
             successors[need].append(group.name)
     collect, feeds = _dynamic_forks(merged)
-    order = list(
-        TopologicalSorter({name: group.needs for name, group in merged.items()}).static_order()
-    )
+    needs = {name: group.needs for name, group in merged.items()}
+    order = list(TopologicalSorter(needs).static_order())
     reads = _reads(merged, order)
     planned = {
         name: PlannedGroup(
-            merged[name],
-            tuple(successors[name]),
-            tuple(collect[name].values()),
-            tuple(feeds[name]),
-            reads[name],
-            merged[name].fork_values,
-            _is_optional(merged[name], [merged[later] for later in successors[name]]),
+            spec=merged[name],
+            successors=tuple(successors[name]),
+            collect=tuple(collect[name].values()),
+            feeds=tuple(feeds[name]),
+            reads=reads[name],
+            values=merged[name].fork_values,
+            absorbed=_is_optional(merged[name], [merged[later] for later in successors[name]]),
         )
         for name in order
     }
+    values = ", ".join(f"{name}={value}" for name, value in spec.values.items())
     return Plan(
         name=spec.name,
         params=spec.values,
-        params_told=shorten(
-            ", ".join(f"{name}={value}" for name, value in spec.values.items()), 100, quote=""
-        ),
+        params_told=shorten(values, 100, quote=""),
         groups=planned,
         max_parallel=spec.max_parallel,
         timeout=spec.timeout,
         cancel_others=spec.on_failure == "cancel_others",
         publish=None if spec.publish is None else tuple(spec.publish),
-        default_publish=frozenset(
-            maker
-            for name in merged
-            if all(merged[later].join.wants_failure for later in successors[name])
-            for maker in (reads[name] if merged[name].is_join else (name,))
-        ),
+        default_publish=_default_publish(merged, successors, reads),
         outputs=dict(spec.outputs),
         for_python=for_python_alone(spec),
         zone=spec.steps_zone,
@@ -369,10 +362,24 @@ def compile_plan(spec: JobSpec) -> Plan:
     )
 
 
+def _default_publish(
+    groups: Mapping[str, GroupSpec],
+    successors: Mapping[str, Sequence[str]],
+    reads: Mapping[str, Iterable[str]],
+) -> frozenset[str]:
+    """Return the groups that no other needs; in place of a join, the groups that it joins."""
+    published: set[str] = set()
+    for name, group in groups.items():
+        if all(groups[later].join.wants_failure for later in successors[name]):
+            published.update(reads[name] if group.is_join else (name,))
+    return frozenset(published)
+
+
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A stored spec: equal to another where the JSON is, since what it refers to is named by its
-    content.
+    """A stored spec.
+
+    It equals another with the same JSON, since its texts are named by their content.
     """
 
     spec: str
@@ -380,7 +387,7 @@ class _Stored:
 
 
 def plan_of(spec_json: str, texts: Mapping[str, str] | None = None) -> Plan:
-    """The plan of a stored spec and its long texts, compiled once and cached."""
+    """Return the plan of a stored spec and its long texts; it is cached."""
     return _plan_of(_Stored(spec_json, texts or {}))
 
 

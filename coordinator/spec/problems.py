@@ -1,7 +1,4 @@
-"""A problem of a job spec: its place, and what was expected there.
-
-One `SpecError` reports all of them.
-"""
+"""A problem of a job spec: its place, and what was expected there."""
 
 from __future__ import annotations
 
@@ -22,9 +19,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def path_text(loc: Loc) -> str:
-    """``groups[2].steps[0].sql``; a key that is no plain word is quoted:
-    ``conf["spark.sql.x"]``.
-    """
+    """Return a place as text, such as ``groups[2].steps[0].sql`` or ``conf["spark.sql.x"]``."""
     text = ""
     for part in loc:
         if isinstance(part, int):
@@ -37,15 +32,13 @@ def path_text(loc: Loc) -> str:
 
 
 def shorten(text: str, limit: int = 60, quote: str = "'") -> str:
-    """``text`` quoted, on one line, printable, and not longer than a reader wants."""
+    """Return ``text`` quoted, on one line, printable, and shortened."""
     cut = text if len(text) <= limit else text[:limit] + "…"
     return quote + "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut) + quote
 
 
 def describe(value: Any) -> str:
-    """Describe a value that was found where another was expected: ``the number 8``, ``a list``,
-    ``'a/b'``.
-    """
+    """Describe an unexpected value: ``the number 8``, ``a list``, ``'a/b'``."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -65,20 +58,25 @@ def describe(value: Any) -> str:
 
 
 def suggestion(word: str, names: Iterable[str]) -> str:
-    """``; did you mean 'clean'?`` where a known name is near, else nothing."""
+    """Return ``; did you mean 'clean'?`` if a similar name is known, else nothing."""
     near = difflib.get_close_matches(word[:100], list(names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def listed(names: Iterable[str], limit: int = 12) -> str:
-    """``a, b, c and 4 more``."""
+    """Return ``a, b, c and 4 more``."""
     every = list(names)
     shown = ", ".join(every[:limit])
     return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
 
 
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """Return ``1 file`` or ``2 files``; ``nouns`` is a plural that does not just add an ``s``."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SpecProblem:
     """One thing that is wrong with a spec.
 
     Attributes:
@@ -127,8 +125,8 @@ class Written:
     """
 
     values: Any
-    located: Callable[[Problem], Problem]
-    problems: tuple[Problem, ...] = ()
+    located: Callable[[SpecProblem], SpecProblem]
+    problems: tuple[SpecProblem, ...] = ()
     folder: Path | None = None
 
 
@@ -137,7 +135,7 @@ class SpecError(UnstuckError):
 
     code = "SPEC_INVALID"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[SpecProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda p: (p.line or 0, p.column or 0)))
         super().__init__(self.problems)
 

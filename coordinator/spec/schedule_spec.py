@@ -1,6 +1,4 @@
-"""When a job runs again, and how its missed, overlapping and failed runs are met: ``schedule:`` of
-a job spec.
-"""
+"""``schedule:`` of a job spec: when it runs, and what happens with missed and failed runs."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, shorten
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, describe, listed, shorten
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.spec.fields import DatasetName, Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
@@ -43,8 +41,9 @@ MAX_AFTER = 100  # datasets that one schedule follows
 
 
 def instant(value: Any) -> datetime:
-    """The instant of a text such as ``2026-12-31T18:00:00+01:00``, or of an aware datetime. Raises:
-    ValueError.
+    """Return the instant of an aware datetime or of a text such as ``2026-12-31T18:00:00+01:00``.
+
+    Raises: ValueError.
     """
     try:
         if isinstance(value, str) and _TIME.fullmatch(value):
@@ -89,9 +88,7 @@ def zone_of(name: str) -> tzinfo:
 
 @cache
 def _zones() -> dict[str, str]:
-    """Each zone by its name; and by its name, and its place alone, in small letters, which only
-    hints look for.
-    """
+    """Return each zone by its name, and for hints by its name and place in lower case."""
     names = files("tzdata").joinpath("zones").read_text(encoding="ascii").split()
     # Not EST or CET, which many take for the time of a place with its daylight saving.
     names = ["UTC", *sorted(name for name in names if "/" in name)]
@@ -155,9 +152,7 @@ class RunRetry(Strict):
 
 
 class ScheduleSpec(Strict):
-    """When a job runs: by the clock, at a distance, after datasets, or (without any of these) by
-    hand alone.
-    """
+    """When a job runs: by the clock, at intervals, after datasets, or by hand."""
 
     cron: str | None = Field(
         default=None,
@@ -302,11 +297,11 @@ SEQUENTIAL = "sequential: true"  # no dataset can have this name
 def builds_on(
     schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
 ) -> str:
-    """Why each run of a job builds on the one before: the dataset that it reads and publishes, or
-    ``sequential: true``.
+    """Return why each run of a job builds on the one before; empty if it does not.
 
-    Empty if its runs do not build on each other. An input that names a version reads the same rows
-    in every run.
+    The reason is a dataset that the job reads and publishes, or ``sequential: true``. An input with
+    a
+    version reads the same rows in every run.
     """
     for group in every:
         for group_input in group.inputs.values():
@@ -321,36 +316,32 @@ def builds_on(
 
 def schedule_problems(
     schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
-) -> Iterator[Problem]:
-    """Find what a schedule asks of its job, and the job does not have. ``published``: the outputs
-    that it publishes.
+) -> Iterator[SpecProblem]:
+    """Find parts of a schedule that do not fit its job.
+
+    Args:
+        published: the outputs that the job publishes.
     """
     if schedule is None:
         return
     if schedule.after is not None:
-        for i, name in enumerate(schedule.after.datasets):
-            if name in published:
-                at: Loc = (
-                    ("schedule", "after", i)
-                    if schedule.after.any_of
-                    else ("schedule", "after", "all_of", i)
-                )
-                yield Problem(
-                    f"{name!r} is published by the job itself, so each run would make the next", at
-                )
+        yield from _own_datasets(schedule.after, published)
     if schedule.only_if == "arrived" and not any(group.streams for group in every):
         message = "no group of the job reads a stream, so nothing can arrive"
-        yield Problem(message, ("schedule", "only_if"))
+        yield SpecProblem(message, ("schedule", "only_if"))
     if why := builds_on(schedule, every, published):
+        builds = f"each run builds on the one before ({why})"
         if schedule.overlap == "allow":
-            message = (
-                f"each run builds on the one before ({why}), so no two may run at once; "
-                "write wait, or skip"
-            )
-            yield Problem(message, ("schedule", "overlap"))
+            message = f"{builds}, so runs cannot overlap; write wait or skip"
+            yield SpecProblem(message, ("schedule", "overlap"))
         if schedule.on_failure == "continue":
-            message = (
-                f"each run builds on the one before ({why}), so no tick may be passed over; "
-                "leave it out"
-            )
-            yield Problem(message, ("schedule", "on_failure"))
+            message = f"{builds}, so no tick can be passed over; remove it"
+            yield SpecProblem(message, ("schedule", "on_failure"))
+
+
+def _own_datasets(after: After, published: Collection[str]) -> Iterator[SpecProblem]:
+    keys: Loc = () if after.any_of else ("all_of",)
+    for i, name in enumerate(after.datasets):
+        if name in published:
+            message = f"the job publishes {name!r} itself, so each run would start the next"
+            yield SpecProblem(message, ("schedule", "after", *keys, i))

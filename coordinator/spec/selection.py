@@ -1,4 +1,4 @@
-"""A part of a spec: some of its groups, which read what the others have published before (pure)."""
+"""A part of a spec: some of its groups, which read what the others published before. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import fnmatch
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup, compile_plan
-from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.fields import ForkValue
 from unstuck.tasks.spec.group import fork_key
@@ -27,8 +27,8 @@ class GroupSelection:
 
     Attributes:
         spec: the groups that run, as a spec of their own.
-        reads: by published dataset, a group that runs and reads it, and the group left out that
-            makes it.
+        reads: published dataset → a group that runs and reads it, and the excluded group that makes
+            it.
         parts: forks of which single members run. Then nothing is published.
     """
 
@@ -37,7 +37,7 @@ class GroupSelection:
     parts: tuple[str, ...]
 
     def lacking(self, published: Collection[str]) -> str:
-        """Name the datasets that cannot be read, with what helps; empty if there is none."""
+        """Return a message about datasets that cannot be read; empty if there is none."""
         lacks = {dataset: how for dataset, how in self.reads.items() if dataset not in published}
         return "\n".join(
             f"group {reader} reads {dataset} of group {maker}, which is left out, and the "
@@ -50,43 +50,34 @@ class GroupSelection:
 def select(
     spec: JobSpec, only: Collection[str], after: Collection[str], until: Collection[str]
 ) -> GroupSelection:
-    """The groups that all of the given arguments select; an empty one selects all.
+    """Return the groups that all of the given arguments select; an empty argument selects all.
 
     Args:
-        only: names or patterns (``load_*``) of the groups, or single members of forks
+        only: names or patterns (``load_*``) of groups, or single members of forks
             (``by_month[2]``).
-        after: of groups that run with everything after them.
-        until: of groups that run with everything before them.
+        after: groups that run with everything after them.
+        until: groups that run with everything before them.
 
     Raises:
         NoSuchGroup: a name fits no group, or no group is left.
-        SpecError: the groups that are left make no spec, such as a condition on one that is left
-            out.
+        SpecError: the groups that are left are not a spec, such as with a condition on an excluded
+            group.
     """
     plan = compile_plan(spec)
     names = [group.name for group in spec.groups]
-    members: dict[str, list[ForkValue]] = {}
-    kept = set(names)
+    kept, members = set(names), dict[str, list[ForkValue]]()
     if only:
-        kept &= _all_fitting(only, names, plan, members)
+        kept, members = _only(only, names, plan)
     if after:
-        kept &= _after(plan, _all_fitting(after, names, plan))
+        kept &= _after(plan, _whole_groups(after, names))
     if until:
-        kept &= _before(plan, _all_fitting(until, names, plan))
+        kept &= _before(plan, _whole_groups(until, names))
     if not kept:
         raise NoSuchGroup(
             "no group is left: each of --only, --from and --until must select the groups that run"
         )
-    whole = {name for word in only for name in fnmatch.filter(names, word)}
-    members = {name: values for name, values in members.items() if name in kept.difference(whole)}
-    reads: dict[str, tuple[str, str]] = {}
-    written = {name: value for name, value in spec.dumped().items() if name not in _OF_THE_WHOLE}
-    by_name = {group["name"]: group for group in spec.dumped()["groups"]}
-    written["groups"] = [
-        _alone(by_name[name], plan, kept, reads, members.get(name))
-        for name in names
-        if name in kept
-    ]
+    members = {name: values for name, values in members.items() if name in kept}
+    written, reads = _groups_alone(spec, plan, kept, members)
     if members:
         written["publish"] = []
     else:
@@ -96,40 +87,68 @@ def select(
     return GroupSelection(JobSpec.from_values(written, None), reads, tuple(sorted(members)))
 
 
-def _all_fitting(
-    words: Collection[str],
-    names: Collection[str],
-    plan: Plan,
-    members: dict[str, list[ForkValue]] | None = None,
-) -> set[str]:
-    """Return the groups that any of ``words`` names; see `_fitting`. Raises: NoSuchGroup."""
-    return {name for word in words for name in _fitting(word, names, plan, members)}
+def _groups_alone(
+    spec: JobSpec, plan: Plan, kept: Collection[str], members: Mapping[str, list[ForkValue]]
+) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    """Return a spec of the ``kept`` groups that publishes nothing, and the datasets that it reads.
 
-
-def _fitting(
-    word: str, names: Collection[str], plan: Plan, members: dict[str, list[ForkValue]] | None = None
-) -> list[str]:
-    """The groups that ``word`` names; the value of a single member is added to ``members``. Raises:
-    NoSuchGroup.
+    The datasets are those of `GroupSelection.reads`.
     """
-    name, ordinal = split_member(word) if word.endswith("]") else (word, None)
-    matches = [name] if name in names else fnmatch.filter(names, word) if ordinal is None else []
-    if not matches:
-        raise NoSuchGroup(
-            f"the job has no group {word}{suggestion(name, names) or f'; it has: {listed(names)}'}"
-        )
-    if ordinal is not None:
-        values = plan.groups[name].values
-        if members is None or values is None or ordinal >= len(values):
-            reason = (
-                "no member that is known before the job runs"
-                if values is None
-                else f"{len(values)} members"
-            )
-            why = "name the whole fork" if members is None else f"{name} has {reason}"
-            raise NoSuchGroup(f"{word} cannot be selected: {why}")
+    reads: dict[str, tuple[str, str]] = {}
+    dumped = spec.dumped()
+    written = {name: value for name, value in dumped.items() if name not in _OF_THE_WHOLE}
+    written["groups"] = [
+        _alone(group, plan, kept, reads, members.get(group["name"]))
+        for group in dumped["groups"]
+        if group["name"] in kept
+    ]
+    return written, reads
+
+
+def _only(
+    words: Collection[str], names: Collection[str], plan: Plan
+) -> tuple[set[str], dict[str, list[ForkValue]]]:
+    """Return the groups that ``words`` name, and the values of forks with single members.
+
+    Raises: NoSuchGroup.
+    """
+    whole, members = set[str](), dict[str, list[ForkValue]]()
+    for word in words:
+        name, ordinal = split_member(word) if word.endswith("]") else (word, None)
+        if ordinal is None:
+            whole.update(_fitting(word, names))
+            continue
+        values = plan.groups[name].values if name in names else _no_group(word, name, names)
+        if values is None or ordinal >= len(values):
+            count = "no member that is known before the job runs"
+            if values is not None:
+                count = f"{len(values)} members"
+            raise NoSuchGroup(f"{word} cannot be selected: {name} has {count}")
         members.setdefault(name, []).append(values[ordinal])
-    return matches
+    parts = {name: values for name, values in members.items() if name not in whole}
+    return whole.union(parts), parts
+
+
+def _whole_groups(words: Collection[str], names: Collection[str]) -> set[str]:
+    """Return the groups that ``words`` name. Raises: NoSuchGroup: for a single member, too."""
+    groups: set[str] = set()
+    for word in words:
+        name, ordinal = split_member(word) if word.endswith("]") else (word, None)
+        if ordinal is not None and name in names:
+            raise NoSuchGroup(f"{word} cannot be selected: name the whole fork")
+        groups.update(_fitting(word, names))
+    return groups
+
+
+def _fitting(word: str, names: Collection[str]) -> list[str]:
+    """Return the groups that a name or a pattern fits. Raises: NoSuchGroup."""
+    matches = [word] if word in names else fnmatch.filter(names, word)
+    return matches or _no_group(word, word, names)
+
+
+def _no_group(word: str, name: str, names: Collection[str]) -> NoReturn:
+    remedy = suggestion(name, names) or f"; it has: {listed(names)}"
+    raise NoSuchGroup(f"the job has no group {word}{remedy}")
 
 
 def _after(plan: Plan, names: Collection[str]) -> set[str]:
@@ -155,25 +174,26 @@ def _alone(
     reads: dict[str, tuple[str, str]],
     values: list[ForkValue] | None,
 ) -> dict[str, Any]:
-    """``group`` without needs that are left out.
+    """Return ``group`` with the outputs of excluded needs as inputs.
 
-    Their outputs are inputs, which are added to ``reads``.
+    These are added to ``reads``.
     """
     planned = plan.groups[group["name"]]
     needs = list(dict.fromkeys(_needs(planned, plan, kept)))
     inputs = dict(group.get("inputs", {}))
     for maker in needs:
-        for output in outputs_of(plan.groups[maker].spec) if maker not in kept else ():
+        for output in () if maker in kept else outputs_of(plan.groups[maker].spec):
             inputs.setdefault(output, {"dataset": output})
             reads.setdefault(output, (planned.name, maker))
     written = {**group, "needs": [need for need in needs if need in kept], "inputs": inputs}
     if values is not None:
         written["for_each"] = _values(planned, values)
-    return {key: value for key, value in written.items() if key not in ("needs", "inputs") or value}
+    empty = [key for key in ("needs", "inputs") if not written[key]]
+    return {key: value for key, value in written.items() if key not in empty}
 
 
 def _needs(planned: PlannedGroup, plan: Plan, kept: Collection[str]) -> Iterator[str]:
-    """The groups before it; in the place of a join that is left out, the groups that it joins."""
+    """Yield the groups before it; in place of an excluded join, the groups that it joins."""
     for need in planned.spec.needs:
         if need in kept or not plan.groups[need].spec.is_join:
             yield need
@@ -182,8 +202,10 @@ def _needs(planned: PlannedGroup, plan: Plan, kept: Collection[str]) -> Iterator
 
 
 def _values(planned: PlannedGroup, values: list[ForkValue]) -> dict[str, Any]:
-    """``for_each`` of these members alone. Raises: SpecError: they are not all combinations of
-    their values.
+    """Return ``for_each`` with these members alone.
+
+    Raises:
+        SpecError: they are not all combinations of their values.
     """
     names = planned.spec.fork_params
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
@@ -192,28 +214,21 @@ def _values(planned: PlannedGroup, values: list[ForkValue]) -> dict[str, Any]:
         for at, name in enumerate(names)
     }
     if math.prod(map(len, columns.values())) != len(set(map(fork_key, rows))):
-        raise SpecError(
-            [
-                Problem(
-                    f"select one member of {planned.name} at a time: it is forked over several "
-                    "lists"
-                )
-            ]
-        )
+        why = f"select one member of {planned.name} at a time: it is forked over several lists"
+        raise SpecError([SpecProblem(why)])
     return columns
 
 
 def _published(spec: JobSpec, plan: Plan, kept: Collection[str], alone: Plan) -> dict[str, Any]:
-    """``publish``: what the whole job publishes of what the groups that are left make.
+    """Return ``publish``: what the whole job publishes of the outputs of the groups that are left.
 
     Args:
-        alone: the groups that are left, as if nothing were said of what is published.
+        alone: the plan of the groups that are left, with the default of what is published.
     """
     if spec.publish is not None:
-        made_elsewhere = set(_made(plan, set(plan.groups).difference(kept))).difference(
-            _made(plan, kept)
-        )
-        return {"publish": [name for name in spec.publish if name not in made_elsewhere]}
+        elsewhere = set(_made(plan, set(plan.groups).difference(kept)))
+        elsewhere.difference_update(_made(plan, kept))
+        return {"publish": [name for name in spec.publish if name not in elsewhere]}
     shown = plan.default_publish.intersection(kept)
     return {} if shown == alone.default_publish else {"publish": _made(plan, shown)}
 
@@ -221,29 +236,18 @@ def _published(spec: JobSpec, plan: Plan, kept: Collection[str], alone: Plan) ->
 def _outputs(
     spec: JobSpec, plan: Plan, kept: Collection[str], publish: Collection[str] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``outputs``: those of the groups that are left; of one that is not published, its checks
-    alone.
-    """
-    outputs = {*_made(plan, kept)}
+    """Yield ``outputs`` of the groups that are left; of an unpublished output, only its checks."""
+    elsewhere = set(_made(plan, plan.groups)).difference(_made(plan, kept))
     for name, output in spec.outputs.items():
-        if name in outputs or name not in _made(plan, plan.groups):
-            written = output.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            checks_alone = publish is not None and name not in publish
-            yield (
-                name,
-                {
-                    key: value
-                    for key, value in written.items()
-                    if not checks_alone or key in _CHECKS
-                },
-            )
+        if name in elsewhere:
+            continue
+        written = output.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        if publish is not None and name not in publish:
+            written = {key: value for key, value in written.items() if key in _CHECKS}
+        yield name, written
 
 
 def _made(plan: Plan, names: Collection[str]) -> list[str]:
-    """The outputs that these groups declare."""
-    return [
-        output
-        for name in plan.groups
-        if name in names
-        for output in outputs_of(plan.groups[name].spec)
-    ]
+    """Return the outputs that these groups declare."""
+    groups = [planned.spec for name, planned in plan.groups.items() if name in names]
+    return [output for group in groups for output in outputs_of(group)]

@@ -1,6 +1,4 @@
-"""The name ``module:function`` by which a worker imports a decorated function, and a check that it
-leads there.
-"""
+"""The name ``module:function`` by which a worker imports a decorated function."""
 
 from __future__ import annotations
 
@@ -60,8 +58,7 @@ def step_name(function: Function) -> str:
 
 
 def check_resolves(function: Function, name: str) -> None:
-    """Check that the step ``name``, as `step_name` returned it, leads to ``function`` or to a
-    wrapper of it.
+    """Check that the step ``name`` leads to ``function``, or to a wrapper of it.
 
     Raises:
         NotImportable: it leads to something else.
@@ -143,8 +140,9 @@ def _why_hidden(function: Any, path: str) -> str:
 
 
 def _wrapped_without_name(function: Any) -> str | None:
-    """The name of a function of a module that a closure holds, as a decorator without
-    `functools.wraps` does.
+    """Return the name of a module's function that a closure holds.
+
+    A decorator without `functools.wraps` has such a closure.
     """
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # the cell is empty
@@ -219,8 +217,9 @@ def _main_module() -> str:
 
 
 def _import_folders(script: Path) -> list[Path]:
-    """The folders of ``sys.path``, with the working folder in the place of the script's, as workers
-    search it.
+    """Return the folders of ``sys.path`` as a worker has them.
+
+    They have the working folder in place of the folder of the script.
     """
     others = [Path(os.path.realpath(entry)) for entry in sys.path if entry]
     with suppress(ValueError):

@@ -1,8 +1,8 @@
-"""Read the text of a spec, YAML or JSON, into plain values with their places.
+"""Reads the text of a spec, YAML or JSON, into plain values with their places.
 
-Only what JSON can say is read: tags are refused, and so are words that YAML 1.1 and 1.2 read
+Only what JSON can express is read. Tags are refused, and so are words that YAML 1.1 and 1.2 read
 differently (``no``, ``010``, ``1_000``). Only code that reads a text imports this file, since a
-coordinator is mostly given specs as values, and then needs no parser.
+coordinator gets most specs as values and needs no parser.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import yaml
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
-    Problem,
     SpecError,
+    SpecProblem,
     Written,
     describe,
     shorten,
@@ -51,18 +51,19 @@ _TAGS: dict[type[yaml.Event], tuple[str | None, ...]] = {
     yaml.MappingStartEvent: (None, "tag:yaml.org,2002:map"),
 }
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_EMPTY = "the spec is empty; it wants at least name: and groups:"
+_EMPTY = "the spec is empty; it needs at least name: and groups:"
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
-_JSON_TOKEN = re.compile(
-    r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|[^\s,:"\[\]{}]+'
-)  # of a text that is known to be JSON
+# Of a text that is valid JSON.
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|[^\s,:"\[\]{}]+')
 
 Place = tuple[int, int]  # line and column, counted from 1
 
 
 class Node(NamedTuple):
-    """One plain value with its place; ``parts`` has the nodes of a list by index, or of a mapping
-    by key.
+    """One plain value with its place.
+
+    Attributes:
+        parts: the nodes of a list by index, or of a mapping by key.
     """
 
     value: Any
@@ -74,16 +75,14 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The values of a text, and what is wrong with it that leaves the rest readable."""
+    """The values of a text, and problems that leave the rest readable."""
 
     source: str
     root: Node
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SpecProblem, ...] = ()
 
-    def located(self, problem: Problem) -> Problem:
-        """``problem`` with the line and column of its place, or of the nearest place around it that
-        is written.
-        """
+    def located(self, problem: SpecProblem) -> SpecProblem:
+        """Return ``problem`` with the line and column of its nearest written place."""
         if problem.line is not None:
             return problem
         node, on_key = self.root, problem.on_key
@@ -101,8 +100,10 @@ class Reading:
 
 
 def read_file(path: str | os.PathLike[str]) -> Written:
-    """The spec in a YAML or JSON file. Raises: SpecError: as for `read_text`, or the file cannot be
-    read.
+    """Read the spec in a YAML or JSON file.
+
+    Raises:
+        SpecError: as for `read_text`, or the file cannot be read.
     """
     source = os.fspath(path)
     try:
@@ -118,42 +119,41 @@ def read_file(path: str | os.PathLike[str]) -> Written:
                 if sibling.suffix in (".yaml", ".yml", ".json")
             )
             near = suggestion(Path(source).name, beside)
-        raise SpecError([Problem(f"cannot be read: {why}{near}", source=source)]) from None
+        raise SpecError([SpecProblem(f"cannot be read: {why}{near}", source=source)]) from None
     return written_in(read_bytes(data, source), source, Path(source).parent)
 
 
 def written_in(text: str, source: str, folder: Path | None) -> Written:
-    """The spec in ``text``; ``folder``: where ``sql_file:`` is looked for. Raises: SpecError: as
-    for `read_text`.
+    """Read the spec in ``text``; ``folder`` is that of ``sql_file:``.
+
+    Raises:
+        SpecError: as for `read_text`.
     """
     reading = read_text(text, source)
     return Written(reading.root.value, reading.located, reading.problems, folder)
 
 
 def read_bytes(data: bytes, source: str) -> str:
-    """The text in ``data``.
+    """Return the text in ``data``.
 
     Raises:
         SpecError: more than 10 MB, or not UTF-8.
     """
     if len(data) > MAX_BYTES:
-        raise SpecError([Problem("larger than 10 MB", source=source)])
+        raise SpecError([SpecProblem("larger than 10 MB", source=source)])
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
-        hint = (
-            "; it looks like UTF-16, save it as UTF-8"
-            if data[:2] in (b"\xff\xfe", b"\xfe\xff")
-            else ""
-        )
-        message = f"not UTF-8 text: byte 0x{data[error.start]:02x}{hint}"
-        raise SpecError([Problem(message, source=source, line=line, column=column)]) from None
+        message = f"not UTF-8 text: byte 0x{data[error.start]:02x}"
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            message += "; it looks like UTF-16, save it as UTF-8"
+        raise SpecError([SpecProblem(message, source=source, line=line, column=column)]) from None
 
 
 def read_text(text: str, source: str) -> Reading:
-    """The values in ``text``: JSON if ``source`` ends in ``.json`` or the text is JSON, else YAML.
+    """Read the values in ``text``: JSON if ``source`` ends in ``.json`` or it is JSON, else YAML.
 
     Raises:
         SpecError: empty, too big, too deep, or neither YAML nor JSON. Problems that leave the rest
@@ -164,41 +164,39 @@ def read_text(text: str, source: str) -> Reading:
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise builder.refused("larger than 10 MB")
     if half := _SURROGATE.search(text):
-        raise builder.refused(
-            "not valid Unicode: half of a surrogate pair", _place_at(text, half.start())
-        )
-    text = (
-        plain_text(text) + "\n"
-    )  # the text of a block at the end of a file would lack its line end otherwise
+        message = "not valid Unicode: half of a surrogate pair"
+        raise builder.refused(message, _place_at(text, half.start()))
+    text = plain_text(text) + "\n"  # a block at the end of a file keeps its line end
     if not text.strip():
         raise builder.refused(_EMPTY)
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        if _is_json(text, builder):
-            root = builder.document(_json_events(text), _json_word)
-        else:
-            root = builder.document(iter(yaml.parse(text, Loader=loader)), plain_scalar)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what = str(error.problem)
-        if error.context and error.context_mark:
-            what += f" {error.context} (line {error.context_mark.line + 1})"
-        if "\t" in text and "cannot start any token" in what:
-            what += "; YAML is indented with spaces, never with tabs"
-        raise builder.refused(
-            f"not readable as YAML: {what}", _place(mark) if mark else None
-        ) from None
-    except yaml.reader.ReaderError as error:
-        index = error.position if isinstance(error.position, int) else 0
-        raise builder.refused(
-            f"not readable as YAML: {error.reason}", _place_at(text, index)
-        ) from None
+    if _is_json(text, builder):
+        root = builder.document(_json_events(text), _json_word)
+    else:
+        root = _read_yaml(text, builder)
     return Reading(source, root, tuple(builder.problems))
 
 
+def _read_yaml(text: str, builder: _Builder) -> Node:
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return builder.document(iter(yaml.parse(text, Loader=loader)), plain_scalar)
+    except yaml.MarkedYAMLError as error:
+        what, mark = str(error.problem), error.problem_mark or error.context_mark
+        if error.context and error.context_mark:
+            what += f" {error.context} (line {error.context_mark.line + 1})"
+        if "\t" in text and "cannot start any token" in what:
+            what += "; indent YAML with spaces, not with tabs"
+        place = _place(mark) if mark else None
+    except yaml.reader.ReaderError as error:
+        what = str(error.reason)
+        place = _place_at(text, error.position if isinstance(error.position, int) else 0)
+    raise builder.refused(f"not readable as YAML: {what}", place)
+
+
 def plain_scalar(text: str) -> str | int | float | bool | None:
-    """The value of a word without quotes: ``2013`` is a number, ``true`` a truth value,
-    ``2013-01-01`` text.
+    """Return the value of a word without quotes.
+
+    ``2013`` is a number, ``true`` a truth value, ``2013-01-01`` text.
 
     Raises:
         ValueError: YAML 1.1 and 1.2 disagree about it, or JSON has no such number.
@@ -224,19 +222,17 @@ def plain_scalar(text: str) -> str | int | float | bool | None:
 
 
 class _Builder:
-    """Builds the nodes from the events of a parser, one at a time, so that the bounds hold before
-    memory is spent.
-    """
+    """Builds nodes from parser events one at a time, so that bounds hold before memory is used."""
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.problems: list[Problem] = []
+        self.problems: list[SpecProblem] = []
         self._size = 0
         self._word: Callable[[str], Any] = plain_scalar
         self._anchors: dict[str | None, Node] = {}
 
     def document(self, events: Iterator[Any], word: Callable[[str], Any]) -> Node:
-        """The root of the one document in ``events``; ``word`` reads a scalar without quotes."""
+        """Return the root of the only document; ``word`` reads a scalar without quotes."""
         self._word = word
         root: Node | None = None
         for event in events:
@@ -252,19 +248,22 @@ class _Builder:
         return root
 
     def refused(self, message: str, place: Place | None = None, loc: Loc = ()) -> SpecError:
-        """The error that ends the reading at once, with all that was found before."""
+        """Return the error that ends the reading, with the problems before it."""
         return SpecError(
-            [*self.problems, Problem(message, loc, False, self.source, *(place or (None, None)))]
+            [
+                *self.problems,
+                SpecProblem(message, loc, False, self.source, *(place or (None, None))),
+            ]
         )
 
     def _note(self, message: str, place: Place, loc: Loc) -> None:
-        """A problem that does not keep the rest from being read, unless there are very many."""
+        """Add a problem that leaves the rest readable. Raises: SpecError: there are too many."""
         if len(self.problems) >= MAX_PROBLEMS:
             raise self.refused("more problems follow; the reading ends here", place)
-        self.problems.append(Problem(message, loc, False, self.source, *place))
+        self.problems.append(SpecProblem(message, loc, False, self.source, *place))
 
     def _count(self, place: Place, depth: int, parts: Iterable[Node] = ()) -> None:
-        """Count one value at this depth, and the ``parts`` that an alias brings."""
+        """Count one value at this depth, and the ``parts`` of an alias."""
         self._size += 1
         if self._size > MAX_NODES:
             raise self.refused(
@@ -327,16 +326,20 @@ class _Builder:
                 self._note(message, place, (*loc, key))
             else:
                 parts[key] = value._replace(key_place=place)
-        # What is written here wins over what `<<` brings in; of several, the first wins.
+        # A key of the mapping wins over `<<`. Of several `<<`, the first wins.
         for base in merged:
-            for node in base.parts.values() if isinstance(base.value, list) else [base]:
-                if not isinstance(node.value, dict):
-                    what = f"<< takes a mapping or a list of mappings, not {describe(node.value)}"
-                    self._note(what, base.place, loc)
-                    continue
-                for key, part in node.parts.items():
-                    parts.setdefault(key, part)
+            for key, part in self._merged_parts(base, loc):
+                parts.setdefault(key, part)
         return parts
+
+    def _merged_parts(self, base: Node, loc: Loc) -> Iterator[tuple[Any, Node]]:
+        """Yield the entries that ``<<`` with the value ``base`` adds."""
+        for node in base.parts.values() if isinstance(base.value, list) else [base]:
+            if isinstance(node.value, dict):
+                yield from node.parts.items()
+            else:
+                what = f"<< takes a mapping or a list of mappings, not {describe(node.value)}"
+                self._note(what, base.place, loc)
 
     def _scalar(self, event: Any, place: Place, loc: Loc) -> Any:
         text = str(event.value)
@@ -370,14 +373,16 @@ def _place_at(text: str, index: int) -> Place:
 
 
 def _is_json(text: str, builder: _Builder) -> bool:
-    """False for YAML, of which a mapping in braces may look like JSON. Raises: SpecError."""
+    """Return whether the text is JSON. Raises: SpecError.
+
+    A YAML mapping in braces may look like JSON.
+    """
     named = builder.source.lower().endswith(".json")
     if not named and not text.lstrip().startswith("{"):
         return False
     try:
-        json.loads(
-            text, parse_int=str, parse_float=str, parse_constant=str
-        )  # plain_scalar reads the numbers
+        # `plain_scalar` reads the numbers.
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
     except json.JSONDecodeError as error:
         if not named:
             return False
@@ -391,7 +396,7 @@ def _is_json(text: str, builder: _Builder) -> bool:
 
 
 def _json_events(text: str) -> Iterator[Any]:
-    """The events that a YAML parser would have for a text that is JSON."""
+    """Yield the events that a YAML parser would have for a JSON text."""
     yield yaml.DocumentStartEvent()
     line = begin = counted_to = 0  # of the line: its number, and the index of its first character
     for token in _JSON_TOKEN.finditer(text):

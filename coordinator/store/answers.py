@@ -46,16 +46,17 @@ class Begun:
     attempts: Mapping[str, str | None] | None = None  # by group, as stored, if they were read too
 
     def takeover(self, sweep_every: float) -> bool:
-        """May a lapsed lease be believed? Only while the sweep is alive and no grace runs (rule
-        7).
-        """
+        """Return whether lapsed leases count: the sweep is alive and no grace runs (rule 7)."""
         return self.now > self.grace_until and 0 <= self.now - self.alive_at <= 3 * sweep_every
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job about to be stored. ``id`` is made before the first try; ``expected``: its rules
-    ``late``, as JSON.
+    """A job to store.
+
+    Attributes:
+        id: created before the first try.
+        expected: its rules ``late``, as JSON.
     """
 
     job: JobRecord

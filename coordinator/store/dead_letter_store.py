@@ -1,9 +1,7 @@
-"""Dead letters: reports that could not be applied, notices that could not be sent, and submits that
-were refused.
+"""Dead letters: reports, notices and submits that could not be handled.
 
-A replay puts a report back onto the report stream, for a coordinator to apply, and a notice back
-into the queue of its target; a submit is mended where it was sent. The job's event log says who did
-it.
+A replay returns a report to the report stream and a notice to the queue of its target. A refused
+submit is corrected by its sender. The job's event log says who replayed it.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.command_table import By, Command, TargetKind
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.store.reports import DEAD_KEPT, DeadLetter, Fields
 from unstuck.tasks.errors import Malformed
@@ -26,6 +25,7 @@ from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.token import Token
 
 MOST_OF_A_VALUE = 20_000  # characters
+READABLE, UNREADABLE = "readable", "unreadable"  # by a coordinator of this release
 REMEMBERED = 86400  # seconds for which the answer to a replay or a drop is remembered
 
 
@@ -61,8 +61,10 @@ class DeadLetters:
         return [DeadLetter.of(*entry) for entry in self._entries("-", "+")]
 
     def newest(self, most: int = 100, before: str = "") -> list[DeadLetter]:
-        """At most ``most`` dead letters, the newest first; ``before``: only those older than the
-        one of this id.
+        """Return at most ``most`` dead letters, the newest first.
+
+        Args:
+            before: an id; only older letters are returned.
         """
         entries = cast(
             list[tuple[str, Fields]],
@@ -75,8 +77,10 @@ class DeadLetters:
         return int(self._redis.xlen(self._keys.dead))
 
     def add_refused(self, task: str, reason: str, arguments: Mapping[str, str]) -> None:
-        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``arguments``:
-        shown as it is.
+        """Store the refusal of a Celery task, since nobody awaits its result.
+
+        Args:
+            arguments: shown unchanged.
         """
         short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in arguments.items()}
         entry = {
@@ -96,12 +100,11 @@ class DeadLetters:
             raise NoSuchReport(_gone(report))
         return letter
 
-    def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Put a report back for the coordinators to apply. Durable and idempotent: it goes back
-        once.
+    @Command("replay", TargetKind.DEAD_LETTER, "unstuck dead replay --all", legal={READABLE})
+    def replay(self, report: str, *, by: By = None) -> DeadLetterResult:
+        """Return a report to the coordinators. Durable and idempotent.
 
-        Refused where the report would be a dead letter again at once: it cannot be read, or its job
-        is unknown.
+        Refused if the report would be a dead letter again: it is unreadable, or its job is unknown.
         """
         letter = self._find(report)
         if letter is not None and (why := letter.unreadable):
@@ -110,8 +113,15 @@ class DeadLetters:
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by or user_here())
 
-    def drop(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Remove a report for good. Idempotent."""
+    @Command(
+        "drop",
+        TargetKind.DEAD_LETTER,
+        "unstuck dead drop 1388530799000-0 --yes",
+        legal={READABLE, UNREADABLE},
+        ends=True,
+    )
+    def drop(self, report: str, *, by: By = None) -> DeadLetterResult:
+        """Remove a dead letter for good."""
         return self._resolve(
             report, self._find(report), DeadLetterAnswer.DROPPED, by or user_here()
         )

@@ -28,9 +28,7 @@ class ExpectedJobsStore:
         return float(seconds + micros / 1e6)
 
     def all(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Each expected name with the rules that a submit has left, and each name with its state,
-        as JSON.
-        """
+        """Return the rules of submits by expected name, and the states of names, as JSON."""
         pipe = self._redis.pipeline(transaction=False)
         for key in (self._keys.expected, self._keys.expected_state):
             pipe.hgetall(key)
@@ -47,10 +45,10 @@ class ExpectedJobsStore:
         return {name for name, line in zip(names, lines, strict=True) if line is not None}
 
     def submitted(self, since: str, most: int) -> list[tuple[str, float]]:
-        """Jobs of any name that were submitted since then, and when; the first ``most`` of them,
-        the oldest first.
+        """Return the first ``most`` jobs that were submitted since a time, with their times.
 
-        ``since``: Unix seconds; with ``(`` before them, later than that.
+        Args:
+            since: Unix seconds; with ``(`` before them, only later jobs.
         """
         entries = self._redis.zrangebyscore(
             self._keys.jobs, since, "+inf", start=0, num=most, withscores=True
@@ -58,9 +56,7 @@ class ExpectedJobsStore:
         return cast(list[tuple[str, float]], entries)
 
     def lines(self, names: Iterable[str], jobs: Sequence[str]) -> Iterator[str]:
-        """Those lines of the list, as JSON, of ``jobs`` that may be of these names; in the order of
-        ``jobs``.
-        """
+        """Yield the lines of ``jobs`` that may have one of these names, as JSON, in order."""
         fragments = [f'"name":{json.dumps(name)}' for name in names]
         for start in range(0, len(jobs), AT_ONCE):
             lines = cast(
@@ -74,8 +70,6 @@ class ExpectedJobsStore:
             )
 
     def note(self, name: str, before: str, after: str, notices: Sequence[str]) -> CommitAnswer:
-        """Write what was judged of a name, with its notices, unless another coordinator has done
-        so.
-        """
+        """Store the state of a name and its notices, unless another coordinator was first."""
         notices_text = json.dumps(list(notices))
         return CommitAnswer(self._note(name=name, before=before, after=after, notices=notices_text))

@@ -10,7 +10,5 @@ from unstuck.coordinator.model.tick import is_by_hand
 
 
 def reported_as(job: JobRecord) -> str:
-    """The field of ``job`` in the index; empty for the run of a tick, whose failure the schedule
-    reports.
-    """
+    """Return the field of ``job`` in the index; empty for a run, whose schedule reports it."""
     return "" if job.schedule and not is_by_hand(job.key) else job.name

@@ -1,8 +1,6 @@
-"""Puts jobs back into the indexes that have lost them, so that each is decided, listed and
-forgotten as before.
+"""Repairs indexes that have lost jobs, so that each job is decided, listed and forgotten.
 
-The records are looked through in bounded pieces, one a sweep: a job that stands in no index has no
-other trace.
+Each sweep reads a bounded part of the records: a job that is in no index has no other trace.
 """
 
 from __future__ import annotations
@@ -51,8 +49,9 @@ class Indexes:
         return list(self._script(change=json.dumps(change))) if lines else [0]
 
     def _line(self, job: str) -> str:
-        """The line of a job in the list; empty if it has gone, or is left to a newer
-        coordinator.
+        """Return the line of a job in the list.
+
+        Empty if it is gone or belongs to a newer coordinator.
         """
         try:
             try:

@@ -9,13 +9,16 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.model.loading import state_of
-from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.transport.stack_store import StackStore
 
+S = GroupState
+BATCH = 500  # jobs whose lines are read in one round trip
+MAX_GROUPS = 500  # whose durations are read
 EARLIER = 500  # jobs, of any name, that are searched for earlier jobs of one name
 SAME_NAME = 20  # of these, how many are read
 
@@ -79,9 +82,7 @@ class Queries:
     def events(
         self, job: str, after: str = "-", count: int = 10_000
     ) -> list[tuple[str, dict[str, Any]]]:
-        """The job's event log from the entry after ``after`` (``-``: from its beginning), the
-        oldest first.
-        """
+        """Return the job's events after the entry ``after``, the oldest first."""
         low = "-" if after == "-" else f"({after}"
         entries = cast(
             list[tuple[str, dict[str, str]]],
@@ -92,9 +93,7 @@ class Queries:
     def newest_events(
         self, job: str, count: int, before: str = "+"
     ) -> list[tuple[str, dict[str, Any]]]:
-        """At most ``count`` entries of the job's event log before the entry ``before``, the newest
-        first.
-        """
+        """Return at most ``count`` events of the job before an entry, the newest first."""
         high = "+" if before == "+" else f"({before}"
         entries = cast(
             list[tuple[str, dict[str, str]]],
@@ -110,48 +109,43 @@ class Queries:
             after = page[-1][0]
 
     def last_sweep(self) -> tuple[float, float]:
-        """When a coordinator last looked at due jobs, and how often it does, in seconds; 0: not
-        known.
-        """
+        """Return the time of the last sweep, and its period in seconds; 0: unknown."""
         looked, period = cast(
             list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"])
         )
         return float(looked or 0), float(period or 0)
 
     def durations(self, state: JobState) -> dict[str, list[float]]:
-        """Seconds that groups which run now took when they succeeded in earlier jobs of the same
-        name.
+        """Return the seconds that running groups took in earlier jobs of the same name.
 
-        Only of jobs among the last ``EARLIER`` before this one, and of at most 500 groups.
+        It reads the last ``EARLIER`` jobs before this one, at most `MAX_GROUPS` groups, and only
+        groups that SUCCEEDED.
         """
-        groups = [
-            group for group in state.active if state.record(group).state is GroupState.RUNNING
-        ][:500]
+        active = [group for group in state.active if state.record(group).state is S.RUNNING]
+        groups = active[:MAX_GROUPS]
         if not groups:
             return {}
-        low = f"({state.job.submitted_at!r}"
+        pipe = self._redis.pipeline(transaction=False)
+        for other in self._earlier(state.job):
+            pipe.hmget(self._keys.of(other).groups, groups)
+        durations: dict[str, list[float]] = {}
+        for texts in pipe.execute():
+            for group_id, text in zip(groups, texts, strict=True):
+                took = _duration(text)
+                if took is not None:
+                    durations.setdefault(group_id, []).append(took)
+        return durations
+
+    def _earlier(self, job: JobRecord) -> list[str]:
+        """Return the last jobs before this one with the same name."""
+        low = f"({job.submitted_at!r}"
         ids = cast(
             list[str],
             self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER),
         )
         lines = map(json.loads, self.summaries(ids))
-        same = [line["id"] for line in lines if line["name"] == state.job.name]
-        pipe = self._redis.pipeline(transaction=False)
-        for other in same[:SAME_NAME]:
-            pipe.hmget(self._keys.of(other).groups, groups)
-        durations: dict[str, list[float]] = {}
-        for texts in pipe.execute():
-            for group_id, text in zip(groups, texts, strict=True):
-                record = GroupRecord.readable(text) if text else None
-                if (
-                    record is not None
-                    and record.state is GroupState.SUCCEEDED
-                    and not record.adopted
-                ):
-                    durations.setdefault(group_id, []).append(
-                        max(0.0, record.since - record.started_at)
-                    )
-        return durations
+        same = [line["id"] for line in lines if line["name"] == job.name]
+        return same[:SAME_NAME]
 
     def stacks(self, state: JobState) -> dict[str, StepStack]:
         """Where the steps of groups stand that run long, by group."""
@@ -175,7 +169,7 @@ class Queries:
         return cast(dict[str, str], self._redis.hgetall(self._keys.of(job).versions))
 
     def counters(self) -> dict[str, int]:
-        """How many reports were APPLIED, DUPLICATE, STALE, …"""
+        """Return how many reports were APPLIED, DUPLICATE, STALE, …."""
         return {
             name: int(n)
             for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()
@@ -192,3 +186,11 @@ def _event(entry: str, fields: Mapping[str, str]) -> dict[str, Any]:
         at = int(entry.partition("-")[0]) / 1000
         text = f"the stored event {entry} cannot be read ({type(error).__name__}: {error})"
         return {"kind": "EVENT_UNREADABLE", "at": at, "text": text}
+
+
+def _duration(text: str | None) -> float | None:
+    """Return the seconds that a stored group ran; None unless it SUCCEEDED in its own job."""
+    record = GroupRecord.readable(text) if text else None
+    if record is None or record.state is not S.SUCCEEDED or record.adopted:
+        return None
+    return max(0.0, record.since - record.started_at)

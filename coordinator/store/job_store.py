@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from statistics import median
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,7 +21,14 @@ import redis
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
-from unstuck.coordinator.model.records import JOB_SCHEMA, AttemptRecord, JobRecord, Reason, compact
+from unstuck.coordinator.model.records import (
+    JOB_SCHEMA,
+    AttemptRecord,
+    GroupRecord,
+    JobRecord,
+    Reason,
+    compact,
+)
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Intent, Status
 from unstuck.coordinator.store.answers import (
@@ -37,7 +44,8 @@ from unstuck.coordinator.store.totals import ended_as
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys, at_warehouse, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
 
@@ -48,6 +56,8 @@ SLOTS_LOOKED_AT = 500  # in one call
 HALTED_LOOK = 600.0  # seconds between looks at a job that waits for a person
 USUAL_OF = 10  # runs, of which the usual duration is the median; fewer than three say nothing
 USUAL_AMONG = 1000  # of the newest jobs that have FINISHED
+
+_ENDED_EARLY = TERMINAL - {Status.FINISHED}  # running attempts are told of such an end
 
 
 class Store:
@@ -77,11 +87,10 @@ class Store:
     # -----------------------------------------------------------------------
 
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
-        """Take the job's lock and push its due to the end of the lock's term, before anything is
-        read.
+        """Take the job's lock, and move its due to the end of the lock's term.
 
-        ``groups``: whose attempts `load` will want; they are read at once, unless they are too many
-        for that.
+        Args:
+            groups: their attempts are read, unless they are too many.
         """
         names = list(dict.fromkeys(groups)) if len(groups) <= READ_AT_ONCE else []
         answer = self._scripts["lock_job"](
@@ -170,8 +179,9 @@ class Store:
     def _glance(
         self, job: str, cached: JobState, groups: Sequence[str]
     ) -> tuple[str | None, dict[str, str | None]]:
-        """The job's commit, and the attempts of ``groups`` as stored; no commit if plans or inputs
-        were lost since.
+        """Return the job's commit, and the stored attempts of ``groups``.
+
+        There is no commit if plans or inputs were lost since.
         """
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=False)
@@ -187,9 +197,7 @@ class Store:
     def commit(
         self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None
     ) -> CommitAnswer:
-        """Write everything that a decision changed, all or nothing, if no other commit came after
-        the load.
-        """
+        """Write all changes of a decision, or none if another commit came after the load."""
         old, new = decision.old, decision.job
         change = {
             "id": commit_id,
@@ -200,18 +208,16 @@ class Store:
                 for g in decision.guards
             ],
             "job": new.changed_fields(old),
-            "groups": {name: record.to_json() for name, record in decision.groups.items()},
+            "groups": _as_json(decision.groups),
             "inputs": decision.frozen,
             "plans": decision.plans,
             "forks": {name: json.dumps(values) for name, values in decision.collected.items()},
-            "attempts": {name: attempt.to_json() for name, attempt in decision.offered.items()},
+            "attempts": _as_json(decision.offered),
             "drop": list(decision.dropped),
             "forget": list(decision.forgotten),
             "unfreeze": list(decision.unfrozen),
             "uncollect": list(decision.uncollected),
-            "instructions": {
-                name: list(instruction) for name, instruction in decision.instructions.items()
-            },
+            "instructions": decision.instructions,
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "notices": decision.notices,
             "due": _stamp(decision.due),
@@ -224,15 +230,17 @@ class Store:
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
-            "notify": bool(decision.instructions)
-            or (new.terminal and new.status is not Status.FINISHED),
+            "notify": bool(decision.instructions) or new.status in _ENDED_EARLY,
             "lease_ttl": self._lease_ttl,
             "published": _published(new) if new.status is Status.FINISHED else {},
-            "ended": ended_as(new, decision.publishing) if new.terminal else None,
+            "ended": None,
             "published_as": f"{new.version} {new.published_at:.6f}",
             "reported_as": reported_as(new),
-            "staged": staging_record(new, self._released_after) if new.terminal else None,
+            "staged": None,
         }
+        if new.terminal:
+            change["ended"] = ended_as(new, decision.publishing)
+            change["staged"] = staging_record(new, self._released_after)
         reach(Point.BEFORE_COMMIT, old.id)
         answer = self._scripts["commit"](
             old.id,
@@ -296,8 +304,7 @@ class Store:
         now: float,
         tell: Callable[[Decision], None] = lambda decision: None,
     ) -> None:
-        """Stop deciding a job that cannot be decided: it is HALTED with ``reason`` until a person
-        acts.
+        """Halt a job that cannot be decided, until a person acts.
 
         Nothing happens to a job that has ended, or that another pass commits at this moment.
 
@@ -399,28 +406,22 @@ class Store:
         return len(ended)
 
     def usual(self, name: str, schedule: str) -> float:
-        """The usual seconds from the first claim of a job of this name to its end; 0 while too few
-        have FINISHED.
+        """Return the usual seconds from the first claim of a job to its end.
 
-        ``schedule``: of which it is a run, if so; then its runs are looked at, else the newest
-        jobs.
+        It is 0 while too few jobs of this name have FINISHED.
+
+        Args:
+            schedule: that of the job, whose runs are read; empty: the newest jobs are read.
         """
-        index = (
-            self._keys.of_schedule(schedule).schedule_runs
-            if schedule
-            else self._keys.status(Status.FINISHED)
-        )
+        index = self._keys.status(Status.FINISHED)
+        if schedule:
+            index = self._keys.of_schedule(schedule).schedule_runs
         jobs = cast(list[str], self._redis.zrevrange(index, 0, USUAL_AMONG - 1))
         texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
         lines = (json.loads(text) for text in texts if text)
-        same = (
-            line for line in lines if line["name"] == name and line["status"] == Status.FINISHED
-        )
-        took = [
-            line["ended_at"] - line["started_at"]
-            for line in islice(same, USUAL_OF)
-            if line.get("started_at")
-        ]
+        same = (line for line in lines if (line["name"], line["status"]) == (name, Status.FINISHED))
+        newest = list(islice(same, USUAL_OF))
+        took = [line["ended_at"] - line["started_at"] for line in newest if line.get("started_at")]
         return max(0.0, median(took)) if len(took) >= 3 else 0.0
 
     # ---- the fleet
@@ -457,22 +458,34 @@ class Store:
     def wake_ups(
         self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
     ) -> dict[str, int]:
-        """How many wake-ups to send to each queue: one for each offer that may be taken, none
-        beyond the idle runners.
+        """Return how many wake-ups to send to each queue.
 
-        Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the
-        first listener.
+        There is one for each offer that may be taken, and none beyond the idle runners. Wake-ups
+        that are not consumed yet count. A queue without listeners gets one, for its first listener.
         """
-        names, keys = served(lanes, listening), self._keys
-        pools = sorted({*map(pool_of, names)} - {""})
+        names = served(lanes, listening)
         queues = sorted({*map(queue_of, names), *listening})
-        runners = {
-            runner.id: runner
-            for runners_of_queue in listening.values()
-            for runner in runners_of_queue
-        }
-        pipe = self._redis.pipeline(transaction=False)
+        listeners = chain.from_iterable(listening.values())
+        runners = {runner.id: runner for runner in listeners}
+        ready, waiting, room, polled = self._queued_work(names, queues, list(runners))
+        offers = Counter[str]()
         for lane in names:
+            offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
+        idle = [
+            runner for runner in runners.values() if idle_runner(runner, polled[runner.id], now)
+        ]
+        return share_wake_ups(offers, waiting, idle, listening)
+
+    def _queued_work(
+        self, lanes: Collection[str], queues: Collection[str], runners: Collection[str]
+    ) -> tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, float]]:
+        """Read the ready offers of lanes, the wake-ups of queues, the room of pools, and polls.
+
+        A poll is when a runner asked for work last; 0 if never.
+        """
+        keys, pools = self._keys, sorted({*map(pool_of, lanes)} - {""})
+        pipe = self._redis.pipeline(transaction=False)
+        for lane in lanes:
             pipe.zcard(keys.ready(lane))
         for queue in queues:
             pipe.llen(keys.queue(queue))
@@ -482,28 +495,23 @@ class Store:
         if runners:
             pipe.hmget(keys.polled, list(runners))
         answers = iter(pipe.execute())
-        ready = {lane: next(answers) for lane in names}
+        ready = {lane: next(answers) for lane in lanes}
         waiting = {queue: next(answers) for queue in queues}
         room = {pool: max(0, int(next(answers) or 1) - next(answers)) for pool in pools}
-        polled = dict(zip(runners, next(answers) if runners else (), strict=True))
-        offers = Counter[str]()
-        for lane in names:
-            offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
-        idle = [
-            runner
-            for runner in runners.values()
-            if idle_runner(runner, float(polled[runner.id] or 0), now)
-        ]
-        return share_wake_ups(offers, waiting, idle, listening)
+        times = next(answers, ())
+        polled = {runner: float(at or 0) for runner, at in zip(runners, times, strict=True)}
+        return ready, waiting, room, polled
 
 
 def _published(job: JobRecord) -> dict[str, tuple[str, int]]:
-    """The datasets of which a job has published a new version, and its rows, by how the store names
-    them.
-    """
+    """Return the published datasets of a job by their stored names, each with its rows."""
     published = job.published.items() if job.version else ()
     return {at_warehouse(name, job.warehouse): (name, rows) for name, rows in published}
 
 
 def _stamp(due: float | None) -> str | None:
     return None if due is None else f"{due:.6f}"
+
+
+def _as_json(records: Mapping[str, GroupRecord] | Mapping[str, AttemptRecord]) -> dict[str, str]:
+    return {name: record.to_json() for name, record in records.items()}

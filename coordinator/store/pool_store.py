@@ -1,39 +1,21 @@
-"""Pools: how many attempts may use the same thing at once, such as a database, whatever job they
-belong to.
-"""
+"""Pools: how many attempts may use a shared resource at once, such as a database."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from typing import Annotated
 
 import redis
 
+from unstuck.coordinator.command_table import Answer, Arg, Command, CommandOutcome, TargetKind
 from unstuck.coordinator.errors import BadRequest, Refused
+from unstuck.coordinator.model.fleet import PoolView
 from unstuck.tasks.protocol.keys import Keys, pool_of
 from unstuck.tasks.spec.fields import MAX_COUNT
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 SHOWN = 20  # attempts
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """One pool.
-
-    Attributes:
-        slots: how many attempts may hold a slot at once.
-        used: how many do; more than ``slots`` after it was made smaller.
-        waiting: offers that stand ready, or wait for a slot.
-        holders: attempts that hold a slot, as ``job/group``; the first of them.
-    """
-
-    name: str
-    slots: int
-    used: int
-    waiting: int
-    holders: tuple[str, ...]
 
 
 class Pools:
@@ -46,12 +28,18 @@ class Pools:
         self._redis = client
         self._keys = keys
 
-    def set(self, name: str, slots: int) -> None:
+    @Command("set", TargetKind.POOL, "unstuck pool set jdbc 4")
+    def set(
+        self,
+        name: str,
+        slots: Annotated[int, Arg("Attempts that may hold one at once; 0 lets nothing begin.")],
+    ) -> CommandOutcome:
         """Make a pool, or change its size. What runs goes on.
 
         Raises: BadRequest: no name of a pool, or no number of slots.
 
-        >>> client.pools.set("jdbc", 4)
+        >>> client.pools.set("jdbc", 4).text
+        'pool jdbc has 4 slots'
         >>> [(pool.name, pool.slots, pool.used) for pool in client.pools.all()]
         [('jdbc', 4, 0)]
         """
@@ -64,9 +52,12 @@ class Pools:
                 f"pool {name}: expected a number of slots from 0 to {MAX_COUNT:,}, not {slots!r}"
             )
         self._redis.hset(self._keys.pools, name, str(slots))
+        text = f"pool {name} has {slots:,} slot{'' if slots == 1 else 's'}"
+        return CommandOutcome(name, Answer.DONE, text)
 
-    def remove(self, name: str) -> bool:
-        """Forget the size of a pool. False: nobody has set it.
+    @Command("remove", TargetKind.POOL, "unstuck pool remove jdbc", ends=True)
+    def remove(self, name: str) -> CommandOutcome:
+        """Forget the size of a pool. A group that names it gets one slot.
 
         Raises: Refused: attempts hold its slots or wait for one.
         """
@@ -76,7 +67,9 @@ class Pools:
                 f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} wait for "
                 "one"
             )
-        return bool(self._redis.hdel(self._keys.pools, name))
+        if self._redis.hdel(self._keys.pools, name):
+            return CommandOutcome(name, Answer.DONE, f"pool {name} is removed")
+        return CommandOutcome(name, Answer.ALREADY, f"nobody has set pool {name}")
 
     def all(self) -> list[PoolView]:
         """The pools that somebody has set, and those in use, by name."""

@@ -1,5 +1,4 @@
-"""The report stream: workers report on it, and coordinators read it at least once through a
-consumer group.
+"""The report stream, on which workers report; coordinators read it at least once, as a group.
 
 A report that cannot be applied becomes a dead letter, with the reason, and is never just acked.
 """
@@ -44,14 +43,12 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A report that could not be applied, a notice that could not be sent, or a task that was
-    refused, and the reason.
+    """A report, notice or task that could not be handled, and the reason.
 
     Attributes:
         fields: of the report, of the notice, or of the submit.
-        entry: the id of a report on the report stream, which says when the worker sent it.
-        deliveries: how often a coordinator was given it, or tried to send it, before; None if that
-            was not recorded.
+        entry: the id of a report on the report stream, which has the time of the worker.
+        deliveries: earlier deliveries to coordinators, or tries to send; None if unknown.
         raw: the entry of the dead stream, unchanged.
         notice: JSON of a notice.
         to: target of a notice.
@@ -100,9 +97,7 @@ class DeadLetter:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def subject(self) -> str:
-        """Of a report its token, of a notice its event and for whom it was, of a task who sent
-        it.
-        """
+        """The token of a report, the event and target of a notice, or the sender of a task."""
         if self.task:
             return self.fields.get("by", "?")
         if self.notice:

@@ -1,6 +1,4 @@
-"""How many wake-ups each queue gets: never more than runners are idle, where one listens on several
-queues too.
-"""
+"""How many wake-ups each queue gets: never more than there are idle runners."""
 
 from __future__ import annotations
 
@@ -8,16 +6,15 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
 from unstuck.tasks.protocol.keys import queue_of, versions_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 
 
 def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
-    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says
-    something later.
+    """Return whether the runner waits for a wake-up, by its own status and its watchdog's.
 
     Args:
-        polled_at: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A
-            time ahead was noted before the clock was set back, and does not count.
+        polled_at: when it took offers last, by the clock of Redis; below 0: since when it sleeps. A
+            time ahead was written before the clock was set back, and does not count.
     """
     return (
         polled_at < 0
@@ -27,8 +24,9 @@ def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
 
 
 def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:
-    """Those of ``lanes`` that some runner may empty: not those of versions that no runner of their
-    queue has.
+    """Return the ``lanes`` that some runner can serve.
+
+    Other lanes have versions that no runner has.
     """
     return sorted(
         lane
@@ -44,44 +42,52 @@ def share_wake_ups(
     idle: Iterable[RunnerStatus],
     listening: Mapping[str, Collection[RunnerStatus]],
 ) -> dict[str, int]:
-    """How many wake-ups to send to each queue with ``offers``. Queues take turns in choosing idle
-    runners.
+    """Return how many wake-ups to send to each queue with ``offers``.
 
-    A runner that is woken takes the offers of all its queues, so one wake-up on one of them is
-    enough. Who listens on
-    few queues is chosen first: the others may be needed elsewhere.
+    Queues take turns in choosing idle runners. A runner that is woken takes the offers of all its
+    queues, so one wake-up is enough. Runners that listen on few queues are chosen first, since the
+    others may be needed elsewhere.
 
     Args:
-        offers: how many may be taken, per queue.
-        waiting: wake-ups that nobody has consumed yet, per queue: each has its runner already.
+        offers: how many may be taken, by queue.
+        waiting: wake-ups that are not consumed yet, by queue: each has its runner already.
     """
-    choice = sorted(idle, key=lambda runner: (len(runner.queues), runner.id))
-    left = {
-        queue: iter([runner.id for runner in choice if queue in runner.queues]) for queue in waiting
-    }
-    chosen: set[str] = set()
-
-    def choose(queue: str) -> bool:
-        runner = next((runner_id for runner_id in left[queue] if runner_id not in chosen), None)
-        chosen.update(() if runner is None else (runner,))
-        return runner is not None
-
+    choice = _Choice(idle)
     for queue, count in waiting.items():
         for _ in range(count):
-            if not choose(queue):
-                break
-    unserved = {queue: count - waiting[queue] for queue, count in sorted(offers.items())}
-    # Where nobody listens, one wake-up waits for the first listener.
-    sent = Counter(
-        queue
-        for queue in unserved
-        if offers[queue] and not waiting[queue] and not listening.get(queue)
-    )
-    turns = deque(queue for queue, count in unserved.items() if count > 0 and listening.get(queue))
+            choice.take(queue)
+    sent = Counter[str]()
+    turns = deque[str]()
+    for queue, count in sorted(offers.items()):
+        if listening.get(queue):
+            turns += [queue] * (count > waiting[queue])
+        elif count and not waiting[queue]:
+            sent[queue] = 1  # it waits for the first listener
     while turns:
         queue = turns.popleft()
-        if choose(queue):
+        if choice.take(queue):
             sent[queue] += 1
-            if sent[queue] < unserved[queue]:
+            if sent[queue] < offers[queue] - waiting[queue]:
                 turns.append(queue)
     return dict(sent)
+
+
+class _Choice:
+    """The idle runners, each of which is chosen once."""
+
+    def __init__(self, idle: Iterable[RunnerStatus]) -> None:
+        self._by_queue: dict[str, deque[str]] = {}
+        self._chosen: set[str] = set()
+        for runner in sorted(idle, key=lambda runner: (len(runner.queues), runner.id)):
+            for queue in runner.queues:
+                self._by_queue.setdefault(queue, deque()).append(runner.id)
+
+    def take(self, queue: str) -> bool:
+        """Choose the next runner of a queue. Return whether there was one."""
+        left = self._by_queue.get(queue, deque())
+        while left:
+            runner = left.popleft()
+            if runner not in self._chosen:
+                self._chosen.add(runner)
+                return True
+        return False

@@ -1,6 +1,4 @@
-"""Stores schedules in Redis: their records, their event logs, the jobs of their runs, and when each
-must be decided.
-"""
+"""Stores schedules in Redis: records, event logs, the jobs of their runs, and due times."""
 
 from __future__ import annotations
 
@@ -121,8 +119,9 @@ class ScheduleStore:
         return records, damaged
 
     def last_commit(self, name: str) -> str:
-        """The last commit of a schedule, also of one whose record cannot be read; empty if there is
-        none.
+        """Return the last commit of a schedule, also of an unreadable one.
+
+        Empty if there is none.
         """
         return (
             cast(str | None, self._redis.hget(self._keys.of_schedule(name).schedule, "commit"))
@@ -171,11 +170,12 @@ class ScheduleStore:
         keep: float,
         notices: Sequence[str] = (),
     ) -> CommitAnswer:
-        """Forget a schedule, and all that is known of it but the jobs of its runs, if ``expect`` is
-        its last commit.
+        """Remove a schedule, except the jobs of its runs, if ``expect`` is its last commit.
 
-        Its event log stays for ``keep`` seconds, with ``event`` as the last one. ``notices`` (JSON)
-        are told with it.
+        Args:
+            event: the last event.
+            keep: seconds for which its event log stays.
+            notices: sent with the removal, as JSON.
         """
         keys = vars(self._keys.of_schedule(name))
         return CommitAnswer(
@@ -191,9 +191,7 @@ class ScheduleStore:
         )
 
     def ticks(self, name: str, first: float, last: float = math.inf) -> dict[float, Tick]:
-        """The ticks from ``first`` to ``last`` that had a run or were skipped, in order, by their
-        instant.
-        """
+        """Return the ticks of a range that had a run or were skipped, by their instant."""
         texts = self._redis.zrangebyscore(self._keys.of_schedule(name).schedule_ticks, first, last)
         ticks = (Tick.from_text(text) for text in cast(list[str], texts))
         return {tick.at: tick for tick in ticks}
@@ -219,9 +217,7 @@ class ScheduleStore:
         return int(self._scripts["repair_due"]())
 
     def published(self, warehouse: str, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
-        """The newest version of each of these datasets that a job has published, and when, if
-        any.
-        """
+        """Return the newest published version of each of these datasets, and its time."""
         return self.published_of([(warehouse, datasets)])[0]
 
     def published_of(
@@ -245,8 +241,10 @@ class ScheduleStore:
         return answers
 
     def note_backlog(self, name: str, backlog: Backlog, *, notify: bool = False) -> None:
-        """Note what the streams of a schedule have unread. ``notify``: a rule concerns it, so it is
-        decided at once.
+        """Store the backlog of a schedule.
+
+        Args:
+            notify: a rule concerns it, so the schedule is decided at once.
         """
         keys = vars(self._keys.of_schedule(name))
         self._scripts["note_backlog"](
@@ -254,9 +252,7 @@ class ScheduleStore:
         )
 
     def backlogs(self, names: Sequence[str]) -> list[Backlog | None]:
-        """The backlog of each of these schedules, as a coordinator saw it last; None: none has
-        looked yet.
-        """
+        """Return the last backlog of each of these schedules; None if there was no look."""
         texts = (
             cast(list[str | None], self._redis.hmget(self._keys.backlogs, list(names)))
             if names
@@ -277,12 +273,11 @@ class ScheduleStore:
         return sorted(cast(list[str], self._redis.hkeys(self._keys.schedules)))
 
     def unwell(self, overdue: float, behind: float, most: int) -> list[str]:
-        """The names of schedules that need a look, at most so many of each kind, by their short
-        lines alone.
+        """Return schedules that need a look by their short lines, at most ``most`` of each kind.
 
-        Those that are HALTED or tried again, whose last run failed, or with a problem that was
-        told; that nobody has decided ``overdue`` seconds after their time; and those of which a
-        coordinator has seen something unread that is ``behind`` seconds old.
+        These are schedules that are HALTED, are tried again, or have an open problem, schedules
+        that
+        are ``overdue`` seconds late, and schedules with unread data that is ``behind`` seconds old.
         """
         now, pipe = self.now(), self._redis.pipeline(transaction=False)
         pipe.hgetall(self._keys.schedules)
@@ -307,8 +302,10 @@ class ScheduleStore:
         return self._redis.zmscore(self._keys.schedules_due, list(names)) if names else []
 
     def runs_of(self, names: Sequence[str], most: int) -> list[list[str]]:
-        """The jobs of the runs of each of these schedules, the newest first, at most so many of
-        each.
+        """Return the newest jobs of the runs of each of these schedules.
+
+        Args:
+            most: of each schedule.
         """
         pipe = self._redis.pipeline(transaction=False)
         for name in names:
@@ -324,9 +321,7 @@ class ScheduleStore:
 
 
 def _needs_a_look(line: str) -> bool:
-    """Whether the schedule with this short line may not be well; of a damaged line, its record says
-    so.
-    """
+    """Return whether a short line shows a problem; a damaged line does."""
     try:
         fields = json.loads(line)
         status = ScheduleStatus(fields["status"])
@@ -337,9 +332,7 @@ def _needs_a_look(line: str) -> bool:
 
 
 def _backlog_in(text: str) -> Backlog | None:
-    """The backlog that a coordinator has noted; None if it cannot be read: the next look writes it
-    anew.
-    """
+    """Return a stored backlog; None if it is unreadable, since the next look replaces it."""
     try:
         return Backlog.from_json(text)
     except ValueError:

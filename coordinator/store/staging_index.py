@@ -1,8 +1,7 @@
-"""The staging index: the jobs that have ended, where their files lie, and when the staging
-collector looks next.
+"""The staging index: ended jobs, the place of their files, and when the collector looks next.
 
-The commit that ends a job adds it, and it leaves when nothing of it may ever be removed any more.
-The index outlives the job's record, because the last look comes after the record has expired.
+The commit that ends a job adds it. It leaves when no file of it can be removed any more. The index
+outlives the job's record, because the last look comes after the record has expired.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ _AT_ONCE = 200  # jobs whose records are read in one round trip
 
 
 def staging_record(job: JobRecord, released_after: float) -> dict[str, Any] | None:
-    """The entry that the commit that ends ``job`` adds to the index; None if the job has no
-    warehouse.
-    """
+    """Return the index entry of an ended job; None if the job has no warehouse."""
     if not job.warehouse or not job.warehouse_id:
         return None
     fields = {"warehouse": job.warehouse, "warehouse_id": job.warehouse_id, "base": job.base or 0}
@@ -45,8 +42,9 @@ class StagingIndex(Staging):
         self._take = Script(client, keys, __package__, "take_staging")
 
     def take(self, now: float, limit: int, term: float) -> list[Staged]:
-        """Jobs to look at, the most overdue first; each is given out again after ``term``
-        seconds.
+        """Return jobs to look at, the most overdue first.
+
+        Each is due again after ``term`` seconds.
         """
         taken = self._take(time=now, most=limit, again_at=now + term)
         return [_read(job, json.loads(text)) for job, text in taken]
@@ -56,7 +54,7 @@ class StagingIndex(Staging):
         self._redis.zadd(self._keys.staging_index, {job: at}, xx=True)
 
     def done(self, job: str) -> None:
-        """Drop ``job``: nothing of it may ever be removed any more."""
+        """Remove ``job`` from the index: none of its files can be removed any more."""
         with self._redis.pipeline(transaction=True) as pipe:
             pipe.zrem(self._keys.staging_index, job)
             pipe.hdel(self._keys.staged, job)
@@ -68,11 +66,13 @@ class StagingIndex(Staging):
 
     @contextmanager
     def hold(self, reader: str, warehouse_id: str, version: int, until: float) -> Iterator[None]:
-        """Have no vacuum remove ``version`` within the block; ``until``: seconds since the epoch,
-        if this process dies.
+        """Keep ``version`` from vacuums within the block.
 
-        A vacuum that has begun before says in the log which versions it removes: look there within
-        the block.
+        A vacuum that began before says in the log which versions it removes: look there within the
+        block.
+
+        Args:
+            until: seconds since the epoch at which the hold ends if this process dies.
         """
         self._redis.hset(self._keys.holds, reader, json.dumps([warehouse_id, version, until]))
         try:
@@ -89,49 +89,47 @@ class StagingIndex(Staging):
                 yield version, reader
 
     def oldest_read(self, warehouse_id: str, removed: int) -> tuple[int, str] | None:
-        """The oldest version that a job or a restore of this warehouse may read, and its name; None
-        if there is none.
+        """Return the oldest version that a job or a restore may read, and the name of its reader.
 
-        An open job reads the newest version at its submit, and those that its spec names; the retry
-        of an ended one reads only the latter, if no vacuum has ``removed`` them.
+        An open job reads the newest version at its submit, and the versions that its spec names.
+        The retry of an ended job reads only the latter, unless a vacuum has ``removed`` them.
+        Returns None if nothing is read.
         """
-        unfinished = [
-            self._keys.due,
-            *(
-                self._keys.status(job_status)
-                for job_status in Status
-                if job_status is not Status.FINISHED
-            ),
-        ]
-        jobs = cast(list[str], self._redis.zunion(unfinished))
+        statuses = [self._keys.status(status) for status in Status if status is not Status.FINISHED]
+        jobs = cast(list[str], self._redis.zunion([self._keys.due, *statuses]))
         versions_read: list[tuple[int, str]] = [*self._held(warehouse_id)]
-        for some in (jobs[n : n + _AT_ONCE] for n in range(0, len(jobs), _AT_ONCE)):
+        for start in range(0, len(jobs), _AT_ONCE):
+            batch = jobs[start : start + _AT_ONCE]
             with self._redis.pipeline(transaction=False) as pipe:
-                for job in some:
+                for job in batch:
                     pipe.hmget(self._keys.of(job).job, ["warehouse_id", "status", "base", "spec"])
                 answers = cast(list[list[str | None]], pipe.execute())
-            for job, (place, status, base, spec) in zip(some, answers, strict=True):
+            for job, (place, status, base, spec) in zip(batch, answers, strict=True):
                 if place == warehouse_id:
-                    ended = status in TERMINAL
-                    versions = [n for n in _versions_named(spec or "") if not ended or n >= removed]
-                    if not ended and base:
-                        versions.append(int(base))
-                    versions_read.extend(
-                        (n, job) for n in versions if n
-                    )  # at version 0 there is nothing to read
+                    versions = _versions_read(status, base, spec, removed)
+                    versions_read += [(version, job) for version in versions]
         return min(versions_read, default=None)
 
 
+def _versions_read(
+    status: str | None, base: str | None, spec: str | None, removed: int
+) -> list[int]:
+    """Return the versions that a job may read; at version 0 there is nothing to read."""
+    named = [version for version in _versions_named(spec or "") if version]
+    if status in TERMINAL:
+        return [version for version in named if version >= removed]
+    return [*named, int(base)] if base and base != "0" else named
+
+
 def _versions_named(spec: str) -> Iterator[int]:
-    """The versions that a stored spec names in ``inputs:``. None of a damaged one: its job cannot
-    run.
-    """
+    """Yield the versions that ``inputs:`` of a stored spec name; a damaged spec names none."""
+    if '"version"' not in spec:
+        return
     with suppress(ValueError, TypeError, AttributeError, KeyError):
-        for group in json.loads(spec)["groups"] if '"version"' in spec else ():
-            named = (
-                dataset_input.get("version") for dataset_input in group.get("inputs", {}).values()
-            )
-            yield from (version for version in named if isinstance(version, int))
+        for group in json.loads(spec)["groups"]:
+            for dataset_input in group.get("inputs", {}).values():
+                if isinstance(version := dataset_input.get("version"), int):
+                    yield version
 
 
 def _read(job: str, fields: dict[str, Any]) -> Staged:

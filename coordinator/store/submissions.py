@@ -29,11 +29,11 @@ class Submissions:
         self._submit = Script(client, keys, __package__, "jobs/submit")
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
-        """The id of the job that `submit` would answer with under ``key``; None if it would store a
-        new one.
+        """Return the id of the stored job with ``key``; None if there is none.
 
-        Only `submit` decides: by then another caller may have stored one. Raises: KeyTaken: as
-        `submit`.
+        Only `submit` decides, since another caller may store a job meanwhile.
+
+        Raises: KeyTaken: as `submit`.
         """
         fields = ["job", "last", "fingerprint", "retried"]
         job, last, *fingerprints = cast(

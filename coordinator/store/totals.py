@@ -1,7 +1,6 @@
-"""Totals of all jobs that have ended, by name, for the metrics: a commit adds one ended job to
-them, once.
+"""Totals of all ended jobs by name, for the metrics; the commit that ends a job adds it once.
 
-Times are counted in buckets, as a histogram of Prometheus has them.
+Times are counted in buckets, as in a histogram of Prometheus.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from unstuck.coordinator.model.records import JobRecord
 
 BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10800.0, 43200.0, 86400.0)  # seconds
-MOST_NAMES = 100  # of jobs that are counted by themselves
+MAX_NAMES = 100  # of jobs that are counted by themselves
 _JOB = "job "  # begins the field of a name
 PUBLISHING = "publishing"  # the field of the publishing of all jobs
 
@@ -45,21 +44,24 @@ class Totals:
 
 
 def job_of(field: str) -> str | None:
-    """The name of the job of a field, empty for all those that are not counted by themselves; None:
-    it is no job's.
+    """Return the job of a field, empty for the jobs beyond the limit of names.
+
+    None for another field.
     """
     return field.removeprefix(_JOB) if field.startswith(_JOB) else None
 
 
 def ended_as(job: JobRecord, publishing: float | None) -> dict[str, Any]:
-    """The amounts that ``count_ended.lua`` adds for an ended job. ``publishing``: its seconds, if
-    it published.
+    """Return how the commit that ends ``job`` counts it.
+
+    Args:
+        publishing: seconds that publishing took; None if it published no version.
     """
     ran = _timed(job.ended_at - job.started_at) if job.started_at else {}
     published = {} if publishing is None else _timed(publishing)
     return {
         "name": job.name,
-        "most": MOST_NAMES,
+        "most": MAX_NAMES,
         "job": {str(job.status): 1, **ran},
         "publishing": published,
     }

@@ -1,6 +1,4 @@
-"""Traces through the SDK of OpenTelemetry, with the exporter that the ``OTEL_*`` variables of the
-user name.
-"""
+"""Traces through the SDK of OpenTelemetry, with the exporter of the user's ``OTEL_*`` variables."""
 
 from __future__ import annotations
 
@@ -113,8 +111,9 @@ class TraceExport:
 
 
 def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
-    """The exporters that ``OTEL_TRACES_EXPORTER`` names; each reads its own variables. Raises:
-    LookupError.
+    """Return the exporters that ``OTEL_TRACES_EXPORTER`` names. Raises: LookupError.
+
+    Each exporter reads its own variables.
     """
     exporters = []
     for name in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):

@@ -1,6 +1,4 @@
-"""The trace of an ended job, from its record and its event log: spans of job, groups and attempts
-(pure).
-"""
+"""The trace of an ended job: spans of job, groups and attempts, from its events. Pure."""
 
 from __future__ import annotations
 

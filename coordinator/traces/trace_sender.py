@@ -1,9 +1,8 @@
-"""Sends one trace for each ended job, from its event log, in a thread of one coordinator; deciding
-knows nothing of it.
+"""Sends one trace for each ended job, in a thread of one coordinator.
 
-What was sent is noted afterwards, so it is sent at least once, and each time with the same ids.
-What cannot be sent is tried again until its job has been over for an hour; a trace that fails while
-others arrive is given up before.
+A trace is recorded after it is sent, so it is sent at least once, each time with the same ids. A
+failed send is tried again until the job has been over for an hour. A trace that fails while others
+arrive is given up before.
 """
 
 from __future__ import annotations
@@ -58,12 +57,13 @@ class TraceSender:
         export: Callable[[Iterable[JobSpan]], bool],
         name: str,
     ) -> None:
-        """
+        """Create the sender.
+
         Args:
             client: must decode responses.
-            retention: that of ended jobs, seconds.
-            export: exports one trace; False: not all of it has arrived.
-            name: of this coordinator, unlike that of any other.
+            retention: that of ended jobs, in seconds.
+            export: exports one trace; returns False if not all of it has arrived.
+            name: of this coordinator, unique.
         """
         self._redis, self._keys, self._queries = client, keys, Queries(client, keys)
         self._retention, self._export, self._name = retention, export, name
@@ -82,41 +82,22 @@ class TraceSender:
                 log.exception("traces could not be sent; they are tried again")
 
     def look(self) -> int:
-        """Send the traces of jobs that have ended since the last look. Returns how many. Raises:
-        redis.RedisError.
+        """Send the traces of jobs that have ended since the last look. Return how many.
+
+        Raises: redis.RedisError.
         """
         if not self._is_sender():
             self._from = 0.0
             return 0
         seconds, micros = self._redis.time()
-        now, sent = seconds + micros / 1e6, 0
+        now = seconds + micros / 1e6
         low = max(self._from, now + self._retention - TRIED_FOR)
         ended = cast(
             list[tuple[str, float]],
             self._redis.zrangebyscore(self._keys.ended, low, "+inf", withscores=True),
         )
-        waiting: dict[str, float] = {}
-        for start in range(0, len(ended), BATCH):
-            batch = ended[start : start + BATCH]
-            noted = self._redis.zmscore(self._keys.traced, [job for job, _ in batch])
-            waiting |= {
-                job: at for (job, at), sent_at in zip(batch, noted, strict=True) if sent_at is None
-            }
-        failed: list[str] = []
-        in_a_row = 0
-        for job in sorted(
-            waiting, key=self._failures.__getitem__
-        ):  # what has failed holds up nothing
-            if self._send(job, now):
-                self._note(job, now)
-                del waiting[job]
-                sent, in_a_row = sent + 1, 0
-            else:
-                failed.append(job)
-                self._failures[job] += 1
-                in_a_row += 1
-                if in_a_row == AWAY:
-                    break
+        waiting = self._untraced(ended)
+        sent, failed = self._send_all(waiting, now)
         if sent:
             self._give_up(failed, now)
             for counter in (self._failures, self._refused):
@@ -126,6 +107,36 @@ class TraceSender:
         if ended:
             self._from = min(waiting.values(), default=ended[-1][1]) - OVERLAP
         return sent
+
+    def _untraced(self, ended: list[tuple[str, float]]) -> dict[str, float]:
+        """Return the ended jobs whose trace was not sent, with the times of their ends."""
+        waiting: dict[str, float] = {}
+        for start in range(0, len(ended), BATCH):
+            batch = ended[start : start + BATCH]
+            sent_at = self._redis.zmscore(self._keys.traced, [job for job, _ in batch])
+            for (job, at), sent in zip(batch, sent_at, strict=True):
+                if sent is None:
+                    waiting[job] = at
+        return waiting
+
+    def _send_all(self, waiting: dict[str, float], now: float) -> tuple[int, list[str]]:
+        """Send traces, and remove the sent ones from ``waiting``.
+
+        Jobs that have failed come last. Returns the number of sent ones, and the jobs that failed.
+        """
+        sent, failed, in_a_row = 0, list[str](), 0
+        for job in sorted(waiting, key=self._failures.__getitem__):
+            if self._send(job, now):
+                self._note(job, now)
+                del waiting[job]
+                sent, in_a_row = sent + 1, 0
+                continue
+            failed.append(job)
+            self._failures[job] += 1
+            in_a_row += 1
+            if in_a_row == AWAY:
+                break
+        return sent, failed
 
     def _note(self, job: str, now: float) -> None:
         self._redis.zadd(self._keys.traced, {job: now})
@@ -174,9 +185,7 @@ class TraceSender:
 
 
 class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Runs the sender beside the consumer of a coordinator's Celery worker; it is kept while Celery
-    reconnects.
-    """
+    """Runs the sender beside the consumer of a coordinator; it stays while Celery reconnects."""
 
     requires = ("celery.worker.consumer.connection:Connection",)
 

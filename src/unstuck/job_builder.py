@@ -26,7 +26,7 @@ from typing_extensions import Unpack
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.model import MODELS_OF_GROUP, Defaults, JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
-from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, Written, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.coordinator.spec.step_names import (
     NotImportable,
@@ -332,7 +332,7 @@ class Job:
                 check_resolves(function, self._groups[groups[0]]["steps"][0]["python"])
             except NotImportable as error:
                 loc = ("groups", index, "steps", 0, "python")
-                problems.append(self._placed(Problem(str(error), loc)))
+                problems.append(self._placed(SpecProblem(str(error), loc)))
         if problems:
             raise SpecError(problems)
 
@@ -364,7 +364,7 @@ class Job:
             _refuse(f"needs {need!r}: no group and no output above has this name{near}", place)
         return self._outputs[need]
 
-    def _placed(self, problem: Problem) -> Problem:
+    def _placed(self, problem: SpecProblem) -> SpecProblem:
         if len(problem.loc) > 1 and problem.loc[0] == "groups" and isinstance(problem.loc[1], int):
             place = self._places[problem.loc[1]]
             return replace(problem, source=place.source, line=place.line)
@@ -393,7 +393,7 @@ def load_job(name: str) -> Job:
             (frame for frame in reversed(frames) if "importlib" not in frame.filename), None
         )
         raise SpecError(
-            [Problem(why, source=last.filename if last else name, line=last and last.lineno)]
+            [SpecProblem(why, source=last.filename if last else name, line=last and last.lineno)]
         ) from error
     target = getattr(target, path, None)
     if not isinstance(target, Job):
@@ -403,15 +403,15 @@ def load_job(name: str) -> Job:
             if isinstance(value, Job)
         ]
         near = suggestion(path, jobs) or (f"; it has: {listed(jobs)}" if jobs else "")
-        raise SpecError([Problem(f"{module} has no Job {path!r}{near}", source=name)])
+        raise SpecError([SpecProblem(f"{module} has no Job {path!r}{near}", source=name)])
     return target
 
 
 def _refuse(message: str, place: Place) -> NoReturn:
-    raise SpecError([Problem(message, source=place.source, line=place.line)])
+    raise SpecError([SpecProblem(message, source=place.source, line=place.line)])
 
 
-def _at(problem: Problem, place: Place, index: int) -> Problem:
+def _at(problem: SpecProblem, place: Place, index: int) -> SpecProblem:
     return replace(
         problem, loc=("groups", index, *problem.loc), source=place.source, line=place.line
     )
@@ -445,7 +445,7 @@ def _param(value: Any) -> Any:
             allowed = ", ".join(type_.__name__ for type_ in _TYPES)
             raise SpecError(
                 [
-                    Problem(
+                    SpecProblem(
                         f"a parameter is one of the types {allowed}, not {value.__name__}",
                         ("params",),
                     )

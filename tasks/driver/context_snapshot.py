@@ -1,5 +1,4 @@
-"""The context snapshot: what the steps of an attempt change on the Spark context is put back after
-them.
+"""Restore what the steps of an attempt change on the Spark context.
 
 What a new context alone is without replaces the runner (docs/decisions/0021).
 """

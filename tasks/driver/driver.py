@@ -105,8 +105,9 @@ class Driver:
 
     @property
     def broken(self) -> tuple[str, str]:
-        """A code, and why the JVM of this driver may run nothing more; empty while it may. Asks no
-        JVM.
+        """A code and a reason why the JVM of this driver must not be used; empty if it may.
+
+        Does not call the JVM.
 
         A JVM that ran out of memory in one thread goes on with the others, in whatever state these
         are.
@@ -133,8 +134,9 @@ class Driver:
         return "", ""
 
     def blamed(self, failure: Failure) -> Failure:
-        """``failure`` of a step, which names the JVM if that is broken: Spark may only tell of a
-        lost connection.
+        """Return ``failure`` of a step, with the JVM as its cause if that is broken.
+
+        Spark may only report a lost connection.
         """
         if (jvm := self._jvm) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -189,17 +191,21 @@ class Driver:
             try:
                 self._base = self._make()
             except Exception as error:
-                started = self.remote or self.pids or (self._own and not lacking_java())
-                if started and not isinstance(error, ImportError):
-                    # The cluster or the conf may be at fault, also where Java refuses the group's
-                    # own.
+                if self._is_fault_of_conf(error):
                     raise
                 why = lacking_java() or f"{type(error).__name__}: {error}"
                 raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
 
+    def _is_fault_of_conf(self, error: Exception) -> bool:
+        """Whether the cluster or the conf may be at fault, also where Java refuses it."""
+        if isinstance(error, ImportError):
+            return False
+        return bool(self.remote or self.pids or (self._own and not lacking_java()))
+
     def new_session(self) -> Any:
-        """A session on the context of this driver, with views and conf of its own. Starts it;
-        raises: as `start`.
+        """Return a session on the context of this driver, with its own views and conf.
+
+        Starts the driver if needed; raises as `start`.
         """
         self.start()
         return self._base.newSession()
@@ -225,9 +231,7 @@ class Driver:
             self._base = None
 
     def end_jvm(self) -> None:
-        """End the JVM of this process with all that PySpark keeps of it, so that another driver
-        starts a new one.
-        """
+        """End the JVM of this process and the state of PySpark, so that a new one can start."""
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
@@ -253,8 +257,9 @@ class Driver:
     def attempt(
         self, tag: str, conf: Mapping[str, str], tables: str = "", zone: str = ""
     ) -> Iterator[Any]:
-        """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is
-        cleaned up at the end.
+        """Yield a session for one attempt: ``tag`` on all jobs, ``conf`` as run-time conf.
+
+        The session is cleaned at the end.
 
         Args:
             tables: a folder of the attempt that executors on other hosts can write, for the tables
@@ -265,11 +270,9 @@ class Driver:
             Unrecoverable: ``conf`` has a key that cannot be set at run time, or another time zone.
             Exception: the session could not be cleaned; this process must run no other attempt.
         """
-        if why := other_zone(
-            conf, zone or self._settings.time_zone, "its job" if zone else "this fleet"
-        ):
+        owner, zone = "its job" if zone else "this fleet", zone or self._settings.time_zone
+        if why := other_zone(conf, zone, owner):
             raise Unrecoverable(f"conf: {why}")
-        zone = zone or self._settings.time_zone
         session = self.new_session()
         self._activate(session)
         if self.remote:
@@ -280,12 +283,10 @@ class Driver:
         try:
             self._use_zone(session, zone)
             if self._catalog is not None:
-                self._catalog.enter(
-                    session, "" if self._master.startswith("local") else hadoop_uri(tables)
-                )
-            for key, value in conf.items():
-                if key not in self._own:
-                    _set_conf(session, key, value)
+                is_local = self._master.startswith("local")
+                self._catalog.enter(session, "" if is_local else hadoop_uri(tables))
+            for key in sorted(conf.keys() - self._own.keys()):
+                _set_conf(session, key, conf[key])
             yield session
         finally:
             try:
@@ -324,8 +325,9 @@ class Driver:
             log.info("jobs of %s were not canceled this time: %s", tag, error)
 
     def stages(self, clean: Callable[[str], str]) -> list[SparkStage]:
-        """The stages that run just now, with names without secrets; none of Spark Connect, whose
-        client is not told.
+        """Return the stages that run now, with secrets removed from names.
+
+        None for Spark Connect, whose client does not know them.
         """
         base = self._base
         try:
@@ -412,9 +414,7 @@ class Driver:
         java.setActiveSession(java)
 
     def _clean(self, session: Any, zone: str) -> None:
-        """Remove what outlives a session: the cache, global views, queries, and properties of this
-        thread.
-        """
+        """Remove what outlives a session: cache, global views, queries, and thread properties."""
         if self.remote:
             session.clearTags()
             return
@@ -436,16 +436,7 @@ class Driver:
                 left,
                 zone,
             )
-        for query in session.streams.active:
-            query.stop()
-        session.catalog.clearCache()
-        context = session.sparkContext
-        stored = context._jsc.getPersistentRDDs()
-        if len(stored):  # py4j takes 15 ms to find that there is nothing to iterate over (measured)
-            for rdd in stored.values():
-                rdd.unpersist()
-        # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
-        session._jsparkSession.sharedState().globalTempViewManager().clear()
+        _clear(session)
         if left := ", ".join(self._context.put_back()):
             log.warning(
                 (
@@ -462,14 +453,25 @@ class Driver:
 
 
 def _silence_repeats() -> None:
-    """Let PySpark 4 not log an error that it raises as well: the log of an attempt has each error
-    once.
-    """
+    """Stop PySpark 4 from logging errors that it also raises, so that a log has each error once."""
     with contextlib.suppress(ImportError):  # PySpark 3.5 logs none
         from pyspark.logger import PySparkLogger
 
         for kind in ("SQL", "DataFrame"):
             PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL + 1)
+
+
+def _clear(session: Any) -> None:
+    """Stop the queries of a session, and empty its cache and its global views."""
+    for query in session.streams.active:
+        query.stop()
+    session.catalog.clearCache()
+    stored = session.sparkContext._jsc.getPersistentRDDs()
+    if len(stored):  # py4j takes 15 ms to find that there is nothing to iterate over (measured)
+        for rdd in stored.values():
+            rdd.unpersist()
+    # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
+    session._jsparkSession.sharedState().globalTempViewManager().clear()
 
 
 def _set_conf(session: Any, key: str, value: str) -> None:
@@ -518,8 +520,9 @@ def check_reaches(session: Any, uri: str) -> None:
 
 
 def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Spark conf for a driver that has its temporary files in ``folder``: shuffle, spill,
-    libraries, uploads to S3.
+    """Return Spark conf that puts the temporary files of a driver into ``folder``.
+
+    These are shuffle and spill files, libraries, and uploads to S3.
 
     What a user says by other means (``SPARK_LOCAL_DIRS``, ``spark.local.dir``, options of Java)
     counts more.
@@ -538,9 +541,7 @@ def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dic
 
 
 def store_conf(environ: Mapping[str, str]) -> dict[str, str]:
-    """Spark conf for the S3 that the variables of AWS name. S3A reads keys and roles by itself;
-    none stands here.
-    """
+    """Return Spark conf for the S3 of the AWS variables. S3A reads keys and roles by itself."""
     conf: dict[str, str] = {}
     if endpoint := environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"):
         conf |= {

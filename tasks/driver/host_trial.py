@@ -1,5 +1,4 @@
-"""The trial of a host, before work is taken and after a failure: whether Spark and its executors
-can work here.
+"""Test whether Spark and its executors can work on a host, before work and after a failure.
 
 All runners of a worker know what one finds, and none of them takes Spark work until a whole trial
 passes.
@@ -67,8 +66,7 @@ class HostTrial:
         return fault
 
     def first_session(self) -> None:
-        """Run a function over Arrow in the first session of the runners of this worker, before any
-        step.
+        """Run an Arrow function in the first session of this worker, before any step.
 
         Raises:
             HostUnfit: an executor of this host cannot. Nothing was begun, so the group is handed
@@ -117,9 +115,7 @@ class HostTrial:
         return self._arrow() and self._in_another_context()
 
     def _in_another_context(self) -> str:
-        """Try the host again without what the steps have left on their context, such as a file that
-        is gone.
-        """
+        """Test the host again in a new context, without what steps left, such as a missing file."""
         self._driver.stop()
         return self._whole()
 

@@ -1,6 +1,4 @@
-"""The stages that Spark runs just now, as its driver knows them; asked of the JVM, also where its
-UI is off.
-"""
+"""Read the running stages of Spark from its JVM, also where its UI is off."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ MAX_NAME = 200  # characters
 
 
 def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage]:
-    """The stages of a Spark context, the first of those that run. Raises: Exception: whatever py4j
-    raises.
+    """Return the running stages of a Spark context, earliest first.
+
+    Raises: Exception: any error of py4j.
 
     ``clean`` takes the secrets out of a text.
     """

@@ -1,6 +1,4 @@
-"""Avro records, each alone as in a message: each becomes one row of the columns of its schema, or
-is told why not.
-"""
+"""Decode Avro records, such as messages: each becomes a row, or gets a reason."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ _HEADER = 5
 
 
 def avro_rows(schema: str, values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
-    """The rows of Avro ``values`` as an Arrow table, and why others have none: the number of the
-    value → its reason.
+    """Decode Avro ``values`` into an Arrow table.
+
+    Returns also the reason of each value that is no row, by its number.
 
     Args:
         schema: of Avro, by which the values were written.

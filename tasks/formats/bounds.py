@@ -1,5 +1,6 @@
-"""Bounds of the bytes that a file may have once it is unpacked and decoded: a few bytes may stand
-for gigabytes.
+"""Limit the size of a file after it is unpacked and decoded.
+
+A few bytes may unpack to gigabytes.
 """
 
 from __future__ import annotations
@@ -70,9 +71,7 @@ def _least_bytes(kind: Any) -> int:
 
 
 def _first_row_beyond(table: Any, bound: int) -> int | None:
-    """The first row with more than ``bound`` bytes, found by halves, of which most have fewer
-    bytes.
-    """
+    """Return the first row with more than ``bound`` bytes, by binary search."""
     parts = [(0, len(table))]
     while parts:
         begin, end = parts.pop()

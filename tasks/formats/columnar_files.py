@@ -23,8 +23,9 @@ Choose = Callable[[list[str]], list[str]]
 
 
 def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Placed]:
-    """The columns that ``choose`` takes out of the names in the file. Raises: Unreadable; what
-    ``choose`` raises.
+    """Read the columns that ``choose`` selects from the names in the file.
+
+    Raises: Unreadable; errors of ``choose``.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -113,8 +114,9 @@ def _joined(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _calendar_of(about: Mapping[bytes, bytes], int96: bool) -> str:
-    """Why the old days of a Parquet file are of another calendar; empty if they are not. ``about``:
-    in its footer.
+    """Return why old days of a Parquet file use another calendar; empty if they do not.
+
+    ``about``: the metadata in its footer.
     """
     version = about.get(
         b"org.apache.spark.version",
@@ -139,31 +141,35 @@ def _check_calendar(table: Any, before: int, why: str, times: bool = False) -> N
     Raises: Unreadable: a day may be of the Julian calendar, as files of Java have it, or of the
     Gregorian.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    def old(array: Any) -> bool:
-        kind = array.type
-        if pa.types.is_nested(kind):
-            inner = [array.keys, array.items] if pa.types.is_map(kind) else array.flatten()
-            return any(map(old, inner if isinstance(inner, list) else [inner]))
-        first = (
-            _FIRST_DAY
-            if pa.types.is_date(kind)
-            else _FIRST_TIME
-            if times and pa.types.is_timestamp(kind)
-            else None
-        )
-        least = None if first is None else pc.min(array).value
-        return first is not None and least is not None and least < first
-
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if any(map(old, column.chunks)):
+        if any(_is_old(chunk, times) for chunk in column.chunks):
             raise Unreadable(
                 f"the column {name} has a day before "
                 f"{_GREGORIAN}{', or a time before 1900,' * times} in one of the rows from "
                 f"{before + 1:,} on, and {why}"
             )
+
+
+def _is_old(array: Any, times: bool) -> bool:
+    """Whether a value, also inside lists and structs, is before the calendars agree."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if pa.types.is_map(kind):
+        return _is_old(array.keys, times) or _is_old(array.items, times)
+    if pa.types.is_struct(kind):
+        return any(_is_old(part, times) for part in array.flatten())
+    if pa.types.is_nested(kind):
+        return _is_old(array.flatten(), times)
+    if pa.types.is_date(kind):
+        first = _FIRST_DAY
+    elif times and pa.types.is_timestamp(kind):
+        first = _FIRST_TIME
+    else:
+        return False
+    least = pc.min(array).value
+    return least is not None and least < first
 
 
 def _counted(before: int) -> Callable[[int], int]:

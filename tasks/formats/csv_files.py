@@ -1,12 +1,13 @@
-"""CSV as RFC 4180 has it, as tables of text: each record in its place, or the line that breaks the
-form.
-"""
+"""Read CSV as RFC 4180 defines it into tables of text, or name the line that breaks the form."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from unstuck.tasks.formats.file_content import Placed, Unreadable, beyond_row, check_utf8, in_utf8
@@ -17,7 +18,7 @@ from unstuck.tasks.spec.streams.stream_options import FileOptions
 def read_csv(
     stream: Any, options: FileOptions, columns: Fields, max_record: int
 ) -> Iterator[Placed]:
-    """Tables of the records of a file, all of whose columns are text.
+    """Read the records of a file into tables of text columns.
 
     Args:
         columns: by position, of a file without a header.
@@ -26,25 +27,21 @@ def read_csv(
     Raises: Unreadable.
     """
     form = _Form(options)
-    names = None if options.header else [column["name"] for column in columns]
-    unsure = options.header is None
+    names: list[str] = []
+    if not options.header:
+        names = [column["name"] for column in columns]
+    is_first = options.header is None
     for line, block in form.blocks(in_utf8(stream, options.encoding), max_record):
         check_utf8(block, line)
-        if unsure and block.strip(b"\r\n"):
+        if is_first and block.strip(b"\r\n"):
             form.check_no_header(block, columns, line)
-            unsure = False
-        if names is None:
-            header, begin = form.header(block, line)
-            if len(header) == 1 < len(columns) and (cure := form.other_separator(header[0])):
-                many = f"the schema has {len(columns)}"
-                raise Unreadable(
-                    f"the header names one column, and {many}{cure}", line, block[:begin]
-                )
-            names = header or None  # so far there are empty lines alone
+            is_first = False
+        if not names:  # so far there are empty lines alone
+            names, begin = form.header(block, len(columns), line)
             line, block = line + block.count(b"\n", 0, begin), block[begin:]
-        if block and names is not None:
+        if block and names:
             yield form.table(block, names, line)
-    if names is not None and options.header:
+    if names and options.header:
         yield form.table(b"", names, 1)  # a header alone names columns as well
 
 
@@ -57,85 +54,41 @@ class _Form:
         separator, quote, escape = (
             re.escape(mark.encode()) for mark in (options.separator, options.quote, options.escape)
         )
-        plain = rb"[^%b\r\n]" % separator
+        plain, inner = rb"[^%b\r\n]*+" % separator, rb"[^%b]*+(?:%b%b[^%b]*+)*+" % ((quote,) * 4)
         if escape:
-            plain = rb"(?:[^%b%b\r\n]|%b[^\r\n])" % (separator, escape, escape)
-        field = plain + b"*"
-        if quote and escape:
-            inner = rb"(?:[^%b%b]|%b.|%b%b)*" % (quote, escape, escape, quote, quote)
-            field = rb"(?:%b%b%b|(?!%b)%b*)" % (quote, inner, quote, quote, plain)
-        elif quote:
-            field = rb"(?:%b[^%b]*(?:%b%b[^%b]*)*%b|(?!%b)%b*)" % (
-                quote,
-                quote,
-                quote,
-                quote,
-                quote,
-                quote,
-                quote,
-                plain,
-            )
+            plain = rb"(?:[^%b%b\r\n]|%b[^\r\n])*+" % (separator, escape, escape)
+            inner = rb"(?:[^%b%b]|%b.|%b%b)*+" % (quote, escape, escape, quote, quote)
+        field = rb"(?:%b%b%b|(?!%b)%b)" % (quote, inner, quote, quote, plain) if quote else plain
+        record = rb"(?:%b%b)*+%b(?:\r\n|\n|\r(?=.))" % (field, separator, field)
+        self._records_of = re.compile(rb"(?:%b)*+" % record, re.DOTALL)
         self._field = re.compile(rb"(%b)(%b|\r\n|\n|\r|\Z)" % (field, separator), re.DOTALL)
 
     def blocks(self, blocks: Iterator[bytes], max_record: int) -> Iterator[tuple[int, bytes]]:
-        """Blocks of whole records, and the line that each begins with. Raises: Unreadable."""
+        """Yield blocks of whole records, and the line that each begins with. Raises: Unreadable."""
         rest, line = b"", 1
         for block in blocks:
             rest += block
-            cut = self._cut(rest, line)
-            if cut:
+            if cut := self._end_of_records(rest):
                 yield line, rest[:cut]
                 line, rest = line + rest.count(b"\n", 0, cut), rest[cut:]
             if len(rest) > max_record:
                 raise beyond_row("record", max_record, line, rest)
+            deque(self._records(rest, line, whole=False), 0)  # refuses quotes in the wrong place
         if rest:
-            if not self._well_placed(rest):
-                for _ in self._records(rest, line):
-                    pass
+            deque(self._records(rest, line), 0)
             yield line, rest
 
-    def _cut(self, data: bytes, line: int) -> int:
-        """Where the last record ends that is whole, as far as ``data`` goes."""
-        import numpy as np
-
-        if (self._quote and self._quote in data) or self._options.escape:
-            letters = np.frombuffer(data, np.uint8)
-            quotes = np.flatnonzero(letters == self._quote[0]) if self._quote else np.empty(0, int)
-            ends = np.flatnonzero(letters == ord("\n"))
-            outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
-            cut = int(outside[-1]) + 1 if len(outside) else 0
-            if self._well_placed(data[:cut]):
-                return cut
-            cut = 0
-            for end, _ in self._records(data, line, whole=False):
-                cut = end
-            return cut
+    def _end_of_records(self, data: bytes) -> int:
+        """Return the end of the last record that is whole and well formed."""
+        if self._options.escape or (self._quote and self._quote in data):
+            records = self._records_of.match(data)
+            return records.end() if records else 0
         return data.rfind(b"\n") + 1 or data.rfind(b"\r", 0, -1) + 1
-
-    def _well_placed(self, data: bytes) -> bool:
-        """Whether each quote opens or closes a whole field, or is doubled in one: the plain case,
-        found fast.
-        """
-        import numpy as np
-
-        if self._options.escape:
-            return False
-        if not self._quote or self._quote not in data:
-            return True
-        letters = np.frombuffer(data, np.uint8)
-        quotes = np.flatnonzero(letters == self._quote[0])
-        if len(quotes) % 2:
-            return False
-        edges = np.frombuffer(self._options.separator.encode() + b"\r\n" + self._quote, np.uint8)
-        opens, closes = quotes[::2], quotes[1::2]
-        before = letters[opens[opens > 0] - 1]
-        after = letters[closes[closes + 1 < len(letters)] + 1]
-        return bool(np.isin(before, edges).all() and np.isin(after, edges).all())
 
     def _records(
         self, data: bytes, line: int, *, whole: bool = True
     ) -> Iterator[tuple[int, list[bytes]]]:
-        """The end and the fields of each record that is not an empty line.
+        """Yield the end and the fields of each record that is not an empty line.
 
         Args:
             whole: nothing follows after ``data``, so its last record is one, too.
@@ -145,9 +98,9 @@ class _Form:
         at, fields = 0, list[bytes]()
         while at < len(data) or fields:
             match = self._field.match(data, at)
-            if match is None or (match.end() == len(data) and not whole):
-                if not whole and (match is not None or self._may_go_on(data, at)):
-                    return
+            if not whole and self._may_go_on(data, at, match):
+                return
+            if match is None:
                 raise Unreadable(
                     "a field begins with a quote, and text follows after the closing one, or there "
                     "is none. A quote within quotes is doubled, unless options: says another way, "
@@ -162,29 +115,35 @@ class _Form:
                     yield at, fields
                 fields = []
 
-    def _may_go_on(self, data: bytes, at: int) -> bool:
-        """Whether the field at ``at`` is open at the end of ``data``."""
-        escape = self._options.escape.encode()
-        return self._field.match(data + self._quote, at) is not None or bool(
-            escape and data.endswith(escape)
-        )
+    def _may_go_on(self, data: bytes, at: int, match: re.Match[bytes] | None) -> bool:
+        """Whether the field at ``at``, with its ``match``, is open at the end of ``data``."""
+        if match is not None:
+            return match.end() == len(data)
+        if self._options.escape and data.endswith(self._options.escape.encode()):
+            return True
+        return self._field.match(data + self._quote, at) is not None
 
-    def header(self, block: bytes, line: int) -> tuple[list[str], int]:
-        """The names of the columns, and where the first record begins. Raises: Unreadable."""
+    def header(self, block: bytes, columns: int, line: int) -> tuple[list[str], int]:
+        """Return the names of the columns, and where the first record begins.
+
+        ``columns``: how many the schema has. Raises: Unreadable.
+        """
         end, fields = next(self._records(block, line), (len(block), []))
         names = [self._name(cell.decode()) for cell in fields]
         lower = [name.lower() for name in names]
         if twice := next((name for name in names if lower.count(name.lower()) > 1), None):
-            raise Unreadable(
-                f"the header names the column {twice!r} twice: {', '.join(names)}",
-                line,
-                block[:end],
-            )
+            many = f"the header names the column {twice!r} twice: {', '.join(names)}"
+            raise Unreadable(many, line, block[:end])
+        cure = self._other_separator(names[0]) if len(names) == 1 < columns else ""
+        if cure:
+            many = f"the header names one column, and the schema has {columns}{cure}"
+            raise Unreadable(many, line, block[:end])
         return names, end
 
     def check_no_header(self, block: bytes, columns: Fields, line: int) -> None:
-        """Raises: Unreadable: the first record is a header: it has all names, or one where no text
-        can stand.
+        """Check that the first record does not look like a header.
+
+        Raises: Unreadable: it has all names of columns, or a name in a column that is no text.
         """
         end, fields = next(self._records(block, line))
         cells = [self._name(cell.decode()).lower() for cell in fields]
@@ -202,24 +161,13 @@ class _Form:
                 block[:end].strip(b"\r\n"),
             )
 
-    def other_separator(self, field: str) -> str:
-        """A hint at the option, if a ``field`` that stands alone looks like several; else empty."""
-        separator = next(
-            (
-                candidate
-                for candidate in ",;\t|"
-                if candidate in field and candidate != self._options.separator
-            ),
-            "",
-        )
-        return (
-            (
-                f". If {json.dumps(separator)} separates the fields, say options: {{sep: "
-                f"{json.dumps(separator)}}}"
-            )
-            if separator
-            else ""
-        )
+    def _other_separator(self, field: str) -> str:
+        """Return a hint at the option if a single ``field`` looks like several; else empty."""
+        others = ",;\t|".replace(self._options.separator, "")
+        separator = json.dumps(next(filter(field.__contains__, others), ""))
+        if separator == '""':
+            return ""
+        return f". If {separator} separates the fields, say options: {{sep: {separator}}}"
 
     def _name(self, field: str) -> str:
         quote = self._options.quote
@@ -228,18 +176,16 @@ class _Form:
         return field.strip()
 
     def table(self, block: bytes, names: list[str], line: int) -> Placed:
-        """Raises: Unreadable: a record has too many fields, or too few."""
+        """Return a table of text. Raises: Unreadable: a record has too many or too few fields."""
         import pyarrow as pa
         import pyarrow.csv as csv
 
-        def line_of(row: int) -> int:
-            begin = 0
-            for number, (end, _) in enumerate(self._records(block, line)):
-                if number == row:
-                    blank = re.match(rb"[\r\n]*", block[begin:])
-                    return line + block.count(b"\n", 0, begin + (blank.end() if blank else 0))
-                begin = end
-            return line
+        line_of = partial(self._line_of, block, line)
+        invalid = []
+
+        def refuse(row: Any) -> str:
+            invalid.append(row)
+            return "error"
 
         numbered = [str(number) for number in range(len(names))]
         try:
@@ -253,6 +199,7 @@ class _Form:
                     quote_char=self._options.quote or False,
                     escape_char=self._options.escape or False,
                     newlines_in_values=True,
+                    invalid_row_handler=refuse,
                 ),
                 csv.ConvertOptions(
                     column_types=dict.fromkeys(numbered, pa.string()),
@@ -263,17 +210,21 @@ class _Form:
                 ),
             )
         except pa.ArrowInvalid as error:
-            for row, (_, fields) in enumerate(self._records(block, line)):
-                if len(fields) != len(names):
-                    many = f"{len(fields)} field{'s' if len(fields) != 1 else ''}"
-                    cure = self.other_separator(fields[0].decode()) if len(fields) == 1 else ""
-                    raise Unreadable(
-                        (
-                            f"a record has {many}, where there are {len(names)} columns: "
-                            f"{', '.join(names)}{cure}"
-                        ),
-                        line_of(row),
-                        self._options.separator.encode().join(fields),
-                    ) from error
-            raise Unreadable(f"the file cannot be read as CSV: {error}", line) from error
+            if not invalid:
+                raise Unreadable(f"the file cannot be read as CSV: {error}", line) from error
+            row = invalid[0]
+            cure = self._other_separator(row.text) if row.actual_columns == 1 else ""
+            raise Unreadable(
+                f"a record has {row.actual_columns} field{'s' * (row.actual_columns != 1)}, where "
+                f"there are {len(names)} columns: {', '.join(names)}{cure}",
+                line_of(row.number - 1),
+                row.text,
+            ) from error
         return table.rename_columns(names), line_of
+
+    def _line_of(self, block: bytes, line: int, row: int) -> int:
+        """Return the line of a row of ``block``, which begins at ``line``."""
+        ends = (end for end, _ in self._records(block, line))
+        begin = next(islice(ends, row - 1, None)) if row else 0
+        blank = len(block) - begin - len(block[begin:].lstrip(b"\r\n"))
+        return line + block.count(b"\n", 0, begin + blank)

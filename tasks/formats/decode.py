@@ -1,10 +1,9 @@
-"""One file that has arrived, decoded: columns by name, values without loss, and the place of what
-does not fit.
-"""
+"""Decode a file that has arrived: columns by name, values without loss, errors with their place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
@@ -75,22 +74,21 @@ def _tables(
     zone: str,
     by_folder: Collection[str],
 ) -> Iterator[Placed]:
-    choose = _chooser(columns, stream.on_other_columns == "allow", {FILE_COLUMN, *by_folder})
+    chooser = Chooser(columns, stream.on_other_columns == "allow", {FILE_COLUMN, *by_folder})
     if stream.format == "parquet":
-        return read_parquet_file(reader, choose, bound)
+        return read_parquet_file(reader, chooser.choose, bound)
     if stream.format == "orc":
         instants = {column["name"].lower() for column in columns if column["type"] == "timestamp"}
-        return read_orc(reader, choose, bound, instants, zone)
+        return read_orc(reader, chooser.choose, bound, instants, zone)
     text = Unpacked(unpacked(reader, bound.file), bound)
     own = [column for column in columns if column["name"] != FILE_COLUMN]
+    most = stream.max_row_bytes
     if stream.format == "csv":
         by_position = [column for column in own if column["name"] not in by_folder]
-        return _of_names(read_csv(text, options, by_position, stream.max_row_bytes), choose)
+        return _of_names(read_csv(text, options, by_position, most), chooser.choose)
     if stream.format == "json":
-        return read_json(
-            text, options, own, stream.on_other_columns, stream.max_row_bytes, by_folder
-        )
-    return _lines(text, options, own[0]["name"], stream.max_row_bytes)
+        return read_json(text, options, own, stream.on_other_columns, most, by_folder)
+    return _lines(text, options, own[0]["name"], most)
 
 
 def _of_names(
@@ -107,34 +105,6 @@ def _lines(text: Any, options: FileOptions, name: str, max_line: int) -> Iterato
         yield pa.table({name: pa.array(lines, pa.binary()).cast(pa.string())}), first.__add__
 
 
-def _chooser(
-    columns: Fields, allow: bool, optional: Collection[str]
-) -> Callable[[list[str]], list[str]]:
-    """Return a function that selects the names of ``columns`` from the names in a file.
-
-    The function raises Unreadable if the file lacks a column or has others.
-
-    Args:
-        optional: columns that the file need not have.
-    """
-    names = [column["name"] for column in columns]
-    expected = {same_name(name) for name in names}
-
-    def choose(have: list[str]) -> list[str]:
-        _check_distinct(have)
-        present = {same_name(name) for name in have}
-        missing = [
-            name for name in names if same_name(name) not in present and name not in optional
-        ]
-        more = [name for name in have if same_name(name) not in expected]
-        none = len(more) == len(have) > 0 < len(missing)  # all would be null
-        if (missing or more) and (none or not allow):
-            raise _mismatch(have, names, missing, more, allow)
-        return [name for name in have if same_name(name) in expected]
-
-    return choose
-
-
 def _check_distinct(have: Sequence[str]) -> None:
     """Raises: Unreadable: two names are the same for people."""
     last = {same_name(name): name for name in have}
@@ -145,27 +115,57 @@ def _check_distinct(have: Sequence[str]) -> None:
         )
 
 
-def _mismatch(
-    have: Sequence[str],
-    names: Sequence[str],
-    missing: Sequence[str],
-    more: Sequence[str],
-    allow: bool,
-) -> Unreadable:
-    """The error for a file whose columns are not those of the schema.
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Selects the names of the schema from the names in a file.
 
-    Args:
-        allow: the spec allows other columns, so the file has none of those in the schema.
+    Attributes:
+        fields: the columns of the schema.
+        allow: a file may lack columns or have others, but not all of them.
+        optional: columns that a file need not have.
     """
-    parts = [f"lacks {_listed(missing)}"] if missing else []
-    parts += [f"has {_listed(more)} as well"] if more else []
-    hint = _ALLOW_HINT
-    if allow:
-        parts, hint = ["has none of them"], ""
-    return Unreadable(
-        f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: "
-        f"it {' and '.join(parts)}. Mend the file or the schema{hint}"
-    )
+
+    fields: Fields
+    allow: bool
+    optional: Collection[str]
+
+    def choose(self, have: list[str]) -> list[str]:
+        """Return the names of the schema among ``have``, in the order of the file.
+
+        Raises: Unreadable.
+        """
+        _check_distinct(have)
+        names = {same_name(field["name"]): field["name"] for field in self.fields}
+        in_file = {same_name(name): name for name in have}
+        chosen = [name for key, name in in_file.items() if key in names]
+        lacking = names.keys() - in_file.keys() - self._optional
+        if self.allow and (chosen or not lacking or not have):
+            return chosen
+        if lacking or len(chosen) < len(have):
+            missing = [name for key, name in names.items() if key in lacking]
+            more = [name for key, name in in_file.items() if key not in names]
+            raise self._mismatch(have, missing, more)
+        return chosen
+
+    @property
+    def _optional(self) -> set[str]:
+        return {same_name(name) for name in self.optional}
+
+    def _mismatch(
+        self, have: Sequence[str], missing: Sequence[str], more: Sequence[str]
+    ) -> Unreadable:
+        """Return the error for a file whose columns are not those of the schema."""
+        parts = [f"lacks {_listed(missing)}"] if missing else []
+        if more:
+            parts.append(f"has {_listed(more)} as well")
+        differs, hint = " and ".join(parts), _ALLOW_HINT
+        if self.allow:
+            differs, hint = "has none of them", ""
+        names = _listed([field["name"] for field in self.fields])
+        return Unreadable(
+            f"the file has the columns {_listed(have)}, and the schema has {names}: it {differs}. "
+            f"Mend the file or the schema{hint}"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

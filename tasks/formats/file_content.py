@@ -8,8 +8,10 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from unstuck.tasks.errors import OutOfMemory, SourceUnavailable, lacks_memory
@@ -59,8 +61,9 @@ class Gone(Exception):
 
 
 class _Raw(io.RawIOBase):
-    """A file of a store, which remembers the error of the store: an unpacker raises the same types
-    for its own.
+    """A file of a store that keeps the error of the store.
+
+    Decompressors raise errors of the same types.
     """
 
     def __init__(self, file: Any) -> None:
@@ -146,8 +149,9 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
 
 
 def _unavailable(file: ArrivedFile, error: OSError) -> SourceUnavailable:
-    """A file that cannot be fetched says nothing of its content, and another worker may be able to
-    fetch it.
+    """Return the error for a file that cannot be fetched.
+
+    It says nothing about the content, and another worker may be able to fetch it.
     """
     return SourceUnavailable(
         f"{shown_path(file.path)} cannot be read by this worker: {error.strerror or error}. "
@@ -212,37 +216,37 @@ def beyond_row(what: str, bound: int, line: int, text: bytes = b"") -> Unreadabl
 
 
 def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
-    """The blocks of a text file, without the mark at its beginning; not checked whether they are
-    UTF-8.
+    """Yield the blocks of a text file in UTF-8, without a byte order mark.
+
+    The blocks are not validated.
 
     Raises: Unreadable: the file is in another encoding than the spec says.
     """
-    decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
-    first, line = True, 1
-    while True:
-        block = stream.read(size)
-        last = not block
-        if first and (
-            detected := next((what for mark, what in _BEGINS.items() if block.startswith(mark)), "")
-        ):
-            raise Unreadable(f"the file is no text: by its first bytes it {detected}")
-        if first and decoder is None:
-            if block.startswith(_UTF_16):
-                raise Unreadable("the file is in UTF-16. Say options: {encoding: UTF-16}", 1)
-            block = block.removeprefix(codecs.BOM_UTF8)
-        if decoder is not None:
-            try:
-                block = decoder.decode(block, last).removeprefix("\ufeff" if first else "").encode()
-            except UnicodeError as error:
-                raise Unreadable(
-                    f"the file is not in the encoding {encoding}: {error}", line
-                ) from error
-            line += block.count(b"\n")
-        first = False
-        if block:
-            yield block
-        if last:
-            return
+    blocks = iter(partial(stream.read, size), b"")
+    first = next(blocks, b"")
+    if kind := next((kind for mark, kind in _BEGINS.items() if first.startswith(mark)), ""):
+        raise Unreadable(f"the file is no text: by its first bytes it {kind}")
+    if encoding:
+        yield from filter(None, _decoded(chain([first], blocks), encoding))
+        return
+    if first.startswith(_UTF_16):
+        raise Unreadable("the file is in UTF-16. Say options: {encoding: UTF-16}", 1)
+    yield from filter(None, chain([first.removeprefix(codecs.BOM_UTF8)], blocks))
+
+
+def _decoded(blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield ``blocks`` in UTF-8, without the mark at the beginning. Raises: Unreadable."""
+    decoder, line, mark = codecs.getincrementaldecoder(encoding)(), 1, "\ufeff"
+    for block in chain(blocks, [b""]):
+        try:
+            text = decoder.decode(block, not block)
+        except UnicodeError as error:
+            raise Unreadable(
+                f"the file is not in the encoding {encoding}: {error}", line
+            ) from error
+        yield text.removeprefix(mark).encode()
+        line += text.count("\n")
+        mark = ""
 
 
 def check_utf8(block: bytes, line: int) -> None:
@@ -268,8 +272,9 @@ Placed = tuple[Any, Callable[[int], int]]  # a table, and the line of each of it
 
 
 def lines_of(stream: Any, encoding: str, max_line: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Blocks of whole lines, without their ends, and the number of the first. Raises:
-    Unreadable.
+    """Yield blocks of whole lines without line ends, and the number of the first line.
+
+    Raises: Unreadable.
     """
     rest, line = b"", 1
     for block in in_utf8(stream, encoding, _OF_LINES):

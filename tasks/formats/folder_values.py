@@ -1,6 +1,4 @@
-"""Values in the names of folders, such as ``day=2026-03-01/hour=01``, for the columns of a
-stream.
-"""
+"""Read values from names of folders, such as ``day=2026-03-01/hour=01``, for stream columns."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def folder_values(path: str, columns: Fields, parse: Parse) -> dict[str, Any]:
-    """Return the values that the folders of a file give to its columns: the name of the column → an
-    Arrow scalar.
+    """Return the values that the folders of a file give to its columns, as Arrow scalars.
 
     Args:
         path: of the file. Its folders may spell a character as Hive does, such as ``%3A``.

@@ -1,11 +1,12 @@
-"""JSON files, an object a line or a whole document, as tables; the first that does not fit is told
-with its line.
+"""Read JSON files into tables: an object on each line, or one document.
+
+The first value that does not fit is reported with its line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 from unstuck.tasks.formats.file_content import Placed, Unreadable, check_utf8, in_utf8, lines_of
@@ -34,34 +35,38 @@ def read_json(
 
     Raises: Unreadable.
     """
-    as_text = _as_text(columns)
-    decoder = json_decoder()
-    rows, lines, size = dict[int, Any](), list[tuple[int, bytes]](), 0
-
-    def table() -> Placed:
-        batch, bad = table_of_rows(as_text, rows, other, optional)
-        if bad:
-            number = min(bad)
-            line, text = lines[number]
-            raise Unreadable(
-                f"record {number + 1}: {bad[number]}" if options.whole else bad[number], line, text
-            )
-        places = [line for line, _ in lines]
-        return batch, places.__getitem__
-
+    as_text, decoder = _as_text(columns), json_decoder()
+    lines, records, size = list[tuple[int, bytes]](), list[Any](), 0
     for line, text in _documents(stream, options, max_line):
         value = _decoded(decoder, text, line)
-        for record in value if options.whole and isinstance(value, list) else [value]:
-            if record is None:
-                raise Unreadable("an object is expected, and this is null", line, text)
-            rows[len(rows)] = record
-            lines.append((line, text))
+        own = value if options.whole and isinstance(value, list) else [value]
+        if None in own:
+            raise Unreadable("an object is expected, and this is null", line, text)
+        records += own
+        lines += [(line, text)] * len(own)
         size += len(text)
-        if (len(rows) >= _ROWS or size >= _TEXT) and not options.whole:
-            yield table()
-            rows, lines, size = {}, [], 0
-    if rows:
-        yield table()
+        if (len(records) >= _ROWS or size >= _TEXT) and not options.whole:
+            yield _table(as_text, records, lines, options, other, optional)
+            lines, records, size = [], [], 0
+    if records:
+        yield _table(as_text, records, lines, options, other, optional)
+
+
+def _table(
+    columns: Fields,
+    records: Sequence[Any],
+    lines: Sequence[tuple[int, bytes]],
+    options: FileOptions,
+    other: Literal["fail", "allow"],
+    optional: Collection[str],
+) -> Placed:
+    """Return ``records`` as a table; each has its line. Raises: Unreadable."""
+    table, bad = table_of_rows(columns, dict(enumerate(records)), other, optional)
+    if bad:
+        number = min(bad)
+        of_document = f"record {number + 1}: " if options.whole else ""
+        raise Unreadable(f"{of_document}{bad[number]}", *lines[number])
+    return table, [line for line, _ in lines].__getitem__
 
 
 def _decoded(decoder: json.JSONDecoder, text: bytes, line: int) -> Any:

@@ -1,5 +1,4 @@
-"""JSON records: each becomes one row of the declared columns without loss, or is told with its
-reason.
+"""Convert JSON records to rows of the declared columns without loss, or report the reason.
 
 Not by Arrow's own reader of JSON: it takes two objects on a line for two rows, and dies of a line
 ``null``.
@@ -31,16 +30,14 @@ _JSON |= {"str": "text", "list": "a list", "dict": "an object"}
 def json_columns(
     fields: Fields, values: Iterable[bytes | None], other: Literal["fail", "allow"] = "fail"
 ) -> tuple[Any, dict[int, str]]:
-    """The rows of JSON ``values`` as an Arrow table, and why others have none: the number of the
-    value → its reason.
+    """Convert JSON ``values`` to an Arrow table.
+
+    Returns also the reason of each value that is no row, by its number.
 
     Args:
         values: each one JSON object in UTF-8; one that is None is a row of nulls.
         other: ``allow``: what an object lacks is null, and what it has more is left out.
     """
-    values = [*values]
-    if other == "fail" and (at_once := _all_at_once(fields, values)) is not None:
-        return at_once, {}
     decoder, bad, rows = json_decoder(), dict[int, str](), dict[int, Any]()
     for number, value in enumerate(values):
         try:
@@ -62,38 +59,10 @@ def json_decoder() -> json.JSONDecoder:
     return _Decoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_each_once)
 
 
-def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
-    """The rows of plain values that are all well, as one document, in half the time; None: each is
-    to be looked at.
-
-    A value is one object: none has a line end, each begins and ends with a brace, and there is no
-    other brace. It has the names of the columns once, and no other: all quotes are those around
-    these names and around its texts.
-    """
-    if None in values or not all(isinstance(field["type"], str) for field in fields):
-        return None
-    text, many = b",\n".join(values), len(values)  # type: ignore[arg-type]
-    marks = {b"},\n{": many - 1, b"\n": many - 1, b"{": many, b"}": many, b"\\": 0}
-    if text[:1] + text[-1:] != b"{}" or any(
-        text.count(mark) != count for mark, count in marks.items()
-    ):
-        return None
-    schema = arrow_schema(schema_of(fields))
-    try:
-        rows = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant).decode(
-            f"[{text.decode()}]"
-        )
-        columns = [[row[name] for row in rows] for name in schema.names]
-        table = _table(schema, columns, "fail")
-    except (KeyError, RecursionError, *_REFUSALS):
-        return None
-    texts = sum(many - column.count(None) for column in columns if str in {*map(type, column)})
-    return table if text.count(b'"') == 2 * (many * len(columns) + texts) else None
-
-
 class _Decoder(json.JSONDecoder):
-    """Looks for white space around a value only where there is some: of a small one that is a
-    quarter of the time.
+    """Decodes JSON, and skips white space only if there is some.
+
+    For a small value this saves a quarter of the time.
     """
 
     def decode(self, s: str, *args: Any) -> Any:
@@ -143,7 +112,7 @@ def table_of_rows(
     return table(), bad | refused
 
 
-def _wrong_object(row: Any, names: Set[str], other: str, optional: Collection[str]) -> str:
+def _wrong_object(row: Any, names: Set[str], other: str, optional: Collection[str] = ()) -> str:
     """Why a decoded value is no row of these columns; empty if it is one."""
     if row is None:
         return ""
@@ -189,8 +158,9 @@ _REFUSALS = (ValueError, TypeError, ArithmeticError)  # Arrow's errors of values
 
 
 def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
-    """Values of JSON as an Arrow array. Raises: one of ``_REFUSALS``: at least one of them does not
-    fit.
+    """Convert JSON values to an Arrow array.
+
+    Raises: one of ``_REFUSALS``: a value does not fit.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -200,10 +170,11 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
     _check_types(values, kind, allowed)
     if convert is not None:
         return convert(values, kind, other)
-    if types.is_integer(kind):
-        values = [_whole(value) if isinstance(value, Decimal) else value for value in values]
-    if types.is_floating(kind):
-        values = [float(value) if isinstance(value, Decimal) else value for value in values]
+    convert_number = _NUMBERS.get("int" if types.is_integer(kind) else str(kind))
+    if convert_number is not None:
+        values = [
+            convert_number(value) if isinstance(value, Decimal) else value for value in values
+        ]
     array = pa.array(values, kind)
     if types.is_floating(kind) and pc.any(pc.is_inf(array)).as_py():
         raise ValueError("it is too large")
@@ -222,8 +193,9 @@ def _check_types(values: Sequence[Any], kind: Any, allowed: Collection[type]) ->
 
 
 def _whole(number: Decimal) -> int:
-    """A number with a point or an exponent as a whole number, by the rule of `columns:` for
-    floats.
+    """Convert a number with a point or an exponent to an integer.
+
+    The limit is that of `columns:` for floats.
     """
     if number.copy_abs() >= _INEXACT_FROM:
         raise ValueError(
@@ -232,6 +204,9 @@ def _whole(number: Decimal) -> int:
     if number != number.to_integral_value():
         raise ValueError("a whole number is expected")
     return int(number)
+
+
+_NUMBERS: dict[str, Callable[[Decimal], object]] = {"int": _whole, "float": float, "double": float}
 
 
 @cache
@@ -295,13 +270,9 @@ def _structs(values: Sequence[Any], kind: Any, other: str) -> Any:
 
     fields = list(kind)
     names = dict.fromkeys(field.name for field in fields).keys()
-    if other == "fail":
-        for record in values:
-            if record is not None and record.keys() != names:
-                raise ValueError(_other_names(record, names))
     for record in values:
-        if record is not None and (near := _near(record, names)):
-            raise ValueError(near)
+        if wrong := _wrong_object(record, names, other):
+            raise ValueError(wrong)
     mask = pa.array([record is None for record in values], pa.bool_())
     parts = [
         _array([record and record.get(field.name) for record in values], field.type, other)
@@ -336,8 +307,9 @@ def _other_names(
 
 
 def _near(row: Mapping[str, Any], names: Set[str]) -> str:
-    """Why a name that ``row`` lacks is not null: another one is the same for people, as CSV and
-    Parquet may have it.
+    """Return why a missing name is not null; empty if no similar name is present.
+
+    CSV and Parquet files may spell the same name in another way.
     """
     if names <= row.keys():
         return ""

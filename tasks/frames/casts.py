@@ -1,5 +1,4 @@
-"""Casts without loss: bring a frame to the columns that are declared or published, or refuse it
-with row and value.
+"""Cast a frame without loss to the declared or published columns, or refuse it with row and value.
 
 A value fits a type if it is the same value after a cast to that type and back; text is parsed only
 where a file holds nothing else. A float fits a whole number or a decimal only below 2^53 (2^24 for
@@ -12,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
@@ -77,19 +77,14 @@ def cast_frame(frame: Any, target_fields: Fields, *, fill: bool = False) -> Any:
             reason in the error.
     """
     if is_frame(frame):
-        check_spark_schema(json.loads(schema := schema_of_frame(frame)))
-        have = fields_of(schema)
-        return (
-            frame
-            if have == target_fields
-            else _cast_spark(frame, _matched(have, target_fields, fill, "the frame"), have)
-        )
+        check_spark_schema(json.loads(frame.schema.json()))
     have = fields_of(schema_of_frame(frame))
-    return (
-        frame
-        if have == target_fields
-        else _cast_table(frame, _matched(have, target_fields, fill, "the frame"), target_fields)
-    )
+    if have == target_fields:
+        return frame
+    matched = _matched(have, target_fields, fill, "the frame")
+    if is_frame(frame):
+        return _cast_spark(frame, matched, have)
+    return _cast_table(frame, matched, target_fields)
 
 
 def cast_of_file(
@@ -125,31 +120,26 @@ def _matched(have: Fields, target_fields: Fields, fill: bool, what: str) -> _Mat
     matched = [
         (remaining.pop(declared["name"].lower(), None), declared) for declared in target_fields
     ]
-    missing = [declared["name"] for source, declared in matched if source is None]
-    if remaining or (missing and not fill):
-        differences = [f"lacks {_listed(missing)}"] if missing and not fill else []
-        differences += (
-            [f"has {_listed(column['name'] for column in remaining.values())} as well"]
-            if remaining
-            else []
-        )
+    missing = [] if fill else [declared for source, declared in matched if source is None]
+    if not remaining and not missing:
+        return matched
+    differences = [f"lacks {_listed(missing)}"] if missing else []
+    if remaining:
+        differences.append(f"has {_listed(remaining.values())} as well")
+        advice = "leave it out of the frame, or declare it"
+    else:
         advice = (
-            "leave it out of the frame, or declare it"
-            if remaining
-            else "add it to the frame, null or not"
+            "add it to the frame, null or not, or say on_schema_change: evolve, with which a "
+            "missing column is null"
         )
-        if not remaining:
-            advice += ", or say on_schema_change: evolve, with which a missing column is null"
-        raise OutputInvalid(
-            f"{what} has the columns {_listed(column['name'] for column in have)}, and columns: "
-            f"declares {_listed(declared['name'] for declared in target_fields)}: it "
-            f"{' and '.join(differences)}. For each of these, {advice}"
-        )
-    return matched
+    raise OutputInvalid(
+        f"{what} has the columns {_listed(have)}, and columns: declares {_listed(target_fields)}: "
+        f"it {' and '.join(differences)}. For each of these, {advice}"
+    )
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(named, names)) or "none"
+def _listed(fields: Iterable[dict[str, Any]]) -> str:
+    return ", ".join(named(column["name"]) for column in fields) or "none"
 
 
 def _why(path: str, kind: Any, target_type: Any) -> tuple[str, str]:
@@ -191,6 +181,12 @@ def _inexact_from(kind: Any, target_type: Any) -> float | None:
     return _INEXACT_FROM.get(kind)
 
 
+def _are_alike(kind: Any, target_type: Any) -> bool:
+    """Whether both types are lists, both maps or both structs."""
+    both_nested = isinstance(kind, dict) and isinstance(target_type, dict)
+    return both_nested and kind["type"] == target_type["type"]
+
+
 def _castable(kind: Any, target_type: Any) -> bool:
     """Whether some value of ``kind`` may fit ``target_type``, another type."""
     if not isinstance(kind, str) or not isinstance(target_type, str):
@@ -210,9 +206,9 @@ def _castable(kind: Any, target_type: Any) -> bool:
 def _cast_spark(frame: Any, matched: _Matched, have: Fields) -> Any:
     from pyspark.sql.functions import expr
 
-    first = [column["name"] for column in have[:_SHOWN]]
-    values = f"left(cast(struct({', '.join(map(quoted, first))}) as string), {_LONG})"
-    row = f"{literal(f'. The row: {_listed(first)} = ')}, {values}"
+    first = ", ".join(quoted(column["name"]) for column in have[:_SHOWN])
+    values = f"left(cast(struct({first}) as string), {_LONG})"
+    row = f"{literal(f'. The row: {_listed(have[:_SHOWN])} = ')}, {values}"
     columns = []
     for source, declared in matched:
         value = "null" if source is None else quoted(source["name"])
@@ -239,15 +235,9 @@ def _sql(value: str, kind: Any, target_type: Any, path: str, row: str, depth: in
     if kind == target_type:
         return value
     target = _sql_type(target_type)
-    if kind == VOID or (
-        target_type == "string" and isinstance(kind, str) and _TEXT.fullmatch(kind)
-    ):
+    if kind == VOID or (target_type == "string" and _TEXT.fullmatch(str(kind))):
         return f"cast({value} as {target})"
-    if (
-        isinstance(kind, dict)
-        and isinstance(target_type, dict)
-        and kind["type"] == target_type["type"]
-    ):
+    if _are_alike(kind, target_type):
         return _sql_inside(value, kind, target_type, path, row, depth)
     before, after = map(literal, _why(path, kind, target_type))
     error = refusal(before, f"left(cast({value} as string), {_LONG})", after, row)
@@ -401,29 +391,20 @@ def _array(
         return array
     if array.null_count == len(array):
         return pa.nulls(len(array), target)
-    if (
-        isinstance(kind, dict)
-        and isinstance(target_type, dict)
-        and kind["type"] == target_type["type"]
-    ):
+    if _are_alike(kind, target_type):
         return _array_inside(array, kind, target_type, target, path, parse)
     if parse is not None and kind == "string" and isinstance(target_type, str):
         try:
             return parse(array, target_type, target)
         except pa.ArrowException:
             raise _Unfit(*_why_no_text(path, target_type)) from None
-    if not _castable(kind, target_type):
-        raise _Unfit(*_why(path, kind, target_type))
-    try:
-        cast = _cast(array, target)
-        fits = _same(_cast(cast, array.type), array) and _all_below(
-            array, _inexact_from(kind, target_type)
-        )
-    except pa.ArrowException as error:
-        raise _Unfit(*_why(path, kind, target_type)) from error
-    if not fits:
-        raise _Unfit(*_why(path, kind, target_type))
-    return cast
+    if _castable(kind, target_type):
+        with suppress(pa.ArrowException):
+            cast = _cast(array, target)
+            limit = _inexact_from(kind, target_type)
+            if _same(_cast(cast, array.type), array) and _all_below(array, limit):
+                return cast
+    raise _Unfit(*_why(path, kind, target_type))
 
 
 def _array_inside(

@@ -1,5 +1,4 @@
-"""Columns: the types in which an output is stored, so that every reader of its files finds the same
-values.
+"""Convert columns to types in which every reader finds the same values.
 
 Spark, Arrow, pandas, DuckDB and Polars read the plain types below alike. A column of another type
 is stored as a plain type with the same values, or the output is refused before anything is written.
@@ -11,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from unstuck.tasks.errors import OutputInvalid
@@ -109,8 +108,9 @@ def arrow_table(frame: Any) -> Any:
 
 
 def _array_of(column: Any) -> Any:
-    """The values of a pandas column. Raises: pa.ArrowException, TypeError, ValueError,
-    OverflowError.
+    """Return the values of a pandas column as an Arrow array.
+
+    Raises: pa.ArrowException, TypeError, ValueError, OverflowError.
     """
     import pyarrow as pa
 
@@ -125,8 +125,9 @@ def _array_of(column: Any) -> Any:
 
 
 def _first_unfit(column: Any) -> str:
-    """The first value of a pandas column that no Arrow type holds together with those before it,
-    with its row.
+    """Return the first value of a pandas column that fits no Arrow type, with its row.
+
+    The values before it fit together.
     """
     import pyarrow as pa
 
@@ -147,29 +148,35 @@ def _first_unfit(column: Any) -> str:
 
 
 def _check_index(frame: Any) -> None:
-    """Raises: OutputInvalid: the index of a pandas frame holds data, as after ``groupby``, that no
-    column holds too.
+    """Check that the index of a pandas frame holds no data that is in no column.
+
+    Raises: OutputInvalid: it does, as after ``groupby``.
     """
     index = frame.index
-    levels = [index.get_level_values(level) for level in range(index.nlevels)] if len(index) else []
-    data = [level for level in levels if level.name is not None or level.dtype.kind not in "iu"]
-    if lost := [level for level in data if level.name is None or level.name not in frame.columns]:
-        names = ", ".join(str(level[0] if level.name is None else level.name) for level in lost)
+    if not len(index):
+        return
+    lost = [
+        f"it begins with {level[0]}" if level.name is None else level.name
+        for level in map(index.get_level_values, range(index.nlevels))
+        if (level.name is None and level.dtype.kind not in "iu")
+        or (level.name is not None and level.name not in frame.columns)
+    ]
+    if lost:
         raise OutputInvalid(
             "the index of the pandas frame holds data "
-            f"({'it begins with ' if lost[0].name is None else ''}{names}), and an index is not "
+            f"({', '.join(map(str, lost))}), and an index is not "
             "stored: reset_index() makes columns of it, reset_index(drop=True) numbers"
         )
 
 
 def _check_times(column: str, kind: Any, values: Values) -> None:
-    """Raises: OutputInvalid: Arrow took the hours or the zones of some values for nothing; also
-    inside lists, structs.
+    """Check that Arrow dropped no hours and no zones, also inside lists and structs.
+
+    Raises: OutputInvalid.
 
     Args:
         kind: the type that Arrow gave to ``values``.
     """
-    import pandas
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -181,19 +188,37 @@ def _check_times(column: str, kind: Any, values: Values) -> None:
             )
     elif types.is_nested(kind):  # a list: Arrow makes no map of what pandas holds
         _check_times(column, kind.value_type, partial(_of_lists, values))
-    elif types.is_date32(kind) or types.is_timestamp(kind):
-        entries = list(values())
-        nulls = pandas.Series([value for _, value in entries], dtype=object).isna()
-        entries = [entry for entry, null in zip(entries, nulls, strict=True) if not null]
-        if types.is_date32(kind):
-            odd = [isinstance(value, datetime) for _, value in entries]
-            kinds = "dates and times, of which the hours would be lost"
-        else:
-            naive = [getattr(value, "tzinfo", None) is None for _, value in entries]
-            odd = [is_naive != naive[0] for is_naive in naive]
-            kinds = "times with a zone and times without one"
-        if True in odd:
-            row, value = entries[odd.index(True)]
+    elif types.is_date32(kind):
+        _check_alike(column, "dates and times, of which the hours would be lost", _is_time, values)
+    elif types.is_timestamp(kind):
+        _check_alike(column, "times with a zone and times without one", _is_naive, values)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime)
+
+
+def _is_naive(value: Any) -> bool:
+    return getattr(value, "tzinfo", None) is None
+
+
+def _check_alike(column: str, kinds: str, test: Callable[[Any], bool], values: Values) -> None:
+    """Check that no value but null differs from the first in ``test``; no date is a time.
+
+    Raises: OutputInvalid.
+    """
+    import pandas
+
+    entries = list(values())
+    nulls = pandas.Series([value for _, value in entries], dtype=object).isna()
+    results = [
+        (test(value), row, value)
+        for (row, value), null in zip(entries, nulls, strict=True)
+        if not null
+    ]
+    first = results[0][0] if results and test is not _is_time else False
+    for result, row, value in results:
+        if result != first:
             raise OutputInvalid(
                 f"the column {column} mixes {kinds}, as in row {row:,}: {value}. Make them one "
                 "kind, such as by pandas.to_datetime, with utc=True for instants"
@@ -251,8 +276,9 @@ def plain_table(table: Any) -> Any:
 
 
 def in_zone_of(table: Any, zone: str) -> Any:
-    """An Arrow table of plain types, whose columns of instants show them in ``zone``: their days
-    are days there.
+    """Show the instants of an Arrow table of plain types in ``zone``.
+
+    A day of an instant is then the day in that zone.
     """
     import pyarrow as pa
 
@@ -297,9 +323,7 @@ def _plain_nested(kind: Any, column: str) -> Any:
 
 
 def _plain_type(kind: Any, column: str) -> Any:
-    """The plain Arrow type that holds all values of ``kind``, or those that the cast lets
-    through.
-    """
+    """Return the plain Arrow type for values of ``kind``. The cast refuses what does not fit."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -318,20 +342,23 @@ def _plain_type(kind: Any, column: str) -> Any:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_fixed_size_binary(kind):
         return pa.binary()
+    plain = _plain_types().get(kind)
+    if plain is None:
+        _refuse(column, kind)
+    return plain
+
+
+@cache
+def _plain_types() -> dict[Any, Any]:
+    """Return the plain type that holds all values of another one, or those that a cast allows."""
+    import pyarrow as pa
+
     same = (
-        *(
-            pa.null(),
-            pa.bool_(),
-            pa.int8(),
-            pa.int16(),
-            pa.int32(),
-            pa.int64(),
-            pa.float32(),
-            pa.float64(),
-        ),
-        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.date32()),
+        *(pa.null(), pa.bool_(), pa.date32(), pa.float32(), pa.float64()),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
     )
-    wider = {
+    return {kind: kind for kind in same} | {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),
         pa.uint32(): pa.int64(),
@@ -341,14 +368,12 @@ def _plain_type(kind: Any, column: str) -> Any:
         pa.string_view(): pa.large_string(),
         pa.binary_view(): pa.large_binary(),
     }
-    if kind not in same and kind not in wider:
-        _refuse(column, kind)
-    return wider.get(kind, kind)
 
 
 def _keys_are_unique(array: Any) -> bool:
-    """True if no map in a plain array has a key twice, of which readers would keep one or the
-    other.
+    """Return whether no map in a plain array has a key twice.
+
+    Readers would keep one of the two values.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -376,9 +401,7 @@ def _keys_are_unique(array: Any) -> bool:
 
 
 def _check_names(names: Iterable[Any], struct: str = "") -> None:
-    """Refuse names that Spark and DuckDB, which compare names without regard to case, take for
-    one.
-    """
+    """Refuse names that are equal for Spark and DuckDB, which ignore case."""
     place = f"the struct {struct}" if struct else "the frame"
     taken: dict[str, str] = {}
     for name in map(str, names):

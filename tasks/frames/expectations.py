@@ -1,12 +1,10 @@
-"""Measures of an output as it is written: whether keys are unique, and the newest value of a
-column.
-"""
+"""Measure an output while it is written: unique keys, and the newest value of a column."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unstuck.tasks.errors import ExpectationFailed, OutputInvalid
@@ -39,17 +37,17 @@ def check_unique(files: Files, staged: StagedOutput, columns: Sequence[str], ses
         number, some = repeated_keys(
             session, staged.schema, bytes_by_uri(files, staged.files), columns, _SHOWN
         )
-    if number:
-        keys = "; ".join(
-            ", ".join(f"{column}={value}" for column, value in zip(columns, key, strict=True))
-            + f" ({rows:,} rows)"
-            for *key, rows in some
-        )
-        raise ExpectationFailed(
-            f"expect.unique: {number:,} {'keys' if number > 1 else 'key'} of {', '.join(columns)} "
-            f"{'stand' if number > 1 else 'stands'} in more than one row: "
-            f"{keys}{'; …' if number > len(some) else ''}"
-        )
+    if not number:
+        return
+    keys = "; ".join(
+        ", ".join(map("{}={}".format, columns, key)) + f" ({rows:,} rows)" for *key, rows in some
+    )
+    more = "; …" if number > len(some) else ""
+    stand = "key of {} stands" if number == 1 else "keys of {} stand"
+    raise ExpectationFailed(
+        f"expect.unique: {number:,} {stand.format(', '.join(columns))} in more than one row: "
+        f"{keys}{more}"
+    )
 
 
 def _repeated(
@@ -72,45 +70,45 @@ def _repeated(
 
 
 def newest_of(files: Files, staged: StagedOutput, column: str) -> float | None:
-    """The newest date or timestamp of ``column``, in seconds since the epoch; None if there is
-    none.
+    """Return the newest date or timestamp of ``column`` in epoch seconds; None without values.
 
     A date counts as its midnight in UTC, a timestamp without a zone as one in UTC. What the files
     say of their columns is read; rows only where a file says nothing.
 
     Raises: OutputInvalid: there is no such column, or it has no dates or timestamps.
     """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     types = {field["name"]: field["type"] for field in json.loads(staged.schema)["fields"]}
     if types.get(column) not in ("date", "timestamp", "timestamp_ntz"):
         what = f"is of type {json.dumps(types[column])}" if column in types else "is not there"
         raise OutputInvalid(
             f"expect.fresh: the column {column!r} {what}; it must be a date or a timestamp"
         )
-    newest: list[datetime.date] = []
     try:
-        for data_file in staged.files:
-            with files.open(data_file.path) as opened:
-                file = pq.ParquetFile(opened)
-                at = [
-                    file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)
-                ].index(column)
-                for group in range(file.metadata.num_row_groups):
-                    statistics = file.metadata.row_group(group).column(at).statistics
-                    if statistics is not None and statistics.has_min_max:
-                        newest.append(statistics.max)
-                    else:
-                        value = pc.max(
-                            file.read_row_group(group, columns=[column]).column(0)
-                        ).as_py()
-                        newest += [] if value is None else [value]
+        newest = [value for file in staged.files for value in _newest(files, file.path, column)]
         return max(map(_seconds, newest), default=None)
     except (ValueError, OverflowError) as error:  # a date of the year 12000
         raise OutputInvalid(
             f"expect.fresh: a value of the column {column} cannot be read: {error}"
         ) from error
+
+
+def _newest(files: Files, path: str, column: str) -> Iterator[datetime.date]:
+    """Yield the newest value of each row group that has one."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with files.open(path) as opened:
+        file = pq.ParquetFile(opened)
+        paths = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
+        at = paths.index(column)
+        for group in range(file.metadata.num_row_groups):
+            statistics = file.metadata.row_group(group).column(at).statistics
+            if statistics is not None and statistics.has_min_max:
+                yield statistics.max
+                continue
+            values = file.read_row_group(group, columns=[column]).column(0)
+            if values.null_count < len(values):
+                yield pc.max(values).as_py()
 
 
 def _seconds(value: datetime.date) -> float:

@@ -87,8 +87,9 @@ def stage_plain(
 
 
 def typed_columns(schema: dict[str, Any]) -> list[str]:
-    """The columns of a Spark frame that have a type; what is written holds no other, unless there
-    is none.
+    """Return the columns of a Spark frame that have a type. Only these are written.
+
+    If no column has a type, all are written.
 
     A file must give a column some type, which readers would find beside the one that later files
     give it. A column that a file lacks is null for readers that join files by the names of columns.
@@ -97,8 +98,7 @@ def typed_columns(schema: dict[str, Any]) -> list[str]:
 
 
 def with_untyped_evaluated(frame: Any, schema: dict[str, Any]) -> Any:
-    """A Spark ``frame`` of the same rows, for which Spark evaluates the columns without a type,
-    too.
+    """Return a Spark ``frame`` with the same rows that also evaluates columns without a type.
 
     Nothing of them is written, and `assert_true` and `raise_error` are such columns.
     """
@@ -126,8 +126,9 @@ def table_of(frame: Any) -> Any:
 
 
 def _how_to_make_one(value: Any) -> str:
-    """By what a ``value`` that is no frame becomes one, if Arrow takes it: results of DuckDB,
-    Polars frames, rows.
+    """Return a hint how to convert ``value`` to a frame; empty if Arrow cannot.
+
+    Arrow takes results of DuckDB, Polars frames and lists of rows.
     """
     by = "pyarrow.table" if hasattr(type(value), "__arrow_c_stream__") else ""
     by = by or ("pyarrow.Table.from_pylist" if isinstance(value, list) else "")
@@ -162,9 +163,7 @@ def stage_table(
 
 
 def with_open(staged: StagedOutput, columns: Sequence[str], typed: Collection[str]) -> StagedOutput:
-    """``staged`` with all ``columns``, in their order; those that are not ``typed`` have no
-    type.
-    """
+    """Add all ``columns`` to the schema of ``staged``; those not in ``typed`` are void."""
     if len(typed) == len(columns):
         return staged
     stored = json.loads(staged.schema)
@@ -189,8 +188,9 @@ def check_written(files: Files, folder: str, wrote: int | None, stand: int) -> N
 def _write_spark(
     files: Files, folder: str, frame: Any, partition_by: Sequence[str]
 ) -> tuple[int | None, StagedOutput]:
-    """Write a Spark frame. Returns the rows that Spark says it wrote, and what stands. Raises: as
-    `stage`.
+    """Write a Spark frame. Returns the rows that Spark reports, and what is on disk.
+
+    Raises: as `stage`.
     """
     by = [column for column in partition_by if column in frame.columns]  # not one without a type
     if not by:
@@ -218,8 +218,7 @@ def _lost(files: Files, folder: str, wrote: int | str, stand: int) -> StagingLos
 
 
 def describe(files: Files, folder: str, partition_by: Sequence[str] = ()) -> StagedOutput:
-    """Rows, schema and partition of the Parquet files in ``folder``, each of which has the rows of
-    one partition.
+    """Describe the Parquet files in ``folder``: rows, schema, and the partition of each file.
 
     Raises: StagingLost: there is no data file.
     """
@@ -262,45 +261,47 @@ def describe_files(
 
 
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
-    """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or
-    gives it no type.
+    """Read ``outputs`` into one Arrow table. A column that an output lacks is null there.
 
     Raises: OSError: a file is gone or damaged, or the store failed.
     """
     import pyarrow as pa
+
+    tables = [
+        _read(files, output, file.path, columns) for output in outputs for file in output.files
+    ]
+    if not tables:
+        return empty_table(outputs[0].schema)
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _read(files: Files, output: StagedOutput, path: str, columns: list[str] | None) -> Any:
+    """Read the ``columns`` that ``output`` has from one of its files."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = []
-    for output in outputs:
-        types = {column["name"]: column["type"] for column in json.loads(output.schema)["fields"]}
-        names, schema = (
-            [name for name in columns or types if name in types],
-            empty_table(output.schema).schema,
-        )
-        for data_file in output.files:
-            with files.open(data_file.path) as file:
-                try:
-                    table = pq.ParquetFile(file).read(columns=columns)
-                except pa.ArrowException as error:
-                    raise OSError(f"{files.uri(data_file.path)} cannot be read: {error}") from error
-            typed = {name for name in table.column_names if types.get(name, VOID) != VOID}
-            arrays = [
-                table[name] if name in typed else pa.nulls(len(table), schema.field(name).type)
-                for name in names
-            ]
-            tables.append(pa.table(arrays, names=names))
-    return (
-        pa.concat_tables(tables, promote_options="default")
-        if tables
-        else empty_table(outputs[0].schema)
-    )
+    schema = empty_table(output.schema).schema
+    types = {column["name"]: column["type"] for column in json.loads(output.schema)["fields"]}
+    with files.open(path) as file:
+        try:
+            table = pq.ParquetFile(file).read(columns=columns)
+        except pa.ArrowException as error:
+            raise OSError(f"{files.uri(path)} cannot be read: {error}") from error
+    typed = {name for name in table.column_names if types.get(name, VOID) != VOID}
+    names = [name for name in columns or types if name in types]
+    arrays = [
+        table[name] if name in typed else pa.nulls(len(table), schema.field(name).type)
+        for name in names
+    ]
+    return pa.table(arrays, names=names)
 
 
 def collect(
     files: Files, output: StagedOutput, request: Collect, room: int = MAX_JOB_BYTES
 ) -> list[Any]:
-    """The values of one column, for a dynamic fork: JSON scalars in the order of the files, of
-    ``room`` bytes at most.
+    """Return the values of one column for a dynamic fork, as JSON scalars in file order.
+
+    They take at most ``room`` bytes.
 
     Raises: ForkValuesInvalid: the column is absent, or its values cannot be those of a fork.
     """
@@ -311,24 +312,18 @@ def collect(
         )
     values: dict[Any, None] = {}
     for value in _values(files, output, request.column):
-        if value is None:
+        if value is None and request.distinct:
+            continue
+        if why := _unfit_for_fork(value):
+            raise ForkValuesInvalid(f"{request.key} has {why}")
+        if value in values:
             if request.distinct:
                 continue
-            raise ForkValuesInvalid(f"{request.key} has a null; drop it, or say distinct: true")
-        if not isinstance(value, str | int | float | bool) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):
-            raise ForkValuesInvalid(
-                f"{request.key} has the value {value!r}; a fork's values are text, numbers or "
-                "booleans (cast the column)"
-            )
-        if value in values and not request.distinct:
             raise ForkValuesInvalid(
                 f"{request.key} has the value {value!r} twice; drop one, or say distinct: true"
             )
-        if value not in values:
-            room -= fork_bytes((value,))
         values[value] = None
+        room -= fork_bytes((value,))
         if room < 0:
             raise ForkValuesInvalid(
                 f"the values of {request.key}, and of what else this group's forks go over, take "
@@ -340,6 +335,16 @@ def collect(
                 "members"
             )
     return list(values)
+
+
+def _unfit_for_fork(value: Any) -> str:
+    """Return what ``value`` is, if no member of a fork can have it; else empty."""
+    if value is None:
+        return "a null; drop it, or say distinct: true"
+    is_scalar = isinstance(value, str | int | float | bool)
+    if is_scalar and (not isinstance(value, float) or math.isfinite(value)):
+        return ""
+    return f"the value {value!r}; a fork's values are text, numbers or booleans (cast the column)"
 
 
 def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:

@@ -59,6 +59,8 @@ def spark_writer(frame: Any, columns: Sequence[str], above: Sequence[str] = ()) 
     """
     from pyspark.sql.functions import coalesce, col, concat, lit, sha2
 
+    if not columns:
+        return frame.write.partitionBy(*above)
     texts = [coalesce(concat(lit("v"), col(quoted(c)).cast("string")), lit("n")) for c in columns]
     values = concat(*(sha2(text, 256) for text in texts))
     return frame.withColumn(_HASH, sha2(values, 256)).write.partitionBy(*above, _HASH)
@@ -108,8 +110,7 @@ def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
 
 
 def partition_of(file: Any, columns: Sequence[str]) -> Partition:
-    """The partition of the rows in a Parquet ``file`` (``pyarrow.parquet.ParquetFile``), by its
-    first row.
+    """Return the partition of the rows in a ``pyarrow.parquet.ParquetFile``, by its first row.
 
     A column that the file lacks has no type, and so no value.
     """
@@ -173,8 +174,9 @@ def _text(value: PartitionValue, column: str, kind: str) -> str | None:
 
 
 def check_named(files: Files, name: str, output: StagedOutput, named: NamedPartitions) -> None:
-    """Check that all rows of the output ``name`` are of the partitions ``named``. Raises:
-    RowsOutside; OSError.
+    """Check that all rows of the output ``name`` belong to the partitions ``named``.
+
+    Raises: RowsOutside; OSError.
     """
     import pyarrow.parquet as pq
 

@@ -1,5 +1,6 @@
-"""Rules of an output, and rows of other partitions than it names: what is rejected is written
-apart, in one evaluation.
+"""Apply the rules of an output, and write rejected rows apart, in one evaluation.
+
+Rows of partitions that the output does not name may be rejected too.
 
 A Spark frame is written in parts by a column that says which rules a row breaks, so one write
 completes the good rows. Only the rejected rows are written again, with the names of the rules.
@@ -76,8 +77,9 @@ def stage_checked(
     arriving: _Arriving | None = None,
     published: Fields | None = None,
 ) -> dict[str, StagedOutput]:
-    """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows
-    where there are rules.
+    """Write ``frame`` as `stage` does, and check it.
+
+    Returns the output and, with rules, its rejected rows.
 
     Both are by their folders; that of the rejected rows is ``folder`` with ``REJECTED`` added.
 
@@ -178,16 +180,14 @@ def _rules(checks: Checks) -> Mapping[str, str]:
 def _check_ratio(
     folder: str, rows: int, rejected: int, checks: Checks, by_rule: Mapping[str, int]
 ) -> None:
-    """``rejected``: rows that break rules. Raises: TooManyRejectedRows, unless those of several
-    runs count.
+    """Check the share of rows that break rules, unless several runs count together.
+
+    Raises: TooManyRejectedRows.
     """
     quality = checks.quality
-    if (
-        quality is not None
-        and quality.over is None
-        and rows
-        and rejected / rows > quality.max_rejected_ratio
-    ):
+    if quality is None or quality.over is not None:
+        return
+    if rejected and rejected / rows > quality.max_rejected_ratio:
         counts = ", ".join(f"{name} {count:,}" for name, count in by_rule.items() if count)
         raise TooManyRejectedRows(
             f"{rejected:,} of {rows:,} rows of {folder.rpartition('/')[2]} were rejected "
@@ -212,84 +212,80 @@ _QUOTED = re.compile(r"^== SQL ?\(line \d+, position \d+\) ==\n(.*)$", re.MULTIL
 def _split_spark(
     files: Files, folder: str, frame: Any, checks: Checks, partition_by: Sequence[str]
 ) -> dict[str, StagedOutput]:
-    rules = _rules(checks)
     schema = json.loads(frame.schema.json())
     check_spark_schema(schema)
     _check_names(frame.columns)
-    if partition_by:
-        check_columns(partition_by, frame.schema.json())
+    check_columns(partition_by, frame.schema.json())
     typed = typed_columns(schema)
-    written = [*(typed or frame.columns), _BROKEN]
-    evaluated = with_untyped_evaluated(frame, schema)
-    marked = evaluated.withColumn(_BROKEN, _broken(frame, rules, checks)).select(
-        *map(quoted, written)
-    )
-    by = [column for column in partition_by if column in typed]
+    written = map(quoted, [*(typed or frame.columns), _BROKEN])
+    marked = with_untyped_evaluated(frame, schema).withColumn(_BROKEN, _broken(frame, checks))
     source = f"{folder}/_split"
-    # Without it, Spark would sort all rows by the column that parts them.
-    frame.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "16")
-    try:
-        wrote = write_parquet(
-            marked,
-            files.uri(source),
-            lambda all_rows: (
-                spark_writer(all_rows, by, [_BROKEN]) if by else all_rows.write.partitionBy(_BROKEN)
-            ),
-        )
-    except Exception as error:
-        message = java_message(error)
-        failed = _QUOTED.search(message)
-        for name, rule in rules.items():
-            if failed is not None and failed[1].strip() in map(str.strip, rule.splitlines()):
-                raise _refused(name, rule, message) from error
-        raise
+    by = [column for column in partition_by if column in typed]
+    wrote = _write_marked(marked.select(*written), files.uri(source), by, _rules(checks))
     files.check()
-    parts = {
-        part.partition("=")[2]: describe_files(files, data_files_below(files, f"{source}/{part}"))
-        for part in files.names(source)
-        if part.startswith(f"{_BROKEN}=")
-    }
+    parts = _parts_by_code(files, source)
     rows = sum(part.rows for part in parts.values())
     check_written(files, folder, wrote, rows)
-    reasons = [*rules, *([OUTSIDE] if checks.outside == "reject" else [])]
-    names = {code: _names(code, reasons) for code in parts}
-    by_rule = {
-        rule: sum(parts[code].rows for code in parts if rule in names[code]) for rule in reasons
-    }
-    bad = {code: part for code, part in parts.items() if code != _GOOD}
-    _check_ratio(
-        folder,
-        rows,
-        sum(parts[code].rows for code in bad if names[code] != [OUTSIDE]),
-        checks,
-        by_rule,
-    )
-    stored = json.loads(next((part.schema for part in parts.values()), json.dumps(schema)))
-    if bad:
-        rejected = _stage_rejected(files, folder + REJECTED, frame, bad, names, partition_by)
+    names = {code: _names(code, checks) for code in parts}
+    by_rule = dict.fromkeys(_reasons(checks), 0)
+    broken_rows = 0
+    for code, part in parts.items():
+        broken_rows += part.rows * bool({*names[code]} - {OUTSIDE})
+        for name in names[code]:
+            by_rule[name] += part.rows
+    _check_ratio(folder, rows, broken_rows, checks, by_rule)
+    stored = next((json.loads(part.schema) for part in parts.values()), schema)
+    good = parts.pop(_GOOD, None)
+    rejected = _stage_rejected(files, folder + REJECTED, frame, parts, names, partition_by, stored)
+    if good is None:
+        good = _stage_empty(files, folder, stored)
     else:
-        column = {"name": REJECTED_BY, "type": _TEXTS, "nullable": True, "metadata": {}}
-        rejected = _stage_empty(
-            files, folder + REJECTED, {**stored, "fields": [*stored["fields"], column]}
-        )
-    if _GOOD in parts:
         collect_parts(files, f"{source}/{_BROKEN}={_GOOD}", folder)
         files.remove_tree(source)
         good = describe(files, folder, partition_by)
-    else:
-        good = _stage_empty(files, folder, stored)
     good, rejected = (with_open(output, frame.columns, typed) for output in (good, rejected))
     return _both(folder, good, rejected, by_rule)
+
+
+def _write_marked(marked: Any, uri: str, by: Sequence[str], rules: Mapping[str, str]) -> int | None:
+    """Write rows parted by the rules that they break. Raises: RuleInvalid: a rule fails on a row.
+
+    Returns the rows that Spark says it wrote.
+    """
+    # Without it, Spark would sort all rows by the column that parts them.
+    marked.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "16")
+    try:
+        return write_parquet(marked, uri, lambda frame: spark_writer(frame, by, [_BROKEN]))
+    except Exception as error:
+        message = java_message(error)
+        failed = _QUOTED.search(message)
+        statement = failed[1].strip() if failed else "\n"
+        for name, rule in rules.items():
+            if statement in map(str.strip, rule.splitlines()):
+                raise _refused(name, rule, message) from error
+        raise
+
+
+def _parts_by_code(files: Files, source: str) -> dict[str, StagedOutput]:
+    """Return what Spark has written, by the code of the rules that the rows break."""
+    prefix = f"{_BROKEN}="
+    return {
+        part.removeprefix(prefix): describe_files(
+            files, data_files_below(files, f"{source}/{part}")
+        )
+        for part in files.names(source)
+        if part.startswith(prefix)
+    }
 
 
 _TEXTS = {"type": "array", "elementType": "string", "containsNull": True}
 
 
-def _broken(frame: Any, rules: Mapping[str, str], checks: Checks) -> Any:
-    """The column that says which rules a row breaks. Raises: RuleInvalid; OutputInvalid."""
+def _broken(frame: Any, checks: Checks) -> Any:
+    """Return the column that says which rules a row breaks. Raises: RuleInvalid; OutputInvalid."""
     from pyspark.sql.functions import coalesce, concat, concat_ws, expr, lit, when
 
-    marks = []
+    rules, marks = _rules(checks), []
     for number, (name, rule) in enumerate(rules.items()):
         try:
             # A filter refuses what is no condition, and what counts more than one row; a column
@@ -306,10 +302,15 @@ def _broken(frame: Any, rules: Mapping[str, str], checks: Checks) -> Any:
     return concat(lit(_GOOD), concat_ws("_", *marks))
 
 
-def _names(code: str, rules: Sequence[str]) -> list[str]:
-    """The rules that rows with ``code`` break."""
+def _reasons(checks: Checks) -> list[str]:
+    """Return the names of all that may reject a row; their numbers are those of the marks."""
+    return [*_rules(checks), *[OUTSIDE] * (checks.outside == "reject")]
+
+
+def _names(code: str, checks: Checks) -> list[str]:
+    """Return the rules that rows with ``code`` break."""
     numbers = code.removeprefix(_GOOD).split("_")
-    return [name for number, name in enumerate(rules) if str(number) in numbers]
+    return [name for number, name in enumerate(_reasons(checks)) if str(number) in numbers]
 
 
 def _stage_rejected(
@@ -319,12 +320,17 @@ def _stage_rejected(
     parts: Mapping[str, StagedOutput],
     names: Mapping[str, Sequence[str]],
     partition_by: Sequence[str],
+    stored: dict[str, Any],
 ) -> StagedOutput:
-    """Write the rejected rows again, from the files in which they stand, with the names of the
-    rules.
+    """Write the rejected rows again, from their files, with the names of the rules.
+
+    ``stored``: the schema of the files.
     """
     from pyspark.sql.functions import array, lit
 
+    if not parts:
+        column = {"name": REJECTED_BY, "type": _TEXTS, "nullable": True, "metadata": {}}
+        return _stage_empty(files, folder, {**stored, "fields": [*stored["fields"], column]})
     frames = []
     for code, part in parts.items():
         schema = with_open(

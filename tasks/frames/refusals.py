@@ -1,12 +1,16 @@
-"""Values that Spark refuses while it writes: the error is raised in SQL, and its text is found
-again in the driver.
-"""
+"""Refuse values in SQL while Spark writes, and find the reason in the driver's error."""
 
 from __future__ import annotations
 
 import re
 
+from unstuck.tasks.errors import OutputInvalid
+
 _REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
+
+
+class ValueRefused(OutputInvalid):
+    """A value of a Spark frame that cannot be stored, found by a look at its files."""
 
 
 def refusal(*message: str) -> str:
@@ -18,7 +22,9 @@ def refusal(*message: str) -> str:
 
 
 def refused_value(error: BaseException) -> str:
-    """The message of the `refusal` that ``error`` is about; empty for any other error."""
+    """Return why a value was refused: by a `refusal` or a `ValueRefused`; "" for other errors."""
+    if isinstance(error, ValueRefused):
+        return str(error)
     match = _REFUSED.search(java_message(error)) or _REFUSED.search(str(error))
     return match[1] if match else ""
 
@@ -29,8 +35,10 @@ def literal(text: str) -> str:
 
 
 def java_message(error: BaseException) -> str:
-    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost
-    cause in Java.
+    """Return the message of a Spark error.
+
+    For an error that pyspark does not know, as in 3.5, this is the message of the innermost Java
+    cause.
     """
     if type(error).__module__.startswith("pyspark."):
         return str(error)

@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from unstuck.tasks.errors import OutputInvalid
-from unstuck.tasks.frames.text_bytes import with_checked_text
+from unstuck.tasks.frames.refusals import ValueRefused
+from unstuck.tasks.frames.text_bytes import invalid_bytes, refused_column, with_checked_text
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
@@ -45,8 +46,15 @@ def is_frame(value: Any) -> bool:
 
 
 def plan_of(frame: Any) -> str:
-    """The plan of a frame of Spark Classic in words; it names the folder of a streaming source."""
+    """Return the plan of a frame in words; it names the folder of a streaming source."""
+    if on_connect(frame.sparkSession):
+        return str(frame._explain_string(extended=True))  # noqa: SLF001 - `explain` prints it
     return str(frame._jdf.queryExecution().analyzed().toString())
+
+
+def on_connect(session: Any) -> bool:
+    """Return whether a session is one of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def hadoop_uri(uri: str) -> str:
@@ -55,8 +63,7 @@ def hadoop_uri(uri: str) -> str:
 
 
 def remove_folder(session: Any, uri: str) -> None:
-    """Remove a folder of an object store as its connector does, which knows its empty objects for
-    folders.
+    """Remove a folder of an object store by its connector, which knows its folder markers.
 
     Raises nothing: what is left is of no use, and in nobody's way.
     """
@@ -72,8 +79,7 @@ def remove_folder(session: Any, uri: str) -> None:
 def write_parquet(
     frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write
 ) -> int | None:
-    """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left
-    there.
+    """Write the rows of a Spark ``frame`` into the folder ``uri``, and replace earlier files.
 
     Args:
         writer: makes the ``DataFrameWriter`` of a frame.
@@ -81,18 +87,39 @@ def write_parquet(
     Returns:
         The rows that its tasks wrote, as they counted them; None if Spark does not say. The driver
         commits whatever it then finds in the folder, and reports no error where that is less.
+
+    Raises:
+        ValueRefused: a text, CSV or JSON file that the frame reads is not UTF-8.
     """
     for key, value in _WRITE_CONF.items():
         # Not put back, since another thread of the step may be writing an output too.
         frame.sparkSession.conf.set(key, value)
     frame = _typed(frame)
-    if frame.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
+    plan = plan_of(frame)
+    checked = with_checked_text(frame, plan)
+    try:
+        return _write(checked, uri, writer)
+    except Exception as error:
+        column = refused_column(error)
+        if not column:
+            raise
+        if place := invalid_bytes(frame):
+            raise ValueRefused(
+                f"the column {column} has text of a file that is not UTF-8: {place}. In "
+                "a step: spark.read.option('encoding', 'ISO-8859-1') for CSV and JSON files, "
+                "decode(cast(value AS BINARY), 'ISO-8859-1') for spark.read.text"
+            ) from error
+    # A file has U+FFFD itself.
+    return _write(with_checked_text(frame, plan, replaced=False), uri, writer)
+
+
+def _write(frame: Any, uri: str, writer: Callable[[Any], Any]) -> int | None:
+    if on_connect(frame.sparkSession):
         writer(frame).mode("overwrite").parquet(hadoop_uri(uri))
         return None
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
-    frame = with_checked_text(frame, plan_of(frame))
     counted = Observation()
     writer(frame.observe(counted, count(lit(1)).alias("rows"))).mode("overwrite").parquet(
         hadoop_uri(uri)
@@ -101,9 +128,7 @@ def write_parquet(
 
 
 def _typed(frame: Any) -> Any:
-    """``frame`` with its columns without a type as text: Polars cannot read what Spark writes for
-    them.
-    """
+    """Cast columns without a type to text, since Polars cannot read what Spark writes for them."""
     from pyspark.sql.types import StructType
 
     schema = frame.schema.json()
@@ -131,8 +156,9 @@ def _observed_rows(frame: Any, counted: Any) -> int | None:
 
 
 def read_parquet(session: Any, groups: Sequence[tuple[str, Mapping[str, int]]]) -> Any:
-    """One frame of all files: each of ``groups`` is a schema and its files with their bytes; what
-    one lacks is null.
+    """Read all files into one frame. A column that a file lacks is null.
+
+    Each of ``groups`` is a schema and its files with their sizes.
 
     Spark is told the schema. What it would infer depends on its conf, and is an integer for a
     column of nulls.
@@ -180,12 +206,13 @@ def _as_written(reader: Any) -> Any:
 
 
 def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
-    """A frame of many files that Spark gets as a list, in the form that its own streams write; None
-    if it cannot.
+    """Read many files that Spark gets as a list in the format of its own streams.
+
+    Returns None if Spark cannot.
 
     It would look at each file before the first row is asked for, which takes seconds for thousands.
     """
-    if len(files) <= _LOOKED_AT or session.__class__.__module__.startswith("pyspark.sql.connect"):
+    if len(files) <= _LOOKED_AT or on_connect(session):
         return None
     try:
         temporary = session._jvm.java.lang.System.getProperty(
@@ -248,8 +275,7 @@ def listed_for_stream(files: Files, folder: str) -> int:
 
 
 def read_in_batch(query: Any, folder: str) -> list[int]:
-    """How many files below ``folder`` the batch that a streaming ``query`` runs just now reads,
-    each time it does.
+    """Return the numbers of files below ``folder`` that the current batch of ``query`` reads.
 
     Spark passes over a file that is not there when it plans a batch, and counts it as read.
     """
@@ -338,8 +364,9 @@ def empty_table(schema: str) -> Any:
 def repeated_keys(
     session: Any, schema: str, files: Mapping[str, int], columns: Sequence[str], some: int
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """How many values of ``columns`` several rows share, and ``some`` of them with the number of
-    their rows.
+    """Count the values of ``columns`` that several rows share.
+
+    Returns also ``some`` of them with their number of rows.
 
     Raises: OutputInvalid: the values of a column cannot be compared.
     """

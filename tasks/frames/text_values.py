@@ -1,6 +1,4 @@
-"""Text as values: what a CSV field, or a text in JSON, must look like to be a number, a date or an
-instant.
-"""
+"""Parse text of CSV fields and JSON strings as numbers, dates and instants."""
 
 from __future__ import annotations
 
@@ -23,16 +21,15 @@ _NOT_FINITE = "(?i:nan|inf|infinity)"
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """The form of numbers in text: the mark before a fraction, and the one between groups of three
-    digits, if any.
-    """
+    """The form of numbers in text: the decimal mark, and the mark between groups of digits."""
 
     decimal: str = "."
     thousands: str = ""
 
     def plain(self, text: Any) -> Any:
-        """Return numbers in the form of programs. Raises: pa.ArrowInvalid: a text is no number of
-        this form.
+        """Convert numbers to the form of programs.
+
+        Raises: pa.ArrowInvalid: a text is no number of this form.
         """
         import pyarrow.compute as pc
 

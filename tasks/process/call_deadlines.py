@@ -1,5 +1,4 @@
-"""Calls that may hang for ever: each runs in a daemon thread, and is left behind when its time is
-over.
+"""Run calls that may hang in daemon threads, and abandon them after a deadline.
 
 A log may hang as well: the log of an attempt lies in the warehouse, whose server may be gone.
 """
@@ -43,8 +42,7 @@ def call_in_thread(call: Callable[[], T], name: str) -> Future[T]:
 def run_with_deadline(
     call: Callable[..., object], *arguments: object, seconds: float = LOG_TIMEOUT
 ) -> bool:
-    """Call ``call(*arguments)`` for what it does; False if it has not ended after ``seconds``, and
-    was left behind.
+    """Call ``call(*arguments)``. Returns False if it has not ended after ``seconds``.
 
     What it raises is printed. Where no thread can be started, it is called here, without a
     deadline.
@@ -66,8 +64,7 @@ def run_with_deadline(
 
 
 class NonBlockingHandler(logging.Handler):
-    """Writes log lines to a descriptor, in order, in a thread of its own; for a process that must
-    never wait for a log.
+    """Writes log lines to a descriptor in a thread, for a process that must never wait for a log.
 
     While ``MAX_WAITING`` lines wait, further lines are dropped.
     """

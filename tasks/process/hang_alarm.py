@@ -21,8 +21,9 @@ def install(seconds: float) -> None:
 
 
 def start(seconds: float | None = None) -> None:
-    """Kill this process in ``seconds``, unless the alarm is canceled or started again. For the main
-    thread.
+    """Kill this process in ``seconds``, unless the alarm is canceled or restarted.
+
+    For the main thread.
 
     Args:
         seconds: None: those of ``install``.

@@ -22,9 +22,7 @@ class ShutdownLevel(IntEnum):
 
 
 class ShutdownFlag:
-    """One end of the pipe. The worker's own can be raised; that of a watchdog can only be looked
-    at.
-    """
+    """One end of a pipe. The worker's end can be raised; a watchdog's end can only be read."""
 
     def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
         self.read_fd = read_fd
@@ -38,8 +36,9 @@ class ShutdownFlag:
         return cls(read_fd, write_fd)
 
     def fileno(self) -> int:
-        """Readable once the flag is raised, or when every process that could raise it is dead:
-        check ``level``.
+        """Return a descriptor that is readable once the flag is raised or all its writers are dead.
+
+        Check ``level`` then.
         """
         return self.read_fd
 

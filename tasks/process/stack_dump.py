@@ -1,5 +1,4 @@
-"""The stack of another process's main thread, which its interpreter writes in C when a signal comes
-(faulthandler).
+"""Read the main thread's stack of another process, which faulthandler writes on a signal.
 
 It is written although a C call holds the GIL, and no lock, memory or Python code of the process is
 used. Only the main thread is told of, which the signal has interrupted: other threads may run
@@ -47,8 +46,9 @@ class StackDump:
 
     @classmethod
     def install(cls) -> StackDump | None:
-        """Let this process answer. None where it cannot: there are no such signals, or no
-        descriptor is left.
+        """Let this process answer. Returns None if it cannot.
+
+        It needs such signals and a free descriptor.
         """
         if sys.platform != "linux":
             return None
@@ -60,8 +60,7 @@ class StackDump:
         return None
 
     def ask(self, process: psutil.Process) -> None:
-        """Ask ``process`` for its stack, unless an answer lies there, or it has not noticed the
-        last question yet.
+        """Ask ``process`` for its stack, unless an answer or a question is pending.
 
         It is not asked if it could not answer.
         """
@@ -75,8 +74,9 @@ class StackDump:
                 self._asked = True
 
     def answer(self) -> list[RawFrame] | None:
-        """The frames, the innermost first; None: none has come yet. Empty: they are those of
-        another thread.
+        """Return the frames, innermost first; None if none have come yet.
+
+        Empty if they are those of another thread.
         """
         text = os.pread(self.descriptor, _READ, 0) if self._asked else b""
         if not text.endswith(b"\n"):
@@ -85,8 +85,9 @@ class StackDump:
         return frames_in(text)
 
     def _would_answer(self, pid: int) -> bool:
-        """False where a step has changed what is needed: the signal would kill it, or go into a
-        file of the step's.
+        """Return False if a step has changed the handler of the signal or its file.
+
+        The signal would then kill the process, or write into a file of the step.
         """
         sets = dict(
             re.findall(r"(\w+Cgt|\w+Blk|\w+Pnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text())

@@ -48,9 +48,7 @@ def process_state(process: psutil.Process) -> ProcessState:
 
 
 class Tree:
-    """``root`` and its descendants, without this process (a child of the root) and pids that
-    ``spare`` accepts.
-    """
+    """``root`` and its descendants, without this process and pids that ``spare`` accepts."""
 
     def __init__(
         self, root: psutil.Process, spare: Callable[[int], bool] = lambda _: False
@@ -76,8 +74,7 @@ class Tree:
         return [p for p in (self.root, *self._known) if process_state(p) is not ProcessState.GONE]
 
     def kill(self, wait: float = 5.0) -> list[psutil.Process]:
-        """SIGKILL the tree and the process groups it made, until nothing is left or ``wait``
-        seconds are over.
+        """Kill the tree and its process groups, until nothing is left or ``wait`` seconds are over.
 
         All descendants are collected before the first signal, because a parent that dies hides its
         children. Returns the processes that are left.
@@ -104,17 +101,14 @@ class Tree:
 
 
 def _kill_group(leader: int) -> None:
-    """SIGKILL the process group that ``leader`` made, if it made one; never the group of this
-    process.
-    """
+    """Kill the process group that ``leader`` created, but never the group of this process."""
     if leader != os.getpgrp():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Make each descendant a child of this process when its own parent dies (Linux). Children do
-    not inherit this.
+    """Make this process the parent of orphaned descendants (Linux). Children do not inherit this.
 
     Raises:
         OSError: the kernel refuses.
@@ -139,8 +133,7 @@ def is_watchdog(pid: int) -> bool:
 
 
 def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
-    """SIGKILL the children of this process that are not its own, until none is left or ``wait``
-    seconds are over.
+    """Kill children that are not its own, until none is left or ``wait`` seconds are over.
 
     For a process that adopts orphans: what a killed child leaves becomes a child too, and is killed
     next. Dead children are reaped. ``own`` is called after the children were listed, so it knows a
@@ -168,8 +161,9 @@ def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
 
 
 def children() -> set[int]:
-    """The pids of this process's children, from the kernel's own list: psutil would read every
-    process of the host.
+    """Return the pids of this process's children from the kernel's list.
+
+    psutil would read every process of the host.
     """
     lists = []
     with contextlib.suppress(FileNotFoundError):  # a system without /proc
@@ -195,17 +189,13 @@ def _reaped(pid: int) -> bool:
 
 
 def _ends(pid: int) -> bool:
-    """True for a process that the kernel is ending: it runs no code of its own, and has no command
-    line any more.
-    """
+    """Return whether the kernel is ending a process: it has no command line any more."""
     fields = _stat(pid)
     return bool(fields) and bool(int(fields[6]) & _PF_EXITING)
 
 
 def exit_status(pid: int) -> int | None:
-    """The wait status of a zombie (``/proc/PID/stat``, last field); None where the system does not
-    tell.
-    """
+    """Return the wait status of a zombie (``/proc/PID/stat``); None where the system has none."""
     fields = _stat(pid)
     return int(fields[-1]) if fields and fields[0] == "Z" else None
 
@@ -237,9 +227,7 @@ def describe_exit(code: int) -> str:
 
 
 def working_folder() -> str | None:
-    """The working directory of this process; None if it is gone, as after a deploy that replaced
-    it.
-    """
+    """Return the working directory; None if it is gone, as after a deploy that replaced it."""
     try:
         return os.getcwd()
     except OSError:  # removed; or on a mount whose server has replaced it (ESTALE) or is away

@@ -1,5 +1,4 @@
-"""Turns an exception of a step into a failure: its code, its sentence and the user's part of the
-traceback.
+"""Convert an exception of a step to a failure: code, sentence, and the user's traceback.
 
 Whatever asks the error for something runs code of the step, which may raise or never return (a
 ``Py4JJavaError`` asks the JVM). So `describe_in_time` asks in a thread with a deadline.
@@ -54,8 +53,11 @@ _CAUSE: Callable[[BaseException], BaseException | None] = BaseException.__dict__
 
 @dataclass(frozen=True, slots=True)
 class DescribedError:
-    """An error as text. ``whole``: its traceback, for the log. ``hangs``: its text was not to be
-    had.
+    """An error as text.
+
+    Attributes:
+        whole: its traceback, for the log.
+        hangs: its text was not available.
     """
 
     failure: Failure
@@ -92,8 +94,9 @@ def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) ->
 
 
 def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failure:
-    """The failure that ``error`` is. ``clean`` comes before a text is cut: a secret that is cut is
-    found no more.
+    """Return the failure for ``error``.
+
+    ``clean`` runs before a text is cut, since a part of a secret would not be recognized.
     """
     kind = type(error)  # not isinstance, which asks the error for its __class__
     ours = issubclass(kind, UnstuckError)
@@ -136,9 +139,7 @@ def _fails_at_once(kind: type) -> bool:
 
 
 def _is_wrong_call(error: BaseException) -> bool:
-    """Whether Python refused a call for the number or the names of its arguments; data seldom
-    causes that.
-    """
+    """Return whether Python refused a call for its arguments; data seldom causes that."""
     arguments = (
         error.args if type(error) is TypeError else ()
     )  # a subclass may define its args as it likes
@@ -150,8 +151,9 @@ def _is_wrong_call(error: BaseException) -> bool:
 
 
 def _classes(error: BaseException) -> list[str]:
-    """The class and its bases; of an error that fails at once without the bases that do not, such
-    as ``Exception``.
+    """Return the class and its bases.
+
+    For an error that is final, bases such as ``Exception`` that are not are left out.
     """
     kind, every = type(error), _is_recoverable(error)
     return [
@@ -168,8 +170,9 @@ def _qualified(kind: type) -> str:
 
 
 def _conditions(error: BaseException) -> list[str]:
-    """The condition of an error of Spark (``UNRESOLVED_COLUMN.WITH_SUGGESTION``) and what it is a
-    part of.
+    """Return the condition of a Spark error and its parents.
+
+    An example is ``UNRESOLVED_COLUMN.WITH_SUGGESTION``.
     """
     if not _is_sparks(type(error)):
         return []
@@ -182,16 +185,12 @@ def _conditions(error: BaseException) -> list[str]:
 
 
 def spark_condition(error: Any) -> Any:
-    """Spark's name of the condition of one of its errors; Spark 3.5 calls it the class of the
-    error.
-    """
+    """Return the name of the condition of a Spark error. Spark 3.5 calls it the error class."""
     return (getattr(error, "getCondition", None) or error.getErrorClass)()
 
 
 def _says_it_all(kind: type) -> bool:
-    """Whether the sentence of such an error says it all: our frames, and those of Spark, add
-    nothing.
-    """
+    """Return whether the sentence of such an error is enough, without our and Spark's frames."""
     return issubclass(kind, UnstuckError) or _is_sparks(kind)
 
 
@@ -204,23 +203,15 @@ def _names(names: list[str]) -> tuple[str, ...]:
 
 
 def outside_of_the_steps(failure: Failure, runner: str, changed: str) -> Failure:
-    """A failure that no step raised, and that Unstuck does not know. ``changed``: what the steps
-    did to the process.
+    """Return the failure for an unknown error outside of the steps.
+
+    ``changed``: what the steps changed in the process.
     """
     did = f" The steps had changed {changed}." if changed else ""
-    return _of_the_runner(failure, f"{runner} failed outside of the steps: {failure.text}.{did}")
-
-
-def with_replaced_code(failure: Failure, runner: str, changed: str) -> Failure:
-    """A failure of a step that ran where a step of an earlier attempt may have replaced code."""
-    return _of_the_runner(
-        failure,
-        f"on {runner} a step, maybe of another attempt, had changed {changed}: {failure.text}.",
+    text = (
+        f"{runner} failed outside of the steps: {failure.text}.{did} This runner is replaced, and "
+        "the group is tried again; no retry: is used up"
     )
-
-
-def _of_the_runner(failure: Failure, text: str) -> Failure:
-    text = f"{text} This runner is replaced, and the group is tried again; no retry: is used up"
     return replace(failure, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT), recoverable=True)
 
 
@@ -293,8 +284,9 @@ def _told(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> traceback.TracebackException:
-    """The traceback from the first frame of the user's code on; where the sentence says it all,
-    their frames alone.
+    """Return the traceback from the user's first frame on.
+
+    If the sentence is enough, only the user's frames are included.
     """
     trace = traceback.TracebackException(type(error), error, _FRAMES(error))
     theirs = _users_frames(trace.stack)
@@ -306,8 +298,9 @@ def _traceback(error: BaseException) -> traceback.TracebackException:
 
 
 def _told_cause(cause: BaseException, error: BaseException) -> traceback.TracebackException | None:
-    """The cause of an error of ours: with frames if code of the user was imported; None if
-    ``error`` says it all.
+    """Return the cause of one of our errors, with frames if it was raised by imported user code.
+
+    None if ``error`` is enough.
     """
     trace = _traceback(cause)
     if any(frame.name == "<module>" for frame in _users_frames(trace.stack)):
@@ -329,9 +322,7 @@ def _within(cause: BaseException, error: BaseException) -> bool:
 
 
 def shorten(text: str, limit: int) -> str:
-    """``text`` with its middle left out if it is longer than ``limit``: the beginning and the end
-    say most.
-    """
+    """Cut the middle of ``text`` if it is longer than ``limit``."""
     if len(text) <= limit:
         return text
     half = (limit - 20) // 2

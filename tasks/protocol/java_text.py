@@ -1,6 +1,4 @@
-"""The text of an error of the JVM in one line: its message and those of its causes, without frames
-of Java (pure).
-"""
+"""Format an error of the JVM in one line: its message and its causes (pure)."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ _STATE = re.compile(r"\s*\bSQLSTATE: \w+")
 
 
 def told_by_java(text: str) -> str:
-    """The text of a ``Py4JJavaError`` in one line: what the call raised, and each cause that says
-    more.
-    """
+    """Format a ``Py4JJavaError`` in one line: its error, and each cause that adds to it."""
     errors: list[list[str]] = [[]]
     for line in text.splitlines():
         if _FRAME.match(line) or not line.strip():

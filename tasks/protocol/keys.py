@@ -196,8 +196,9 @@ def pool_of(lane: str) -> str:
 
 
 def versions_of(lane: str) -> dict[str, str]:
-    """The versions that runners of a lane must have, such as ``queue@pool#python3.11,spark4.3``;
-    see take.lua.
+    """Return the versions in the name of a lane, such as ``queue@pool#python3.11,spark4.3``.
+
+    See take.lua. Empty stands for any version of Spark.
 
     Empty is the version of a Spark that may be any.
     """

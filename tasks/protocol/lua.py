@@ -1,5 +1,4 @@
-"""Loads Lua scripts, each with what it uses of the shared prelude, and with names for its keys and
-arguments.
+"""Load Lua scripts with the shared prelude, and with names for their keys and arguments.
 
 A script declares these in its header, in lines that begin with ``-- keys:`` and ``-- args:``, and
 reads them as ``keys.due`` and ``args.owner``. The scripts beside it that a line ``-- calls:`` names
@@ -91,8 +90,9 @@ class Script:
 
 
 def ask(client: redis.Redis, *commands: Command) -> list[Any]:
-    """Send commands in one go, and repeat them as ``client`` does, but without its telemetry: a
-    third of a call.
+    """Send commands in one round trip, with the retries of ``client`` but without its telemetry.
+
+    The telemetry takes a third of a call.
 
     Returns: the answers, as the server gave them.
     """

@@ -1,6 +1,4 @@
-"""The partitions that a package has replaced, with their rows before and after, for people
-(pure).
-"""
+"""Describe the partitions that a package replaced, with row counts before and after (pure)."""
 
 from __future__ import annotations
 
@@ -56,8 +54,9 @@ class Replaced:
     shrunk: int
 
     def text(self, *, shrunk: bool = False, most: int = MOST) -> str:
-        """The partitions in words; ``shrunk``: only those that have lost more than half of their
-        rows.
+        """Return the partitions in words.
+
+        ``shrunk``: only those that lost more than half of their rows.
         """
         named = [str(partition) for partition in self.most if partition.shrank or not shrunk][:most]
         more = (self.shrunk if shrunk else self.count) - len(named)
@@ -67,9 +66,7 @@ class Replaced:
 def replaced(
     stood: Iterable[PartitionRows], removed: Iterable[PartitionRows], added: Iterable[PartitionRows]
 ) -> Replaced | None:
-    """The partitions of which rows were ``removed``, of those that ``stood``; None if no partition
-    has lost any.
-    """
+    """Return the partitions of ``stood`` with ``removed`` rows; None if none lost any."""
     before, change = (
         Counter[tuple[tuple[str, str | None], ...]](),
         Counter[tuple[tuple[str, str | None], ...]](),

@@ -1,5 +1,4 @@
-"""Outcome and report: what a worker says of an attempt, and the message that tells coordinators to
-look.
+"""Define the outcome of an attempt, and the report that makes coordinators read it.
 
 The outcome on the attempt record is the truth.
 """
@@ -41,8 +40,7 @@ class ReportKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as people see it: a code to compare, a sentence, and the traceback trimmed to the
-    user's code.
+    """An error for people: a code, a sentence, and the traceback trimmed to the user's code.
 
     Attributes:
         recoverable: what holds unless ``retry_on:`` or ``never_retry_on:`` names the failure.
@@ -59,8 +57,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The work of an attempt that made nothing, on the record of its group: it has no marker
-    (docs/decisions/0013).
+    """The work of an attempt without a marker, on the record of its group (docs/decisions/0013).
 
     Attributes:
         fingerprint: of the work, as in a marker.
@@ -145,8 +142,7 @@ def in_short(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One message from a worker. ``event`` is made before the first try to send and reused in every
-    retry.
+    """A message from a worker. ``event`` is created before the first try and reused in retries.
 
     Attributes:
         at: seconds since the epoch, by the clock of Redis.

@@ -1,5 +1,4 @@
-"""Resolves ``${env:NAME}`` (configuration) and ``${secret:NAME}`` in parameters and conf, in the
-worker alone.
+"""Resolve ``${env:NAME}`` and ``${secret:NAME}`` in parameters and conf, only in the worker.
 
 Only what the spec itself wrote is resolved: a person who writes data must not read a worker's
 environment. No secret ever stands in a spec, a record, a marker, a report or a log: it is taken out
@@ -61,9 +60,7 @@ _URL_SAFE = ("", "/", "*", "!'()*", "!$&'()*+,;=", "!#$%&'()*+,/:;=?@[]~")
 
 
 def reference_in(text: str, *, wrong: bool = False) -> str | None:
-    """The first reference in ``text``; if ``wrong``, the first that was meant as one and is
-    none.
-    """
+    """Return the first reference in ``text``; if ``wrong``, the first malformed one."""
     return next(
         (match[0] for match in _REFERENCE.finditer(text) if match["wrong" if wrong else "name"]),
         None,
@@ -117,9 +114,7 @@ class Secrets:
         )
 
     def in_data(self, value: Any) -> str | None:
-        """The reference to the first secret in a text or key of ``value``, at any depth of lists
-        and objects.
-        """
+        """Return the reference to the first secret in ``value``, at any depth."""
         if self._found is None:
             return None
         return next(
@@ -132,18 +127,14 @@ class Secrets:
         )
 
     def in_name(self, name: str) -> str | None:
-        """The reference to the secret that ``name`` is, or has in it: a short one may be part of it
-        by chance.
-        """
+        """Return the reference to the secret in ``name``. A short one must match it as a whole."""
         for match in self._found.finditer(name) if self._found is not None else ():
             if match[0] == name or len(match[0]) >= _IN_NAMES:
                 return self._reference(match[0])
         return None
 
     def unchangeable(self, text: str) -> int:
-        """How much of ``text`` no text to come can change: all but the end of an unfinished
-        line.
-        """
+        """Return the length of ``text`` without its unfinished line."""
         if self._found is None:
             return len(text)
         line = max(text.rfind("\n"), text.rfind("\r")) + 1  # no piece goes beyond the end of a line
@@ -174,8 +165,9 @@ class Secrets:
         return value
 
     def _secret(self, name: str) -> str:
-        """The value of the variable, or the text of the file that ``NAME_FILE`` names. Raises:
-        Unrecoverable.
+        """Return the value of the variable, or the content of the file in ``NAME_FILE``.
+
+        Raises: Unrecoverable.
         """
         value, path = self._environ.get(name), self._environ.get(name + _FILE)
         if (value is None) == (path is None):
@@ -225,9 +217,7 @@ class Secrets:
 
 
 class Stream:
-    """Text that comes in parts, cleaned: the end of an unfinished line waits for the part that
-    follows.
-    """
+    """Cleans text that comes in parts. The end of an unfinished line waits for the next part."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets

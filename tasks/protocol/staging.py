@@ -1,6 +1,4 @@
-"""Which staging folders jobs still need, and how a folder that belongs to no job is given to the
-staging collector.
-"""
+"""Tell which staging folders jobs still need, and hand others to the staging collector."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ class Staging:
         return Retries(frozenset(going), frozenset(folders))
 
     def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
-        """The staging and the work of a group that succeeded in ``job`` and made nothing; None for
-        any other.
-        """
+        """Return the staging and work of a group that succeeded in ``job`` without outputs."""
         text = cast(str | None, self._redis.hget(self._keys.of(job).groups, group))
         try:
             record = json.loads(text or "{}")
@@ -102,8 +98,9 @@ class Staging:
             return None  # it made something, it did not succeed, or the record is damaged
 
     def needed(self) -> Callable[[str], bool]:
-        """Whether a job may need the attempt folder of a file: one that is open, is retried, or may
-        be retried.
+        """Return a check whether a job may need the attempt folder of a file.
+
+        Open jobs, retried jobs, and jobs that may be retried need it.
 
         What retries hold is read now, and the status of each job when its first file is asked for.
         """
@@ -122,9 +119,7 @@ class Staging:
 
 
 def _staging_of(record: str) -> str | None:
-    """The folder that counts in the record of a group; empty if none does, None if the record is
-    damaged.
-    """
+    """Return the folder that counts in a group record; empty without one, None if damaged."""
     try:
         return str(json.loads(record).get("staging") or "")
     except (ValueError, AttributeError, RecursionError):
@@ -132,9 +127,7 @@ def _staging_of(record: str) -> str | None:
 
 
 def _line(retry: str, origins: dict[str, str]) -> Iterator[str]:
-    """The job that is retried, the one that it was a retry of, and so on: a retry adopts from all
-    of them.
-    """
+    """Return the retried job, the job that it retried, and so on. A retry adopts from all."""
     while (job := origins.get(retry, "")) and job != retry:
         yield job
         retry = job

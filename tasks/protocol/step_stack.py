@@ -1,6 +1,4 @@
-"""Where the step of a running attempt stands, as its watchdog has seen: for people; nothing is
-decided from it.
-"""
+"""Define where the step of a running attempt is, as its watchdog saw it; for people only."""
 
 from __future__ import annotations
 

@@ -40,9 +40,7 @@ def split_member(group_id: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """``job/group/epoch/nonce``: an attempt that can be claimed, as it stands in the ready set of
-    its queue.
-    """
+    """``job/group/epoch/nonce``: an attempt that can be claimed, in the ready set of its queue."""
 
     job: str
     group: str

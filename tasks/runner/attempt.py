@@ -38,7 +38,6 @@ from unstuck.tasks.protocol.failure import (
     describe_in_time,
     outside_of_the_steps,
     shorten,
-    with_replaced_code,
 )
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
@@ -80,14 +79,13 @@ TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot des
 
 
 class Attempt:
-    """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a
-    lost worker.
-    """
+    """A claimed attempt. Every error must produce an outcome; a lapsed lease is a lost worker."""
 
     def __init__(
         self, runner: AttemptHost, token: Token, claim: Claim | UnstuckError, finish: Finish
     ) -> None:
-        """
+        """Prepare an attempt; it reads nothing yet.
+
         Args:
             claim: the answer of Redis, or why the attempt cannot begin.
             finish: records the outcome, as `Lease.finish`.
@@ -109,8 +107,6 @@ class Attempt:
         self._zone = runner.settings.time_zone
         self._ran_again = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
-        # A step failed, maybe by code that an attempt before this one had replaced.
-        self._doubtful = False
 
     def run(self) -> str:
         """Run the attempt and record its outcome. Returns both, for people."""
@@ -172,8 +168,9 @@ class Attempt:
         return self._runner.warehouse_clock(self._warehouse if reads_warehouse else "", what)
 
     def _open(self, stack: ExitStack) -> None:
-        """Open the warehouse and the log in it. The id is checked first: nothing may be created in
-        a wrong folder.
+        """Open the warehouse and the log in it.
+
+        The id is checked first, so that nothing is created in a wrong folder.
         """
         plan = self._work_order.plan
         self._warehouse = plan.warehouse
@@ -232,8 +229,9 @@ class Attempt:
         return success(*earlier_work, adopted=True)
 
     def _resolved(self) -> dict[str, Any]:
-        """The parameters of all steps. References that are resolved later are read too: all secrets
-        get known.
+        """Return the parameters of all steps.
+
+        References that are resolved later are read too, so that all secrets are known.
         """
         work_order = self._work_order
         for step in work_order.group.steps:
@@ -244,9 +242,7 @@ class Attempt:
         return {**written, **work_order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
-        """The Spark session of this attempt, which ``stack`` closes; None for a group without
-        Spark.
-        """
+        """Return the Spark session, which ``stack`` closes; None for a group without Spark."""
         if not self._work_order.group.spark:
             return None
         self._progress({"label": "starting Spark"})
@@ -330,7 +326,6 @@ class Attempt:
             yield before
         finally:
             before.put_back()
-            self._doubtful = before.doubtful
             if before.changed:
                 self._changed = self._secrets.clean(", ".join(before.changed))
                 then = (
@@ -400,9 +395,7 @@ class Attempt:
             raise AttemptEnded(f"{self._token} was told to end: {self._held.instruction}")
 
     def _ended_by(self, error: BaseException) -> Outcome | None:
-        """The outcome of an attempt that ``error`` ended; None if another runner has the
-        attempt.
-        """
+        """Return the outcome for ``error``; None if another runner has the attempt."""
         if isinstance(error, NotBegun):
             self._runner.replace()
         instruction = self._held.instruction or (
@@ -434,7 +427,7 @@ class Attempt:
     def _failed(self, error: BaseException) -> Outcome:
         ours = not isinstance(error, StepRaised | UnstuckError)
         # A failure of this runner is no fault of the group: it counts as a lost worker.
-        lost = ours or isinstance(error, NotBegun) or self._doubtful
+        lost = ours or isinstance(error, NotBegun)
         error = error.error if isinstance(error, StepRaised) else error
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock(
@@ -449,8 +442,6 @@ class Attempt:
             forget_code(self._work_order.group.packages)
         if ours:
             failure = outside_of_the_steps(failure, self._runner.name, self._changed)
-        elif self._doubtful:
-            failure = with_replaced_code(failure, self._runner.name, self._changed)
         failure = self._recoverable_if_away(failure)
         kind, failure = self._runner.judge(
             error, failure, OutcomeKind.LOST if lost else OutcomeKind.FAILED

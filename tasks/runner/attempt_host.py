@@ -1,6 +1,4 @@
-"""The process that runs attempts, as an attempt sees it: a runner of a worker, or the process of
-``unstuck run``.
-"""
+"""The process that runs attempts: a runner of a worker, or the process of ``unstuck run``."""
 
 from __future__ import annotations
 
@@ -112,8 +110,9 @@ class AttemptHost(ABC):
 
     @abstractmethod
     def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
-        """The work of ``group`` on the record of another ``job``, if it made nothing. Raises:
-        redis.RedisError.
+        """Return the work of ``group`` on the record of another ``job`` if it made no outputs.
+
+        Raises: redis.RedisError.
         """
 
     @contextmanager
@@ -161,8 +160,9 @@ class AttemptHost(ABC):
             )  # this thread reads the instructions
 
     def _interrupt(self, held: Held) -> None:
-        """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no
-        effect (measured).
+        """Cancel the Spark jobs until the session is closed.
+
+        A cancel before a job starts has no effect (measured).
         """
         self.driver.cancel(str(held.token))
         while not held.released.wait(0.25):

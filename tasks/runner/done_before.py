@@ -1,6 +1,4 @@
-"""Work that was done before, by an earlier attempt or in a job that this one retries, and whether
-it counts.
-"""
+"""Find work of an earlier attempt, or of a retried job, that counts for this attempt."""
 
 from __future__ import annotations
 
@@ -54,6 +52,13 @@ class DoneBefore:
         self._runs_on, self._published = runs_on, published
         self.why_again = ""
 
+    def _why_not(self, files: Files, job: str, recorded: Mapping[str, Standing]) -> str:
+        """Return why the work of an earlier ``job`` does not count; empty if it made none."""
+        if job in recorded:
+            return self._why_again(job, recorded[job][1])
+        marker = newest_marker(files, self._folder(job))
+        return "" if marker is None else self._why_again(job, marker)
+
     def find(self, files: Files, recorded: Mapping[str, Standing]) -> Standing | None:
         """The work that counts; None if there is none.
 
@@ -64,15 +69,16 @@ class DoneBefore:
         Raises: OSError: the warehouse could not be asked.
         """
         adopts = self._work_order.plan.adopts
-        for job in (self._token.job, *adopts):
-            compacts = job != self._token.job and self._work_order.group.compacts
-            if not compacts and (earlier_work := self._standing(files, job, recorded)) is not None:
-                return earlier_work
-            if job != self._token.job and not self.why_again:
-                marker = (
-                    recorded[job][1] if job in recorded else newest_marker(files, self._folder(job))
-                )
-                self.why_again = "" if marker is None else self._why_again(job, marker)
+        work = self._standing(files, self._token.job, recorded)
+        for job in adopts:
+            if work is None and not self._work_order.group.compacts:
+                work = self._standing(files, job, recorded)
+            if work is not None:
+                break
+            if not self.why_again:
+                self.why_again = self._why_not(files, job, recorded)
+        if work is not None:
+            return work
         if adopts:
             self.why_again = (
                 f"{self.why_again or f'it had not finished in job {adopts[0]}'}, so it ran again"

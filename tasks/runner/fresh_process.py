@@ -122,9 +122,7 @@ def _wait(runner: Runner, process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """The fresh runner, which reads its claim from the standard input, a socket, and says there
-    that it has begun.
-    """
+    """Run the fresh runner: read the claim from standard input, a socket, and confirm the start."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     reset_signals()  # SIGTERM ends the attempt, as in a child of Celery's pool
     console = logging.StreamHandler(sys.stderr)

@@ -8,9 +8,7 @@ from unstuck.tasks.warehouse.marker import Marker
 
 
 def success(staging: str, marker: Marker, *, adopted: bool = False, ran_again: str = "") -> Outcome:
-    """The outcome of an attempt whose marker is ``marker``. ``ran_again``: why work that was done
-    was done again.
-    """
+    """Return the outcome for ``marker``. ``ran_again``: why finished work was done again."""
     done = Done(marker.fingerprint, marker.code, bound_of(marker.made_on), marker.params)
     return Outcome(
         OutcomeKind.SUCCEEDED,

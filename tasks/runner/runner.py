@@ -59,7 +59,9 @@ class Runner(AttemptHost):
         slots: int,
         shutdown_flag: ShutdownFlag | None = None,
     ) -> None:
-        """``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this
+        """Create the runner of this process.
+
+        ``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this
         machine.
         """
         # Made when it is needed. The watchdog removes it after the end of this process.
@@ -103,9 +105,7 @@ class Runner(AttemptHost):
         return self.shutdown_flag is not None and self.shutdown_flag.level is not ShutdownLevel.WORK
 
     def may_still_take(self) -> bool:
-        """As `may_take`, a moment after that was so: only what changes from without is looked
-        at.
-        """
+        """Check again, shortly after `may_take`, only what others may have changed."""
         if self.replaced:
             return False
         if self.stopping:
@@ -130,13 +130,6 @@ class Runner(AttemptHost):
         """Whether this process may take an attempt now. If it is unfit, it is replaced."""
         if not self.may_still_take():
             return False
-        if self._code is not None and self._code.due and (replaced := self._code.put_rest_back()):
-            self.replace()
-            log.warning(
-                "nothing is taken: steps have changed %s, so this runner is replaced",
-                ", ".join(replaced),
-            )
-            return False
         if self._session_is_idle:
             # It had other work since. Its session would hold memory and executors for as long as
             # that goes on.
@@ -160,9 +153,7 @@ class Runner(AttemptHost):
         return not unfit
 
     def takes_from(self, queues: Sequence[str]) -> list[str]:
-        """Those of ``queues`` from which this process may take now; on a host unfit for Spark
-        ``light`` alone.
-        """
+        """Return the ``queues`` to take from now; only ``light`` on a host unfit for Spark."""
         unfit = self._trial.before_work(self._trial_clock)
         if unfit and unfit != self._unfit:
             log.warning("no Spark work is taken: %s. What stands ready goes to other hosts", unfit)
@@ -193,8 +184,9 @@ class Runner(AttemptHost):
             )
 
     def start_session(self, own: Mapping[str, str] | None = None) -> None:
-        """Start a Spark session, unless one runs, and try the host with the first one. Raises: as
-        `Driver.start`.
+        """Start a Spark session unless one runs. The first one tests the host.
+
+        Raises: as `Driver.start`.
         """
         self.driver.start(own)
         self._trial.first_session()
@@ -207,8 +199,7 @@ class Runner(AttemptHost):
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:
-        """Hold the attempt during the block; afterwards this process is clean, or asks to be
-        replaced.
+        """Hold the attempt during the block. Afterwards this process is clean or will be replaced.
 
         Raises:
             NotBegun: the attempt cannot be held.
@@ -388,8 +379,7 @@ class Runner(AttemptHost):
 
 
 def find_leaks(threads: list[threading.Thread]) -> list[str]:
-    """Find leftovers of an attempt that only a new process is without: threads not among
-    ``threads``, open files.
+    """Return leftovers that only a new process removes: threads not in ``threads``, open files.
 
     Daemon threads are ignored, because libraries keep them for good.
     """

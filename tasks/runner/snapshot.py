@@ -1,14 +1,14 @@
-"""The process snapshot: what the steps of an attempt change in this process is put back after them.
+"""Restore what the steps of an attempt changed in this process.
 
-Most changes also replace the runner (docs/decisions/0017). After each step the code is compared
-that an outcome needs, and once a second at most all that ours uses.
+Most changes also replace the runner (docs/decisions/0017). Code is compared after each step,
+settings of the process after the last one.
 """
 
 from __future__ import annotations
 
+import builtins
 import decimal
 import gc
-import itertools
 import locale
 import logging
 import os
@@ -17,194 +17,103 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from unstuck.tasks.process.tree import working_folder
 from unstuck.tasks.steps.execute import users_code
 
-COMPARED_EVERY = 1.0  # seconds between two comparisons of all code
-
-# Names of modules; with a dot at the end, of all that begin so. ``builtins`` is restored first.
-_FOR_AN_OUTCOME = (
-    "builtins",
-    "os",
-    "time",
-    "json.",
-    "threading",
-    "logging",
-    "redis.client",
-    "redis.connection",
+# Without their functions and classes no outcome can be recorded.
+_COMPARED_MODULES = (
+    *("os", "time", "json", "json.decoder", "json.encoder", "threading", "logging", "random"),
+    *("shutil", "signal", "socket", "subprocess", "tempfile", "redis.client", "redis.connection"),
 )
-_USED = (
-    *(
-        "sys",
-        "posixpath",
-        "io",
-        "pathlib",
-        "socket",
-        "select",
-        "selectors",
-        "signal",
-        "subprocess",
-        "tempfile",
-    ),
-    *(
-        "shutil",
-        "queue",
-        "struct",
-        "pickle",
-        "re",
-        "random",
-        "secrets",
-        "hashlib",
-        "contextlib",
-        "functools",
-    ),
-    *("traceback", "importlib", "operator", "concurrent.futures."),
-    *("redis.commands.core", "redis.retry", "redis.utils", "redis._parsers."),
-    *(
-        "billiard.pool",
-        "billiard.connection",
-        "billiard.queues",
-        "billiard.reduction",
-        "celery.app.trace",
-        "unstuck.",
-    ),
-)
-_OWN = (logging.Logger, "callHandlers")  # the log of the attempt replaces it while the log is open
-# Bound here, because a step may replace the builtins themselves.
-_callable, _isinstance, _type, _map, _chained = (
-    callable,
-    isinstance,
-    type,
-    map,
-    itertools.chain.from_iterable,
-)
-_now = time.monotonic
 # Py_TPFLAGS_HEAPTYPE without Py_TPFLAGS_IMMUTABLETYPE: Python code can change no other class.
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 _KINDS = (property, classmethod, staticmethod, type(sys), type(os.environ))
 
 
-class _Compared:
-    """The functions and classes of some modules, as they were."""
+class Code:
+    """The functions and classes that an outcome needs, as they were before the first step."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        used = (
-            (name, module)
-            for name, module in list(sys.modules.items())
-            if module is not None and _is_one_of(name, names)
-        )
-        self._modules = dict(sorted(used, key=lambda item: item[0] != "builtins"))
-        classes = {
-            kind: f"{name}.{kind.__qualname__}"
-            for name, module in self._modules.items()
-            for kind in list(vars(module).values())
-            if isinstance(kind, type)
-            and kind.__module__ == name
-            and kind.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
-        }
-        owners = [*((module, name) for name, module in self._modules.items()), *classes.items()]
-        self._owners = [(name, owner, vars(owner), dict(vars(owner))) for owner, name in owners]
-        self._changing = [entry for entry in self._owners if entry[1] is _OWN[0]]
-        self._views = [now.values() for _, owner, now, _ in self._owners if owner is not _OWN[0]]
+    def __init__(self, *, watched: bool = True) -> None:
+        """Remember the code.
+
+        Args:
+            watched: False for a process that ends with its job, where nothing is compared.
+        """
+        owners: dict[str, Any] = {}
+        for name in sys.modules.keys() & _COMPARED_MODULES if watched else ():
+            owners |= {name: sys.modules[name], **_classes_in(name, sys.modules[name])}
+        self._builtins = vars(builtins).copy() if watched else vars(builtins)
+        self._before = [(name, owner, dict(vars(owner))) for name, owner in owners.items()]
+        # The log of each attempt replaces a method of Logger, so that class is compared alone.
+        self._logger = [entry for entry in self._before if entry[1] is logging.Logger]
+        self._attributes = [
+            vars(owner).values() for _, owner, _ in self._before if owner is not logging.Logger
+        ]
         self._values = self._all_values()
-
-    def _all_values(self) -> list[Any]:
-        """One list takes half the time of a look at each dictionary."""
-        return [*_chained(self._views), *_map(sys.modules.get, self._modules)]
 
     def put_back(self) -> list[str]:
         """Restore what was replaced, removed or hidden. Returns the names."""
-        changed: list[str] = []
+        now = vars(builtins)
+        replaced = []
+        if now != self._builtins:  # calls nothing that a step may have replaced
+            before = now.copy()
+            now.update(self._builtins)
+            replaced = [f"builtins.{name}" for name in now if now[name] is not before.get(name)]
         try:
             same = self._all_values() == self._values
-            for where, owner, now, before in self._changing if same else self._owners:
-                # Comparing whole dictionaries is cheap, and calls nothing before the builtins are
-                # restored.
-                if now != before:
-                    changed += [f"{where}.{name}" for name in _restore(owner, now, before)]
-            if same:
-                return changed
-            lost = {
-                name: module
-                for name, module in self._modules.items()
-                if sys.modules.get(name) is not module
-            }
-            sys.modules.update(lost)
-            self._values = self._all_values()  # modules of ours change values that are no code
-            return [*changed, *(f"sys.modules.{name}" for name in lost)]
+            for name, owner, attributes in self._logger if same else self._before:
+                replaced += [f"{name}.{attribute}" for attribute in _restore(owner, attributes)]
+            if not same:
+                self._values = self._all_values()  # modules change values that are no code
         except Exception as error:  # noqa: BLE001
             # An object of a step may raise when it is compared.
-            return [*changed, f"what cannot be compared ({type(error).__name__})"]
+            replaced.append(f"what cannot be compared ({type(error).__name__})")
+        return replaced
+
+    def _all_values(self) -> list[Any]:
+        """Return the values of all attributes. Comparing one list takes half the time."""
+        return [*chain.from_iterable(self._attributes)]
 
 
-class Code:
-    """The functions and classes that our own code uses, as they were before the first step of this
-    process.
-
-    Attributes:
-        for_an_outcome: those without which an attempt could not record its outcome.
-        sure: all were compared since the last step.
-    """
-
-    def __init__(self, *, watched: bool = True) -> None:
-        """``watched``: False for a process that ends with its job, where nothing is compared."""
-        self.for_an_outcome = _Compared(_FOR_AN_OUTCOME if watched else ())
-        self._rest = _Compared(_USED if watched else ())
-        self._at = _now()
-        self.sure = True
-
-    @property
-    def due(self) -> bool:
-        """True if steps have run since all were compared, a second ago or longer."""
-        return not self.sure and _now() - self._at >= COMPARED_EVERY
-
-    def put_rest_back(self) -> list[str]:
-        """Restore what an outcome does not need. Returns the names of what was replaced."""
-        self._at, self.sure = _now(), True
-        return self._rest.put_back()
+def _classes_in(name: str, module: Any) -> dict[str, type]:
+    """Return the classes that ``module`` defines and that Python code can change."""
+    return {
+        f"{name}.{value.__qualname__}": value
+        for value in list(vars(module).values())
+        if isinstance(value, type)
+        and value.__module__ == name
+        and value.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
+    }
 
 
-def _is_one_of(module: str, names: Sequence[str]) -> bool:
-    return any(
-        module == pattern or (pattern[-1] == "." and f"{module}.".startswith(pattern))
-        for pattern in names
-    )
-
-
-def _restore(owner: Any, now: Any, before: dict[str, Any]) -> list[str]:
-    """Restore the attributes of a module or a class.
-
-    Returns the names of those that had changed.
-    """
-    of_class = _isinstance(owner, _type)
-    # Our own modules change their numbers, texts and lists themselves.
+def _restore(owner: Any, before: dict[str, Any]) -> list[str]:
+    """Restore the code of a module or a class. Returns the names that had changed."""
+    now = vars(owner)
+    if now == before:
+        return []
     changed = [
         name
         for name, value in before.items()
-        if (name not in now or now[name] is not value)
-        and (of_class or _is_code(value))
-        and (owner, name) != _OWN
+        if now.get(name) is not value and _is_code(value) and name != "callHandlers"
     ]
     for name in changed:
-        if of_class:
-            _type.__setattr__(owner, name, before[name])
-        else:
-            now[name] = before[name]
-    # A new attribute of a class hides the one that the class inherits.
-    hiding = (
-        [name for name in now if name not in before and _is_code(now[name])] if of_class else []
-    )
+        setattr(owner, name, before[name])
+    if not isinstance(owner, type):
+        return changed
+    # A new attribute of a class hides an inherited one.
+    hiding = [name for name in now.keys() - before.keys() if _is_code(now[name])]
     for name in hiding:
-        _type.__delattr__(owner, name)
+        delattr(owner, name)
     return changed + hiding
 
 
 def _is_code(value: Any) -> bool:
-    return _callable(value) or _isinstance(value, _KINDS)
+    return callable(value) or isinstance(value, _KINDS)
 
 
 # -- what the kernel and the interpreter keep for the whole process --------------------------------
@@ -331,73 +240,72 @@ class ProcessSnapshot:
     """The process before the steps of one attempt.
 
     Attributes:
-        changed: in words, what the steps have changed, as far as that was looked at.
-        spoiled: putting it back is not enough, so the runner is to be replaced.
-        doubtful: a step has failed, maybe by code that a step of an earlier attempt had replaced.
+        changed: what the steps have changed, in words.
+        spoiled: restoring is not enough, so the runner is replaced.
     """
 
     def __init__(self, code: Code, *, others_import: bool) -> None:
-        """``others_import``: a thread of ours starts Spark meanwhile, which sets variables and
-        imports modules.
+        """Read the settings of the process.
+
+        Args:
+            others_import: a thread of ours starts Spark meanwhile, which sets variables and imports
+                modules.
         """
         self._code = code
         self._others_import = others_import
         self._before = {what: read() for what, (read, _) in _SETTINGS.items()}
         self._modules = len(sys.modules)
-        self._unsure = not code.sure
         self.changed: list[str] = []
-        self.spoiled = self.doubtful = False
+        self.spoiled = False
 
     def imported(self) -> None:
-        """The module of a step was imported, and keeps what it has added to the environment and to
-        ``sys.path``.
-        """
-        if len(sys.modules) != self._modules:
-            self._modules = len(sys.modules)
-            self._keep_additions()
-            self.spoiled |= any(
-                read() != self._before[what] for what, (read, _) in _SETTINGS.items()
-            )
+        """Keep what the import of a step's module added to the environment and to ``sys.path``."""
+        if len(sys.modules) == self._modules:
+            return
+        self._modules = len(sys.modules)
+        self._keep_additions()
+        if any(read() != self._before[what] for what, (read, _) in _SETTINGS.items()):
+            self.spoiled = True
 
     def run(self, step: Callable[[], None]) -> None:
-        """Run a step, and restore after it what our own code uses. It may set variables for the
-        next step of its group.
+        """Run a step, and restore the code that it replaced.
+
+        A step may set variables for the next step of its group.
 
         Raises: StepRaised: the step failed.
         """
-        self._code.sure, failed = False, True
         try:
             with users_code():
                 step()
-            failed = False
         finally:
-            replaced = self._replaced(self._code.for_an_outcome.put_back())
-            if (failed or replaced or self._code.due) and self._replaced(
-                self._code.put_rest_back()
-            ):
-                self.doubtful = failed and self._unsure
-
-    def _replaced(self, names: list[str]) -> bool:
-        self.changed += names
-        self.spoiled |= bool(names)
-        return bool(names)
+            if replaced := self._code.put_back():
+                self.changed += replaced
+                self.spoiled = True
 
     def put_back(self) -> None:
-        """Restore the rest after the last step."""
+        """Restore the settings after the last step."""
         if self._others_import:
             self._keep_additions()
+        # A module that a step imported inside its function may depend on what it set.
         grown = len(sys.modules) > self._modules and not self._others_import
-        for what, (read, put_back) in _SETTINGS.items():
-            before = self._before[what]
+        for what in _SETTINGS:
             try:
-                if (now := read()) == before:
-                    continue
-                self.changed.append(f"{what}{_names(before, now) if what == _ENVIRONMENT else ''}")
-                put_back(before)
-                self.spoiled |= grown or what not in _COMMON or read() != before
+                self.spoiled |= self._put_back(what)
             except Exception:  # noqa: BLE001
                 # Whatever the reason, a new process has the original setting.
                 self.spoiled = True
+        self.spoiled |= grown and bool(self.changed)
+
+    def _put_back(self, what: str) -> bool:
+        """Restore a setting. Returns whether the change replaces the runner."""
+        read, put_back = _SETTINGS[what]
+        before, now = self._before[what], read()
+        if now == before:
+            return False
+        names = _names(before, now) if what == _ENVIRONMENT else ""
+        self.changed.append(f"{what}{names}")
+        put_back(before)
+        return what not in _COMMON or bool(read() != before)
 
     def _keep_additions(self) -> None:
         self._before[_ENVIRONMENT] = {**_environment, **self._before[_ENVIRONMENT]}

@@ -30,8 +30,9 @@ def open_session(
     conf: Mapping[str, str],
     tables: str,
 ) -> Any:
-    """The session of the attempt ``token``, which ``stack`` closes. ``tables``: where its tables
-    are stored.
+    """Open the session of the attempt ``token``. ``stack`` closes it.
+
+    ``tables``: where its tables are stored.
     """
     zone = work_order.plan.zone
     stack.callback(runner.session_used)
@@ -55,9 +56,7 @@ def open_session(
 
 
 def _own_conf(conf: Mapping[str, str], zone: str) -> dict[str, str]:
-    """The static conf of a session that no other group uses; its executors have the ``zone``, if
-    there is one.
-    """
+    """Return the static conf of a session for one group, with its ``zone``, if any."""
     return {**(executors_in_zone(zone) if zone else {}), **static_conf(conf)}
 
 

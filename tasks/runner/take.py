@@ -32,8 +32,7 @@ LINGER = 0.05
 
 
 def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
-    """Run what stands ready on the queues of this worker, until nothing does. Returns what became
-    of the attempts.
+    """Run ready attempts of this worker's queues until none is left. Returns counts by result.
 
     ``woken_for``: the queue that the wake-up came from, which Celery may have been told of after
     this runner began.
@@ -59,8 +58,9 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
 
 
 def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | None:
-    """The next attempt: taken with the last outcome, or now, or set free within a moment. None:
-    this runner leaves.
+    """Return the next attempt: taken with the last outcome, now, or freed within a moment.
+
+    None: this runner leaves.
 
     The queues are rotated at each look: no queue waits for all that stands on another.
     """
@@ -115,9 +115,7 @@ def _take(runner: Runner, queues: Sequence[str], *, linger: float = 0.0) -> _Tak
 def _unread(
     runner: Runner, claimant: str, error: BaseException, queues: Sequence[str]
 ) -> _Taken | None:
-    """The attempt that Redis granted to ``claimant`` in an answer that could not be read: it needs
-    an outcome.
-    """
+    """Return the attempt granted to ``claimant`` in an unreadable answer. It needs an outcome."""
     token = runner.lease.taken(claimant)
     if token is None:
         return None
@@ -134,8 +132,7 @@ def _ends_at_once(work_order: WorkOrder) -> bool:
 
 
 class _Taken:
-    """An attempt that was taken. Its outcome is recorded together with the take of the next one,
-    where that can be.
+    """An attempt that was taken. Its outcome is recorded together with the next take if possible.
 
     It can be where nothing is left to do after the outcome that may take long or fail: no Spark
     session to close, no log to upload, no JVM to ask, and a look finds that the attempt has left

@@ -1,5 +1,4 @@
-"""The watchdog client: starts a watchdog for this runner, tells it what the runner holds, passes on
-its instructions.
+"""Start and supervise the watchdog of this runner, and pass on its instructions.
 
 It replaces a watchdog that dies or stays stopped, and ends the runner when no watchdog can be
 started.
@@ -65,7 +64,8 @@ class WatchdogClient:
         *,
         max_stopped: float,
     ) -> None:
-        """
+        """Start a watchdog.
+
         Args:
             hello: what the watchdog shows of this runner.
             on_instruction: called from a thread of the client with token, instruction, and for a
@@ -114,23 +114,18 @@ class WatchdogClient:
                 self._tell(unfit=why)
 
     def hold(self, token: Token) -> None:
-        """Let the watchdog renew the lease of ``token``, and report the attempt if this runner
-        dies.
-        """
+        """Let the watchdog renew the lease of ``token``, and report a loss of this runner."""
         self._tell(token=str(token), since=time.time(), **_OF_NO_ATTEMPT)
 
     def log_to(self, path: str | None) -> None:
-        """Tell the watchdog the log of the attempt on this machine, where it writes why it killed
-        the runner.
-        """
+        """Set the local log of the attempt, where the watchdog writes why it killed the runner."""
         self._tell(log=path)
 
     @contextmanager
     def clock(
         self, code: str, seconds: float | None, step: str = "", index: int = 0
     ) -> Iterator[None]:
-        """Limit the block to ``seconds``: then the runner gets an instruction, and is killed after
-        the grace.
+        """Limit the block to ``seconds``, then instruct the runner, and kill it after the grace.
 
         The failure gets ``code``; ``step`` says what takes so long, ``index`` which step of the
         group. None: no limit;
@@ -199,8 +194,9 @@ class WatchdogClient:
         self._tell(token=None, idle=time.time(), **_OF_NO_ATTEMPT)
 
     def end(self) -> None:
-        """This process ends: do not replace the watchdog, which outlives it to end what it
-        leaves.
+        """Do not replace the watchdog any more, since this process ends.
+
+        The watchdog outlives it to end what it leaves.
         """
         with self._lock:
             self._ending = True

@@ -1,6 +1,4 @@
-"""Fields of what users write and of what runners receive: names, plain values, and the base of all
-parts.
-"""
+"""Define the fields of specs and plans: names, plain values, and the base of all parts."""
 
 from __future__ import annotations
 
@@ -40,8 +38,9 @@ MAX_COUNT = 1_000_000_000
 
 
 def _scalar(value: Any) -> Any:
-    """Pydantic would make text of bytes and a float of a Decimal: a value that JSON cannot say is
-    refused instead.
+    """Refuse a value that JSON cannot express.
+
+    Pydantic would make text of bytes and a float of a Decimal.
     """
     if not isinstance(value, str | int | float | bool):
         raise PydanticCustomError("scalar_type", "expected text, a number or true or false")
@@ -49,8 +48,9 @@ def _scalar(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Pydantic would take a set or an iterator for a list: the order of a set is not the same in
-    every process.
+    """Refuse a value that is no list or tuple.
+
+    Pydantic would take a set, whose order differs between processes.
     """
     if not isinstance(value, list | tuple):
         raise PydanticKnownError("tuple_type")
@@ -77,8 +77,7 @@ STORED = {
 
 
 class Strict(BaseModel):
-    """Base of all parts of a spec: an unknown field is an error, and a part never changes once
-    read.
+    """Base of all parts of a spec: immutable, and an unknown field is an error.
 
     Read in the context ``STORED``, one that asks for nothing is passed over (false, zero, null or
     empty): a field that this release does not have, and that nobody used. One that holds anything

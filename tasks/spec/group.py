@@ -53,9 +53,7 @@ def fork_key(value: Any) -> str:
 
 
 class Step(Strict):
-    """One Python function ``fn(spark, ctx, **params)``, one SQL statement, or the compaction of a
-    dataset.
-    """
+    """A Python function ``fn(spark, ctx, **params)``, a SQL statement, or a compaction."""
 
     python: FunctionName | None = Field(
         default=None, description="The function to call, as module:function."
@@ -119,9 +117,7 @@ class Step(Strict):
 
 
 class ForkFrom(Strict):
-    """Where the values of a fork stand: in a column of an earlier output (a dynamic fork), or in a
-    list of params.
-    """
+    """The source of fork values: a column of an earlier output (dynamic), or a list of params."""
 
     source: str | None = Field(
         default=None,
@@ -156,9 +152,7 @@ class ForkFrom(Strict):
 
 
 class GroupSpec(Strict):
-    """One task group of a job: what it needs, when it may go, what it runs and how its failures are
-    met.
-    """
+    """A task group of a job: its needs, its condition, its steps, and how failures are handled."""
 
     name: GroupName = Field(description="Name of the group, unique in the job.")
     description: Description | None = Field(default=None, description="What it does, for people.")
@@ -245,22 +239,25 @@ class GroupSpec(Strict):
     @field_validator("for_each")
     @classmethod
     def _fork_fits(cls, value: Any) -> Any:
-        if value is not None:
-            if not value:
-                raise ValueError("for_each wants at least one parameter")
-            if len(value) > 1 and any(
-                isinstance(values, ForkFrom) and values.source for values in value.values()
-            ):
-                raise ValueError(
-                    "for_each takes values from a column for one parameter alone, not for several"
-                )
-            listed = [values for values in value.values() if isinstance(values, tuple)]
-            if any(len(set(map(fork_key, values))) != len(values) for values in listed):
-                raise ValueError("for_each holds the same value twice")
-            count = math.prod(map(len, listed))
-            if count > MAX_FORK or max(map(len, listed), default=0) > MAX_FORK:
-                what = "values" if len(value) == 1 else "combinations"
-                raise ValueError(f"for_each holds {count} {what}; at most {MAX_FORK} are allowed")
+        if value is None:
+            return value
+        listed = [values for values in value.values() if isinstance(values, tuple)]
+        sources = [values for values in value.values() if isinstance(values, ForkFrom)]
+        count = math.prod(map(len, listed))
+        what = "values" if len(value) == 1 else "combinations"
+        distinct = [set(map(fork_key, values)) for values in listed]
+        wrong = {
+            "for_each wants at least one parameter": not value,
+            "for_each takes values from a column for one parameter alone, not for several": (
+                len(value) > 1 and any(values.source for values in sources)
+            ),
+            "for_each holds the same value twice": [*map(len, distinct)] != [*map(len, listed)],
+            f"for_each holds {count} {what}; at most {MAX_FORK} are allowed": (
+                max(count, *map(len, listed), 0) > MAX_FORK
+            ),
+        }
+        if first := next(filter(wrong.get, wrong), None):
+            raise ValueError(first)
         return value
 
     @model_validator(mode="after")
@@ -285,9 +282,7 @@ class GroupSpec(Strict):
 
     @property
     def records_results(self) -> bool:
-        """Whether it may have results: those that Python steps and compactions record, and the
-        counts of a stream.
-        """
+        """Whether it may have results, of Python steps, compactions or streams."""
         return bool(self.streams) or any(step.python or step.compact for step in self.steps)
 
     @property
@@ -306,16 +301,12 @@ class GroupSpec(Strict):
 
     @property
     def fork_params(self) -> tuple[str, ...]:
-        """The parameters that differ from member to member, by name: a stored spec keeps no order
-        of keys.
-        """
+        """The parameters that differ between members, by name. A stored spec keeps no key order."""
         return tuple(sorted(self.for_each or ()))
 
     @property
     def fork_values(self) -> tuple[ForkValue, ...] | None:
-        """The value of each member of a fork over literal lists; None for a group that has none, or
-        other sources.
-        """
+        """The value of each member of a fork over literal lists; None for any other group."""
         sources = [(self.for_each or {})[name] for name in self.fork_params]
         lists = [values for values in sources if isinstance(values, tuple)]
         if not sources or len(lists) < len(sources):

@@ -1,6 +1,4 @@
-"""Inputs of a group from outside of its job: published datasets, streams of files that arrive, and
-Kafka topics.
-"""
+"""Define inputs from outside a job: published datasets, streams of files, and Kafka topics."""
 
 from __future__ import annotations
 

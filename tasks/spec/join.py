@@ -48,16 +48,12 @@ class JoinRule(Strict):
 
     @property
     def wants_failure(self) -> bool:
-        """It goes only after a failure: it tells of it, or undoes what was done, and does not make
-        it good.
-        """
+        """Whether the group runs only after a failure, which it reports or undoes."""
         return self.rule in ("any_failed", "all_failed")
 
     @property
     def outlives_failure(self) -> bool:
-        """A job that fails fast does not cancel it: it runs when all that it needs has ended, in
-        whatever way.
-        """
+        """Whether the group runs although a job fails fast, once all its needs have ended."""
         return self.rule == "all_done" or self.wants_failure
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -75,9 +75,7 @@ PartitionValues = Annotated[
 
 
 def named_param(value: object) -> str | None:
-    """The parameter that a value of ``partitions:`` stands for, as in ``:day``; None for a plain
-    value.
-    """
+    """Return the parameter that a value of ``partitions:`` names, as in ``:day``, or None."""
     match = _PARAM.fullmatch(value) if isinstance(value, str) else None
     return match and match[1]
 
@@ -164,9 +162,7 @@ class Fresh(Strict):
 
 
 class Expect(Strict):
-    """Conditions on all rows that the job makes of an output; they must hold before any row is
-    published.
-    """
+    """Conditions on all rows of an output. They must hold before any row is published."""
 
     rows: RowCount | None = Field(default=None, description="How many rows there may be.")
     unique: Listed[ColumnName] = Field(
@@ -210,8 +206,9 @@ class Checks(Strict):
         return self.quality is not None or self.outside == "reject"
 
     def resolved(self, params: Mapping[str, Any]) -> Self:
-        """These checks with the values of ``params`` in the place of markers. Raises: ValueError:
-        one has none.
+        """Return these checks with the values of ``params`` in place of markers.
+
+        Raises: ValueError: a parameter is missing.
         """
         if self.partitions is None:
             return self
@@ -225,9 +222,7 @@ class Checks(Strict):
 def _valued(
     column: str, value: PartitionValue, params: Mapping[str, Any]
 ) -> tuple[PartitionValue, ...]:
-    """The values that ``value`` of ``partitions:`` stands for: several for a parameter that is a
-    list.
-    """
+    """Return the values for ``value`` of ``partitions:``; several for a list parameter."""
     if (name := named_param(value)) is None:
         return (value,)
     if (param := params.get(name)) is None:
@@ -245,8 +240,7 @@ def _valued(
 
 
 class Publishing(Strict):
-    """How an output is published, as far as its runner needs to know it: to refuse at once what
-    would be refused then.
+    """How an output is published, as far as its runner needs it to refuse rows early.
 
     It is no part of a fingerprint, since it changes no work that is done.
     """
@@ -262,8 +256,7 @@ class Publishing(Strict):
 
 
 class OutputSpec(Strict):
-    """How one output is published, into which files it is written for that, and what must hold of
-    its rows.
+    """How an output is published, how its files are written, and what must hold for its rows.
 
     The modes and their names are those of Spark's writers and of dbt's incremental models:
     ``replace`` (all rows), ``append``, ``partition_overwrite`` (the partitions that ``partitions:``
@@ -360,14 +353,15 @@ class OutputSpec(Strict):
                 "columns names a column twice, for Spark, which compares names without regard to "
                 "case"
             )
-        fresh = self.expect.fresh if self.expect else None
-        named = {"partition_by": self.partition_by, "keys": self.keys}
-        named |= {"expect.unique": self.expect.unique if self.expect else ()}
-        named |= {"expect.fresh": (fresh.column,) if fresh else ()}
-        for field, names in named.items():
-            if self.columns and (strange := [name for name in names if name not in self.columns]):
+        named: dict[str, Iterable[str]] = {"partition_by": self.partition_by, "keys": self.keys}
+        if self.expect is not None:
+            named["expect.unique"] = self.expect.unique
+            if self.expect.fresh is not None:
+                named["expect.fresh"] = (self.expect.fresh.column,)
+        for field, names in named.items() if self.columns else ():
+            for strange in sorted({*names} - self.columns.keys()):
                 raise ValueError(
-                    f"{field} names {strange[0]!r}, and columns: has {', '.join(self.columns)}"
+                    f"{field} names {strange!r}, and columns: has {', '.join(self.columns)}"
                 )
         return self
 
@@ -388,31 +382,30 @@ class OutputSpec(Strict):
                 raise ValueError(f"{field} names a column twice")
 
     def _check_partitions(self) -> None:
-        if self.mode == "partition_overwrite" and not self.partition_by:
-            raise ValueError(
-                "mode: partition_overwrite wants partition_by: with the columns that part the rows"
-            )
-        if self.mode == "partition_overwrite" and self.partitions is None:
-            raise ValueError(
-                "mode: partition_overwrite wants partitions: with the partitions that the job "
-                "replaces, such as "
-                f'{{{self.partition_by[0]}: ":{self.partition_by[0]}"}} for those of a parameter'
-            )
-        if self.partitions is not None and self.mode != "partition_overwrite":
-            raise ValueError(
-                "partitions: is for mode: partition_overwrite, and says which partitions it "
-                "replaces"
-            )
-        if odd := [column for column in self.partitions or () if column not in self.partition_by]:
-            raise ValueError(f"partitions: names {odd[0]}, which is no column of partition_by:")
-        if self.outside is not None and self.partitions is None:
-            raise ValueError("outside: wants partitions: with the partitions that the job replaces")
-        if self.outside == "append" and self.format == "delta":
-            raise ValueError(
-                "outside: append is for datasets of the warehouse: in a Delta table, whose files "
-                "others may rewrite, a retry cannot tell which rows it has appended; say fail or "
-                "reject"
-            )
+        overwrites = self.mode == "partition_overwrite"
+        named = self.partitions or {}
+        column = next(iter(self.partition_by), "")
+        other = next((name for name in named if name not in self.partition_by), "")
+        wrong = {
+            "mode: partition_overwrite wants partition_by: with the columns that part the rows": (
+                overwrites and not column
+            ),
+            "mode: partition_overwrite wants partitions: with the partitions that the job "
+            f'replaces, such as {{{column}: ":{column}"}} for those of a parameter': (
+                overwrites and self.partitions is None
+            ),
+            "partitions: is for mode: partition_overwrite, and says which partitions it "
+            "replaces": not overwrites and self.partitions is not None,
+            f"partitions: names {other}, which is no column of partition_by:": other,
+            "outside: wants partitions: with the partitions that the job replaces": (
+                self.outside is not None and self.partitions is None
+            ),
+            "outside: append is for datasets of the warehouse: in a Delta table, whose files "
+            "others may rewrite, a retry cannot tell which rows it has appended; say fail or "
+            "reject": self.outside == "append" and self.format == "delta",
+        }
+        if first := next(filter(wrong.get, wrong), None):
+            raise ValueError(first)
 
     def _check_quality(self) -> None:
         if self.quality is not None and self.quality.over is not None and self.mode != "append":
@@ -472,9 +465,7 @@ class OutputSpec(Strict):
 
     @property
     def of_rejected_rows(self) -> OutputSpec:
-        """How rows that break the rules are published: in the same mode (merge: appended), into the
-        warehouse.
-        """
+        """How rejected rows are published: into the warehouse, in the same mode (merge: append)."""
         if self.format == "parquet":
             return self
         mode = "append" if self.mode == "merge" else self.mode

@@ -1,6 +1,4 @@
-"""How failures of the user's code are met: which are tried again, how often, and after which
-wait.
-"""
+"""Define how failures of user code are retried: which, how often, and after which delay."""
 
 from __future__ import annotations
 

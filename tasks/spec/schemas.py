@@ -1,5 +1,4 @@
-"""Schemas, in Spark's JSON of a struct: how two differ, and the one of a dataset after an output
-was published.
+"""Compare and merge schemas, in Spark's JSON of a struct.
 
 A column that holds nulls only may have no type (``void``). It is open: it takes the type that
 another schema gives it.
@@ -23,8 +22,7 @@ Fields = list[dict[str, Any]]
 
 
 def fields_of(schema: str) -> Fields:
-    """The columns of a schema, any of which may be null, whatever the schema says, and without
-    their comments.
+    """Return the columns of a schema as nullable and without comments.
 
     Two frames may differ in what they happen to hold no nulls in.
     """
@@ -154,8 +152,7 @@ def schema_after(
 
 
 def difference(before: Fields, after: Fields) -> str:
-    """The columns that ``after`` adds to ``before``, that it lacks, and that it has with another
-    type, for people.
+    """Describe the columns that ``after`` adds, lacks, or has with another type than ``before``.
 
     Of structs, lists and maps only the fields are named that differ, by their path.
     """
@@ -206,8 +203,7 @@ def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _clash(before: Fields, after: Fields) -> str:
-    """Why rows with the columns ``after`` cannot stand beside rows with ``before``; empty if they
-    can.
+    """Return why rows with columns ``after`` do not fit rows with ``before``; empty if they fit.
 
     A wider type is no exception: DuckDB, Polars and pyarrow do not read integers of two widths as
     one column.

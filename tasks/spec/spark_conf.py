@@ -1,5 +1,6 @@
-"""Which Spark conf a session that runs can take, and which only a new one: known without Spark, for
-the coordinator.
+"""Tell apart Spark conf for a running session and for a new one, without Spark.
+
+The coordinator uses it.
 """
 
 from __future__ import annotations

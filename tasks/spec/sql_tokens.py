@@ -1,5 +1,4 @@
-"""The tokens of Spark's SQL, and what Unstuck looks for in a statement: parameters, results, where
-it ends (pure).
+"""Split Spark SQL into tokens, and find parameters, results and the end of a statement (pure).
 
 What stands in strings, quoted names and comments is no code, and no value is ever put into the
 text. The rules are those of Spark's own lexer (``SqlBaseLexer.g4``), with which a test compares
@@ -203,9 +202,7 @@ def parameters_in(sql: str) -> set[str]:
 
 
 def markers_in(sql: str) -> set[str]:
-    """The names that ``sql`` asks for as ``:name``, without what may be a field of a variant
-    (``v:name``).
-    """
+    """Return the names of ``:name`` in ``sql``, without fields of a variant (``v:name``)."""
     every = [SqlToken("symbol", "", 0), *tokens(sql)]
     return {
         name.text.strip("`")
@@ -245,9 +242,7 @@ def tables_in(sql: str) -> frozenset[str]:
 
 
 def _is_other_from(words: list[str], at: int, opened: list[str]) -> bool:
-    """Whether the word at ``at`` is a field, an alias, or the FROM of a function such as
-    ``extract``.
-    """
+    """Return whether a FROM is a field, an alias, or the FROM of a function such as ``extract``."""
     before = words[at - 1] if at else ""
     return before in (".", "as", "distinct") or bool(opened and opened[-1] in _TAKE_FROM)
 
@@ -259,9 +254,7 @@ def _is_column(words: list[str], at: int) -> bool:
 
 
 def _defined_in(words: list[str]) -> set[str]:
-    """Return the names that ``WITH`` defines: after it, and after the parenthesis of the definition
-    before.
-    """
+    """Return the names that ``WITH`` defines, including later definitions after a comma."""
     defined = set()
     for i, word in enumerate(words[:-1]):
         is_first = word == "with" or words[max(i - 1, 0) : i + 1] == ["with", "recursive"]
@@ -288,8 +281,9 @@ def makes_known_names(sql: str) -> bool:
 
 
 def needs_tables(sql: str) -> bool:
-    """Whether Spark refuses ``sql`` if one of its `tables_in` is missing: a query, or what writes
-    the rows of one.
+    """Return whether Spark refuses ``sql`` if one of `tables_in` is missing.
+
+    That holds for a query, and for a statement that writes the rows of one.
     """
     return _first(sql) in _OF_ROWS
 
@@ -301,9 +295,7 @@ def _first(sql: str) -> str:
 
 @lru_cache(MAX_CACHED)
 def created_in(sql: str) -> frozenset[str]:
-    """The name of the table or view that ``sql`` creates, in lower case; empty if it creates
-    none.
-    """
+    """Return the table or view that ``sql`` creates, in lower case; empty if it creates none."""
     words = [
         token.text.lower() for token in tokens(sql) if token.kind in ("word", "name", "symbol")
     ]
@@ -345,8 +337,9 @@ def is_query(sql: str) -> bool:
 
 
 def several_statements(sql: str) -> bool:
-    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser
-    can decide.
+    """Return whether ``sql`` is certainly more than one statement.
+
+    False where only Spark's parser can decide.
     """
     code = [token.text.lower() for token in tokens(sql)]
     if ";" not in code or _only_spark_can_tell(code):
@@ -356,9 +349,7 @@ def several_statements(sql: str) -> bool:
 
 
 def not_closed(sql: str) -> SqlToken | None:
-    """The string, quoted name or comment that is open at the end of ``sql``, if Spark refuses
-    ``sql`` for it.
-    """
+    """Return the string, name or comment that is open at the end of ``sql`` if Spark refuses it."""
     every = list(tokens(sql))
     if not every or every[-1].kind != "open":
         return None
@@ -369,9 +360,7 @@ def not_closed(sql: str) -> SqlToken | None:
 
 
 def _only_spark_can_tell(code: list[str]) -> bool:
-    """True for a statement that takes any text, and for a script, which has statements of its
-    own.
-    """
+    """Return whether a statement takes any text, or is a script with statements of its own."""
     return "begin" in code or (code[:1] or [""])[0] in _OF_ANY_TEXT
 
 
@@ -383,8 +372,9 @@ def result_markers(sql: str) -> Iterator[ResultMarker]:
 
 
 def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, ResultMarker]]:
-    """``sql`` with a plain name for each result, and the markers by these names; none of them is in
-    ``taken``.
+    """Replace each result in ``sql`` by a plain name that is not in ``taken``.
+
+    Returns the statement, and the markers by these names.
 
     A parameter of Spark has no dots in its name.
     """
@@ -401,9 +391,7 @@ def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, R
 
 
 def with_marked_results(sql: str) -> str:
-    """``sql`` with a plain marker of the same length for each result, for those who only parse
-    it.
-    """
+    """Replace each result in ``sql`` by a plain marker of the same length, for parsing only."""
     spans = [(match.start(), match.end()) for match in _results(sql)]
     for start, end in spans:
         sql = sql[: start + 1] + sql[start + 1 : end].replace(".", "_") + sql[end:]

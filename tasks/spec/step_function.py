@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from unstuck.tasks.errors import BadStepCall
@@ -52,14 +52,7 @@ class StepSignature:
                 ``ctx`` to it.
         """
         _check_kind(name, function)
-        try:
-            is_function = inspect.isfunction(function)
-            signature = (
-                _signature_of_function(function) if is_function else inspect.signature(function)
-            )
-        except (TypeError, ValueError) as error:
-            raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
-        declared = list(signature.parameters.values())
+        declared = _parameters(name, function)
         kinds = {parameter.kind for parameter in declared}
         positional = [parameter for parameter in declared if parameter.kind in _POSITIONAL]
         first = [parameter.name for parameter in positional[: len(_FIRST)]]
@@ -67,28 +60,39 @@ class StepSignature:
             raise BadStepCall(f"{name} must take spark and ctx first: {_form(name)}")
         _check_places(name, first, params)
         _check_passed_by_name(name, positional[len(_FIRST) :])
-        named = [
-            parameter
+        defaults = {
+            parameter.name: parameter.default
             for parameter in declared
-            if parameter.kind in _BY_NAME and parameter.name not in first
-        ]
-        return cls(
-            tuple(first),
-            frozenset(parameter.name for parameter in named),
-            frozenset(
-                parameter.name for parameter in named if parameter.default is parameter.empty
-            ),
-            inspect.Parameter.VAR_KEYWORD in kinds,
-        )
+            if parameter.kind in _BY_NAME
+        }
+        taken = defaults.keys() - {*first}
+        required = frozenset(key for key in taken if defaults[key] is inspect.Parameter.empty)
+        takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+        return cls(tuple(first), frozenset(taken), required, takes_any)
+
+
+def _parameters(name: str, function: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a callable. Raises: BadStepCall: nobody knows them."""
+    read = _signature_of_function if inspect.isfunction(function) else inspect.signature
+    try:
+        return list(read(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
 
 
 def check_returned(name: str, value: Any) -> None:
-    """Raises: BadStepCall: ``value`` is work that the step ``name`` has only described, such as a
-    coroutine.
+    """Check that a step did not return work that has not run, such as a coroutine.
+
+    Raises: BadStepCall.
     """
     # First what most steps return: a step may have replaced isinstance, which is put back only
     # after this.
-    if value is None or not isinstance(value, _UNFINISHED):
+    if value is None:
+        return
+    if isinstance(value, list | tuple):  # such as the coroutines of many calls
+        by_type = {type(member): member for member in value}
+        value = next((last for last in by_type.values() if isinstance(last, _UNFINISHED)), None)
+    if not isinstance(value, _UNFINISHED):
         return
     if inspect.iscoroutine(value):
         value.close()  # Python would warn of it later
@@ -100,9 +104,12 @@ def check_returned(name: str, value: Any) -> None:
 
 
 def _check_kind(name: str, function: Any) -> None:
-    """Raises: BadStepCall: a call of ``function`` would only make an object, and run none of its
-    lines.
+    """Check that a call of ``function`` runs its code.
+
+    Raises: BadStepCall: a call would only create an object.
     """
+    while isinstance(function, partial):
+        function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):
         function = type(function).__call__
     if inspect.iscoroutinefunction(function):

@@ -1,6 +1,4 @@
-"""Types of columns: Spark SQL's names of them, as users write them, and Spark's JSON, as schemas
-are stored.
-"""
+"""Convert column types between Spark SQL, as users write them, and Spark's JSON, as stored."""
 
 from __future__ import annotations
 
@@ -35,8 +33,9 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def parse_type(text: str) -> Any:
-    """A type of Spark SQL's DDL as Spark's JSON has it. Raises: ValueError: it is none, or not all
-    readers know it.
+    """Parse a type of Spark SQL's DDL into Spark's JSON.
+
+    Raises: ValueError: it is no type, or not known to all readers.
     """
     tokens = _Tokens(text)
     kind = tokens.type(0)
@@ -46,9 +45,7 @@ def parse_type(text: str) -> Any:
 
 
 class _Tokens:
-    """Reads one type from left to right; ``next`` is the kind and the text of the token that
-    comes.
-    """
+    """Reads a type from left to right. ``next`` is the kind and text of the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -144,9 +141,7 @@ def shown(name: str) -> str:
 def type_text(
     kind: Any, words: Mapping[str, str] = _DDL, named: Callable[[str], str] = shown
 ) -> str:
-    """A type in Spark's JSON as `parse_type` reads it. ``named``: writes the name of a field of a
-    struct.
-    """
+    """Format a type in Spark's JSON as `parse_type` reads it. ``named`` formats field names."""
     if isinstance(kind, str):
         return words.get(kind, kind)
     if kind["type"] == "array":
@@ -166,7 +161,8 @@ def type_text(
 
 
 def type_in_sql(kind: Any, **words: str) -> str:
-    """A type in Spark's JSON as Spark's SQL takes it, whatever the names of fields are. ``words``:
-    of plain types.
+    """Format a type in Spark's JSON as Spark SQL, whatever the field names are.
+
+    ``words``: names of plain types.
     """
     return type_text(kind, {**_DDL, **words}, quoted)

@@ -23,9 +23,7 @@ _NAMES = re.compile(
 
 
 class Collect(Strict):
-    """A column that the runner collects from one of its outputs, because a fork is waiting for its
-    values.
-    """
+    """A column of an output that the runner collects for a fork."""
 
     output: str
     column: str
@@ -37,8 +35,7 @@ class Collect(Strict):
 
 
 class GroupPlan(Strict):
-    """The plan of a group for its runners, stored at submit: the group with the job's defaults
-    merged in.
+    """The plan of a group for its runners, stored at submit with the job's defaults merged in.
 
     ``params`` are the job's; they are stored once, beside the plans, and joined when the group is
     claimed. Runners
@@ -96,8 +93,7 @@ class GroupPlan(Strict):
 
 
 class FrozenInputs(Strict):
-    """The inputs of a group, fixed when it is first queued or its condition held; every later
-    attempt reads these.
+    """The inputs of a group, fixed when it is first queued. Every later attempt reads these.
 
     Stored under the group's name; a fork's members share that entry and have one each for their
     value.
@@ -128,8 +124,9 @@ class WorkOrder(Strict):
 
     @property
     def written_params(self) -> dict[str, Any]:
-        """Job parameters, overlaid by the group's: what the spec wrote, where references are
-        resolved.
+        """The job parameters, overlaid by the group's, as the spec wrote them.
+
+        References in them are resolved.
         """
         return {**self.plan.params, **self.group.params}
 
@@ -149,8 +146,7 @@ class WorkOrder(Strict):
         return {**self.written_params, **self.fork_params}
 
     def used_params(self, read: Collection[str] | None) -> dict[str, Any]:
-        """The parameters on which the work may depend: those that were ``read``, and those that are
-        named anywhere.
+        """Return the parameters on which the work may depend: ``read`` ones, and named ones.
 
         All, if ``read`` is None. A name in a string or a comment counts, too: work is rather done
         again.

@@ -1,5 +1,4 @@
-"""Outputs beside what is published: types for columns that have none, and what publishing would
-refuse, in the attempt.
+"""Check in the attempt whether outputs fit the published datasets, and type untyped columns.
 
 The publisher checks again: others may have published other columns by then.
 """
@@ -42,38 +41,47 @@ class BesidePublished:
         return None if state is None else fields_of(state.schema)
 
     def check(self, name: str, staged: StagedOutput) -> None:
-        """Refuse an output that cannot stand beside the rows that are published. Raises:
-        SchemaMismatch.
+        """Check that an output fits the published rows.
+
+        Raises: SchemaMismatch.
         """
         how = self.publishing_of(name)
         if how is None or not staged.rows:
             return
-        if how.table:  # its own columns count, which others may have changed
-            still = [
-                column["name"] for column in fields_of(staged.schema) if column["type"] == VOID
-            ]
-            if still and not self.is_member:
-                raise SchemaMismatch(
-                    f"the output {name} goes into a Delta table, which has no columns without a "
-                    f"type, and {', '.join(still)} has nulls only. Declare its type under columns:"
-                )
-            return
-        for newest in (False, True):
-            state = None if how.takes_any else self.published.standing(name, newest=newest)
-            if state is None or state.table is not None or not state.rows:
-                return
-            try:
-                schema_after(
-                    name,
-                    staged.schema,
-                    how.mode,
-                    how.on_schema_change,
-                    state.schema,
-                    state.job,
-                )
-                return
-            except SchemaMismatch:
-                if (
-                    newest
-                ):  # else somebody may have published other columns since the job was submitted
-                    raise
+        if how.table:
+            self._check_table(name, staged)
+        elif not how.takes_any and not self._fits(name, staged, how):
+            # Somebody may have published other columns since the job was submitted.
+            self._fits(name, staged, how, newest=True)
+
+    def _check_table(self, name: str, staged: StagedOutput) -> None:
+        """Check that each column has a type; others may have changed the columns of the table.
+
+        Raises: SchemaMismatch.
+        """
+        untyped = [column["name"] for column in fields_of(staged.schema) if column["type"] == VOID]
+        if untyped and not self.is_member:
+            raise SchemaMismatch(
+                f"the output {name} goes into a Delta table, which has no columns without a "
+                f"type, and {', '.join(untyped)} has nulls only. Declare its type under columns:"
+            )
+
+    def _fits(
+        self, name: str, staged: StagedOutput, how: Publishing, *, newest: bool = False
+    ) -> bool:
+        """Whether the columns fit the published ones.
+
+        Raises: SchemaMismatch: the newest ones are different.
+        """
+        state = self.published.standing(name, newest=newest)
+        if state is None or state.table is not None or not state.rows:
+            return True
+        try:
+            schema_after(
+                name, staged.schema, how.mode, how.on_schema_change, state.schema, state.job
+            )
+        except SchemaMismatch:
+            if newest:
+                raise
+            return False
+        return True

@@ -1,5 +1,6 @@
-"""The parameters that the Python of a group takes: for the log of its attempt and ``unstuck
-validate --imports``.
+"""Find the parameters that the Python of a group takes.
+
+The log of an attempt and ``unstuck validate --imports`` use it.
 
 As a program it imports the code of the groups that it reads from standard input, and answers in
 JSON.
@@ -27,8 +28,7 @@ _READS_ANY = re.compile(r"\.params\b")
 
 
 def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
-    """The parameters that the Python steps of ``group`` take by name; None if its code may read
-    others.
+    """Return the parameters that the Python steps of ``group`` take; None if it may read others.
 
     Others are read by a ``**`` parameter, or from ``ctx.params`` by the module of a step.
 
@@ -45,8 +45,9 @@ def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
 
 
 def untaken(work_order: WorkOrder, allowed: Sequence[str]) -> str:
-    """A warning of parameters that have no effect in the group; empty if there are none, or if
-    nobody can tell.
+    """Return a warning about parameters without effect in the group; empty if there are none.
+
+    Also empty if the code cannot tell.
     """
     taken = None
     with suppress(Exception):  # a function may have no signature
@@ -89,9 +90,7 @@ def _checked(group: GroupSpec, params: Collection[str], allowed: Sequence[str]) 
 
 
 def main() -> None:
-    """Read ``{groups, params, allowed}``; answer with a list of what `_checked` says of each
-    group.
-    """
+    """Read ``{groups, params, allowed}``, and answer with `_checked` of each group."""
     out = os.dup(1)
     os.dup2(2, 1)  # what is imported may print
     request = json.load(sys.stdin)

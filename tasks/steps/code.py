@@ -27,9 +27,7 @@ _taken: dict[str, str] = {}
 
 
 def code_of(work_order: WorkOrder) -> str:
-    """Identify the code of ``work_order``: by its ``code_version``, or by digests of its packages
-    and of its SQL.
-    """
+    """Identify the code of ``work_order`` by ``code_version``, or by digests."""
     if work_order.group.code_version is not None:
         return f"version {work_order.group.code_version}"
     parts = [f"{package}:{_digest(package)}" for package in work_order.group.packages]
@@ -39,23 +37,18 @@ def code_of(work_order: WorkOrder) -> str:
 
 
 def code_taken() -> dict[str, str]:
-    """The packages of steps whose code this process has looked at, each with the digest of that
-    code.
-    """
+    """Return the packages of steps that this process has looked at, with their digests."""
     return dict(_taken)
 
 
 def forget_code(packages: Iterable[str]) -> None:
-    """Look at the code of these packages again when it is asked for next, since this process could
-    not import it.
-    """
+    """Read the code of these packages again at the next use, since an import failed."""
     for package in packages:
         _taken.pop(package, None)
 
 
 def fingerprint(work_order: WorkOrder, code: str, read: Collection[str] | None) -> str:
-    """Equal fingerprints mean: the same work, by the same code, on the same inputs, in the same
-    time zone.
+    """Return the identity of work: the same code, inputs, parameters and time zone.
 
     ``read``: see `WorkOrder.fingerprint_of`.
     """
@@ -92,9 +85,7 @@ def why_again(
 
 
 def _digest(package: str) -> str:
-    """Of the source of all modules of ``package``, read once; of nothing if there is no such
-    package.
-    """
+    """Return the digest of all modules of ``package``, read once; of nothing if it is absent."""
     if package in _taken:
         return _taken[package]
     digest = hashlib.sha256()

@@ -1,5 +1,4 @@
-"""The step context ``ctx``: all that user code sees of Unstuck at run time, so its names must not
-change.
+"""Define ``ctx``, all that user code sees of Unstuck at run time. Its names must not change.
 
 A step cannot reach Redis, the lease or the files of another attempt through it.
 """
@@ -46,9 +45,7 @@ class OutputSlot:
 
 
 class Scratch:
-    """A folder of this machine, made when it is first asked for and removed at the end of the
-    block.
-    """
+    """A local folder that is created at first use and removed at the end of the block."""
 
     def __init__(self, parent: Path) -> None:
         """``parent`` is made as well, and stays."""
@@ -130,8 +127,7 @@ class StepContext:
         return self._work.read(name)
 
     def published(self, name: str, version: int | None = None) -> Any:
-        """A published dataset, from the warehouse of this job: a Spark frame; an Arrow table if
-        ``spark: false``.
+        """Return a published dataset of this warehouse: a Spark frame, or else an Arrow table.
 
         Args:
             version: of the warehouse; None: the newest one when the job was submitted, whatever is
@@ -144,8 +140,7 @@ class StepContext:
         return self._work.frame(self._work.published.read(name, version))
 
     def results(self, group: str) -> Any:
-        """The results of a needed group, by key, as ``result`` recorded them. Empty if the group
-        did not succeed.
+        """Return the results of a needed group by key; empty if the group did not succeed.
 
         Of a fork it is a list, with one mapping for each member that succeeded, in their order.
 
@@ -159,8 +154,9 @@ class StepContext:
         return OutputSlot(name, self._work.write)
 
     def result(self, key: str, value: Any) -> None:
-        """Keep a small JSON value with the attempt's outcome: shown with the job, and seen by
-        conditions (``when:``).
+        """Record a small JSON value with the outcome of the attempt.
+
+        The job shows it, and conditions (``when:``) can use it.
 
         Numbers and booleans of numpy and its like are taken as Python's.
 
@@ -194,16 +190,20 @@ class StepContext:
         self._work.results = kept
 
     def progress(self, done: float, total: float | None = None) -> None:
-        """Show how far this step is. Cheap: the last value travels with the next renewal of the
-        lease.
+        """Show the progress of this step. Cheap: it is sent with the next lease renewal.
 
         Any number will do, also of numpy, Decimal or Fraction. A total of None, of 0 or below, or
         without end is not known. What is no number is not shown, and the log says so once: it never
         fails the step.
         """
-        number, whole = _number(done), None if total is None else _number(total)
-        countable = number is not None and math.isfinite(number)
-        wrong = [] if countable else [f"done={_named(done)}"]
+        number = _number(done)
+        whole = None if total is None else _number(total)
+        wrong = []
+        if number is None or not math.isfinite(number):
+            wrong.append(f"done={_named(done)}")
+        else:
+            has_end = whole is not None and 0 < whole < math.inf
+            self._report(number, whole if has_end else None)
         if total is not None and whole is None:
             wrong.append(f"total={_named(total)}")
         if wrong and not self._warned:
@@ -213,14 +213,10 @@ class StepContext:
                 "on; this is said once"
             )
             self.log.warning(message, ", ".join(wrong))
-        if number is not None and countable:
-            self._report(number, whole if whole is not None and 0 < whole < math.inf else None)
 
 
 def _number(value: Any) -> int | float | None:
-    """``value`` as Python has numbers, perhaps infinite; None for what is none, or beyond what a
-    float holds.
-    """
+    """Convert ``value`` to a Python number; None if it is no number or exceeds a float."""
     if isinstance(value, str | bytes | bytearray):
         return None
     try:
@@ -237,8 +233,9 @@ def _number(value: Any) -> int | float | None:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of numpy, or of a library that follows it, as Python's own. Raises: TypeError: it is
-    none.
+    """Convert a scalar of numpy, or of a similar library, to a Python value.
+
+    Raises: TypeError: it is none.
     """
     if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
         scalar = value.item()

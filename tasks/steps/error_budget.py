@@ -47,9 +47,7 @@ def check_budget(
 
 
 def _rows(name: str, entry: Entry) -> tuple[int, int] | None:
-    """The good and the rejected rows that a run has loaded; None if ``entry`` is no load, or has no
-    rows.
-    """
+    """Return the good and rejected rows of a load; None if ``entry`` is none with rows."""
     change, rejected = entry.datasets[name], entry.datasets.get(f"{name}{REJECTED}")
     rows = change.rows, rejected.rows if rejected is not None else 0
     return rows if change.mode == "append" and any(rows) else None

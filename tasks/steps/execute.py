@@ -43,9 +43,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 
 class StepRaised(Exception):
-    """Carries an error of the user's code through our own code, which never touches the error
-    itself.
-    """
+    """Carries an error of user code through our code, which never touches the error itself."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -63,8 +61,10 @@ def users_code() -> Iterator[None]:
 def run_step(
     step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], imported: Callable[[], None]
 ) -> None:
-    """Run one step. ``allowed``: see `find`. ``imported`` is called before its function, when its
-    module was imported.
+    """Run one step.
+
+    ``allowed``: see `find`. ``imported`` is called after its module was imported, before its
+    function.
 
     Raises:
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
@@ -109,9 +109,7 @@ def _run_python(
 
 
 class ending_forks:
-    """End a forked child of this process where it leaves the block: only this process goes on with
-    the attempt.
-    """
+    """End a forked child at the end of the block, so that only this process continues."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -136,9 +134,7 @@ class ending_forks:
 
 
 def search_working_folder() -> str | None:
-    """Let modules be found in the working folder of this process. Returns the folder; None if it is
-    gone.
-    """
+    """Add the working folder to the import path, and return it; None if it is gone."""
     here = working_folder()
     if here is not None and here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -146,8 +142,9 @@ def search_working_folder() -> str | None:
 
 
 def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
-    """The function ``module:function``. ``allowed``: modules that it may be in, or below; empty:
-    any.
+    """Import the function ``module:function``.
+
+    ``allowed``: modules that may contain it; empty: any.
 
     Raises:
         StepNotFound: it may not be imported here, or cannot be.
@@ -182,8 +179,9 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
 def fit(
     name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]
 ) -> dict[str, Any]:
-    """The parameters that ``function`` takes after ``spark`` and ``ctx``; it must take those of the
-    step's ``own``.
+    """Return the parameters that ``function`` takes after ``spark`` and ``ctx``.
+
+    It must take those of the step's ``own``.
 
     Raises: BadStepCall: one is missing, or one of the step's own is not taken; or the function
     cannot be a step.
@@ -204,9 +202,7 @@ def fit(
 
 
 def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
-    """Write the small files of a published dataset together, as ``unstuck compact`` does, with the
-    same results.
-    """
+    """Compact a published dataset as ``unstuck compact`` does, with the same results."""
     config = settings()
     with connect(config.redis_url) as client:
         try:
@@ -261,8 +257,9 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
 
 
 def _argument(session: Any, value: Any) -> Any:
-    """``value`` as Spark takes a parameter: a mapping is a struct, so that ``:model.depth`` is a
-    part of it.
+    """Convert ``value`` to a Spark parameter.
+
+    A mapping becomes a struct, so that ``:model.depth`` is a field of it.
     """
     from pyspark.sql import Column
 

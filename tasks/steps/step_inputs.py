@@ -40,21 +40,19 @@ from unstuck.tasks.warehouse.marker import (
 from unstuck.tasks.warehouse.published import Where, files_where, warehouse_at
 
 log = logging.getLogger(__name__)
-_NO_ROWS = "the group %s was skipped, so its output %s is read without rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One name that steps can read: the parts that the members of one fork (or one group) staged
-    under it.
-    """
+    """A name that steps can read: what the members of a fork, or a group, staged under it."""
 
     name: str
     parts: tuple[StagedOutput, ...]
 
     def by_schema(self, files: Files) -> list[tuple[str, dict[str, int]]]:
-        """Each schema with the URIs of its files and their bytes, so that most datasets are one
-        plain read.
+        """Return each schema with the URIs and sizes of its files.
+
+        Most datasets have one schema and are one plain read.
         """
         groups: dict[str, tuple[str, dict[str, int]]] = {}
         for part in self.parts:
@@ -83,41 +81,48 @@ class Inputs:
 def read_inputs(
     files: Files, inputs: Mapping[str, Iterable[str]], forks: Collection[str] = ()
 ) -> Inputs:
-    """Read the markers in ``inputs`` (group that is read → staging folders). ``forks``: the groups
-    that are forks.
+    """Read the markers in ``inputs`` (group → staging folders). ``forks``: groups that are forks.
 
     Raises:
         InputMissing: a marker is not there, or cannot be read.
         OutputInvalid: two needed groups have an output of the same name.
         OSError: the warehouse could not be asked.
     """
+    makers: dict[str, str] = {}
     by_output: dict[str, Dataset] = {}
-    maker: dict[str, str] = {}
     by_group: dict[str, Dataset] = {}
     results: dict[str, dict[str, Any] | list[dict[str, Any]]] = {}
     sources: dict[str, list[int]] = {}
     for need, folders in inputs.items():
         markers = _markers_of(files, need, folders)
         recorded = [marker.results for marker in markers]
-        results[need] = recorded if need in forks or len(recorded) > 1 else next(iter(recorded), {})
+        is_fork = need in forks or len(recorded) > 1
+        results[need] = recorded if is_fork else next(iter(recorded), {})
         sources = joined_versions([sources, *(marker.sources for marker in markers)])
-        outputs = _parts_by_output(markers)
-        for name, parts in outputs.items():
-            if name in maker:
-                raise OutputInvalid(
-                    f"both {maker[name]} and {need} have an output named {name}; give one of them "
-                    "another name"
-                )
-            maker[name] = need
-            # The columns of a part without rows may be a guess from no values.
-            by_output[name] = Dataset(
-                name, tuple(part for part in parts if part.rows) or tuple(parts)
+        datasets = _datasets_of(markers)
+        for name in makers.keys() & datasets.keys():
+            raise OutputInvalid(
+                f"both {makers[name]} and {need} have an output named {name}; give one of them "
+                "another name"
             )
-        own = [name for name, parts in outputs.items() if not parts[0].rejected_of]
+        makers |= dict.fromkeys(datasets, need)
+        by_output |= datasets
+        own = [dataset for dataset in datasets.values() if not dataset.parts[0].rejected_of]
         if len(own) == 1:
-            by_group[need] = by_output[own[0]]
+            by_group[need] = own[0]
     # An output's own name wins over a group that happens to be called the same.
     return Inputs({**by_group, **by_output}, results, sources)
+
+
+def _datasets_of(markers: Iterable[Marker]) -> dict[str, Dataset]:
+    """Return the outputs of the members of a fork, or of one group, by their names.
+
+    The columns of a part without rows may be a guess from no values, so it counts only if no part
+    has rows.
+    """
+    outputs = _parts_by_output(markers)
+    filled = {name: [part for part in parts if part.rows] for name, parts in outputs.items()}
+    return {name: Dataset(name, tuple(filled[name] or parts)) for name, parts in outputs.items()}
 
 
 def _parts_by_output(markers: Iterable[Marker]) -> dict[str, list[StagedOutput]]:
@@ -144,8 +149,7 @@ def _markers_of(files: Files, need: str, folders: Iterable[str]) -> list[Marker]
 
 
 class PublishedDatasets:
-    """The published datasets that one attempt reads, all as of the version at which its job was
-    submitted.
+    """The published datasets that an attempt reads, as of the submit of its job.
 
     Attributes:
         reads: what was read, each once, in order.
@@ -163,9 +167,7 @@ class PublishedDatasets:
 
     @property
     def sources(self) -> dict[str, list[int]]:
-        """The versions that were read: dataset → versions; 0: it was asked for, and was not
-        published.
-        """
+        """The versions that were read, by dataset; 0 for one that was not published."""
         return joined_versions({read.dataset: [read.version]} for read in self.reads)
 
     def read(
@@ -176,8 +178,7 @@ class PublishedDatasets:
         in_spec: bool = False,
         if_absent: str | None = None,
     ) -> Dataset:
-        """``dataset`` at a version of the warehouse; None: the newest one when the job was
-        submitted.
+        """Return ``dataset`` at a version; None is the newest one when the job was submitted.
 
         Args:
             in_spec: the spec of the job names the version, so a vacuum keeps it for the job.
@@ -192,88 +193,87 @@ class PublishedDatasets:
         at = self._base if version is None else version
         state = self._state(at, kept=version is None or in_spec)
         dataset_state = state.get(dataset)
-        self._note(Read(dataset, version or 0, dataset_state.changed if dataset_state else 0))
-        if dataset_state is None and if_absent is not None:
+        self._note(dataset, version or 0, dataset_state)
+        if dataset_state is None:
+            if if_absent is None:
+                raise self._not_published(dataset, at, version, state)
             log.info(
                 "%s was not published when this job was submitted, and is read without rows",
                 dataset,
             )
             return Dataset(dataset, (StagedOutput([], 0, schema_of(declared(if_absent))),))
-        if dataset_state is None:
-            when = "" if version else ", the newest one when this job was submitted"
-            raise InputNotPublished(
-                f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. "
-                f"There were: {', '.join(sorted(state)) or 'none'}. Submit the job again once it "
-                "is published"
-            )
         if dataset_state.table is not None:
             raise InputNotPublished(
                 f"{dataset} is published as the Delta table {dataset_state.table}, with versions "
                 "of its own; read it there, in a step"
             )
-        if at in self._removed and any(
-            self._warehouse.storage.size(file.path) is None for file in dataset_state.files
-        ):
+        size = self._warehouse.storage.size
+        if at in self._removed and None in {size(file.path) for file in dataset_state.files}:
             raise InputNotPublished(self._removed[at])
         return _whole(dataset, dataset_state)
 
+    @staticmethod
+    def _not_published(
+        dataset: str, at: int, version: int | None, state: State
+    ) -> InputNotPublished:
+        when = "" if version else ", the newest one when this job was submitted"
+        return InputNotPublished(
+            f"no dataset {dataset!r} was published at version {at} of the warehouse{when}. "
+            f"There were: {', '.join(sorted(state)) or 'none'}. Submit the job again once it "
+            "is published"
+        )
+
     def checkpoint(self, dataset: str) -> Checkpoint | None:
-        """Up to where the stream of ``dataset`` was read when the job was submitted; None: there
-        was no stream of it.
+        """Return the stream position of ``dataset`` at the submit of the job, or None.
 
         Raises: as `read`.
         """
         dataset_state = self._state(self._base, kept=True).get(dataset)
-        self._note(Read(dataset, 0, dataset_state.changed if dataset_state else 0))
-        return dataset_state.checkpoint if dataset_state else None
+        self._note(dataset, 0, dataset_state)
+        return None if dataset_state is None else dataset_state.checkpoint
 
     def standing(self, dataset: str, *, newest: bool = False) -> DatasetState | None:
-        """``dataset`` as it was published when the job was submitted, or is by now; None if it was
-        not.
+        """Return ``dataset`` as published at the submit of the job, or now; None if it was not.
 
         Not noted as read: no row of it is.
 
         Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        return (self._warehouse.state() if newest else self._state(self._base, kept=True)).get(
-            dataset
-        )
+        state = self._warehouse.state() if newest else self._state(self._base, kept=True)
+        return state.get(dataset)
 
     def versions(self, dataset: str) -> Iterator[Entry]:
-        """The entries that changed ``dataset`` before the job was submitted, the newest first: of
-        the last 1,000.
+        """Yield the last 1,000 entries before the submit that changed ``dataset``, newest first.
 
         Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        dataset_state = self.standing(dataset)
-        for n in range(
-            dataset_state.changed if dataset_state is not None else 0,
-            max(self._base - MAX_RUNS, 0),
-            -1,
-        ):
-            if dataset in (entry := self._warehouse.existing_entry(n)).datasets:
+        newest = _changed(self.standing(dataset))
+        for n in range(newest, max(self._base - MAX_RUNS, 0), -1):
+            entry = self._warehouse.existing_entry(n)
+            if dataset in entry.datasets:
                 yield entry
 
-    def _note(self, read: Read) -> None:
+    def _note(self, dataset: str, at: int, state: DatasetState | None) -> None:
+        read = Read(dataset, at, _changed(state))
         if read not in self.reads:
             self.reads.append(read)
 
     def changed(self, reads: Iterable[Read]) -> str:
-        """The first dataset of ``reads`` that this job would find changed; empty if it would read
-        the same.
+        """Return the first dataset of ``reads`` that has changed for this job; empty if none has.
 
         Raises: as `read`.
         """
         for read in reads:
             if not read.asked:
-                dataset_state = self._state(self._base, kept=True).get(read.dataset)
-                if read.version != (dataset_state.changed if dataset_state else 0):
+                state = self._state(self._base, kept=True).get(read.dataset)
+                if read.version != _changed(state):
                     return read.dataset
         return ""
 
     def _state(self, version: int, *, kept: bool) -> State:
-        """``kept``: a vacuum that was to remove the version has kept its files if it found the job
-        in time.
+        """Return the state at ``version``.
+
+        ``kept``: a vacuum keeps the files of the version if it found the job in time.
         """
         if version not in self._states:
             try:
@@ -284,6 +284,11 @@ class PublishedDatasets:
                 self._states[version] = self._warehouse.state(version, removed=True)
                 self._removed[version] = str(error)
         return self._states[version]
+
+
+def _changed(state: DatasetState | None) -> int:
+    """Return the version at which a dataset was last changed; 0 if it is not published."""
+    return 0 if state is None else state.changed
 
 
 def with_published(
@@ -319,8 +324,7 @@ def with_published(
 
 
 def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
-    """The datasets of needed groups that a condition skipped, and of forks without members: they
-    have no rows.
+    """Return empty datasets for needed groups that were skipped and for forks without members.
 
     Their columns are the declared ones, or else the published ones. If none are known, a fork's
     have none, and the others are no inputs.
@@ -329,38 +333,46 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
     """
     plan, datasets = work_order.plan, dict[str, Dataset]()
     for group in work_order.frozen.empty:
-        branch = group in plan.branches
-        outputs = plan.branches[group] if branch else plan.forks.get(group, ())
-        for name in outputs if branch else outputs or (group,):
-            state = published.standing(name)
-            if declared := plan.checks.get(name, Checks()).columns:
-                schema = schema_of(declared_fields(declared))
-                log.info(_NO_ROWS, group, name)
-            elif state is not None:
-                schema = state.schema
-                log.info(_NO_ROWS, group, name)
-            elif branch:
-                log.warning(
-                    "the group %s was skipped, and the columns of its output %s are not known, so "
-                    "it is no input here. Declare them under columns: of the output, and it is one "
-                    "without rows",
-                    group,
-                    name,
-                )
-                continue
-            else:
-                schema = schema_of([])
-                log.warning(
-                    "the fork %s has no members, so its output %s is read without rows, and "
-                    "without columns, since none are known. Declare them under columns: if a step "
-                    "names one",
-                    group,
-                    name,
-                )
-            datasets[name] = Dataset(name, (StagedOutput([], 0, schema),))
+        outputs = plan.branches.get(group)
+        if outputs is None:
+            outputs = plan.forks.get(group) or (group,)
+        for name in outputs:
+            schema = _schema_of_skipped(work_order, group, name, published)
+            if schema is not None:
+                datasets[name] = Dataset(name, (StagedOutput([], 0, schema),))
         if len(outputs) == 1 and outputs[0] in datasets:
             datasets[group] = datasets[outputs[0]]
     return datasets
+
+
+def _schema_of_skipped(
+    work_order: WorkOrder, group: str, name: str, published: PublishedDatasets
+) -> str | None:
+    """Return the schema of an output of a skipped group; None if it cannot be an input."""
+    plan = work_order.plan
+    state = published.standing(name)
+    columns = plan.checks.get(name, Checks()).columns
+    if columns or state is not None:
+        log.info("the group %s was skipped, so its output %s is read without rows", group, name)
+    if columns:
+        return schema_of(declared_fields(columns))
+    if state is not None:
+        return state.schema
+    if group in plan.branches:
+        log.warning(
+            "the group %s was skipped, and the columns of its output %s are not known, so it is no "
+            "input here. Declare them under columns: of the output, and it is one without rows",
+            group,
+            name,
+        )
+        return None
+    log.warning(
+        "the fork %s has no members, so its output %s is read without rows, and without columns, "
+        "since none are known. Declare them under columns: if a step names one",
+        group,
+        name,
+    )
+    return schema_of([])
 
 
 def _whole(name: str, state: DatasetState) -> Dataset:

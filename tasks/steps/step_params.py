@@ -1,5 +1,4 @@
-"""The parameters of a step, which note what is read of them, so that a change of the others makes
-no work stale.
+"""Record which parameters a step reads, so that a change of others makes no work stale.
 
 What cannot be followed, such as a copy or a read in a forked process, counts as a look at all of
 them.
@@ -21,9 +20,7 @@ _MAX_JOBS = 1000
 
 
 class Reads:
-    """The names of the parameters that were read, also of those that there are not; None if any may
-    have been.
-    """
+    """Names of parameters that were read, including absent ones; None if any may have been."""
 
     def __init__(self) -> None:
         self.names: set[str] | None = set()
@@ -68,8 +65,9 @@ _looked_at: dict[str, Reads] = {}
 
 
 def looked_at(job: str) -> Reads:
-    """Reads of ``ctx.params`` by the code of ``job`` in this process: one group may keep a value
-    for the next.
+    """Return the reads of ``ctx.params`` by the code of ``job`` in this process.
+
+    A group may keep a value for the next one.
     """
     if len(_looked_at) > _MAX_JOBS and job not in _looked_at:
         del _looked_at[next(iter(_looked_at))]

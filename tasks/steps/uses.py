@@ -1,6 +1,4 @@
-"""The inputs that the function of a step reads by name and the outputs that it writes, as its
-source says them.
-"""
+"""Find the inputs and outputs that the source of a step function names."""
 
 from __future__ import annotations
 
@@ -51,15 +49,12 @@ def uses_of(function: Any) -> Uses:
     ctx = None if code is None else _name_of_context(code, inspect.ismethod(function))
     if code is None or ctx is None:
         return Uses()
-    every = [node for statement in code.body for node in ast.walk(statement)]
-    named = {id(node): name for node in every if (name := _named(node, ctx)) is not None}
-    reads = [named[id(node)] for node in _surely(code.body) if id(node) in named]
-    is_open = _is_used_otherwise(every, ctx, len(named))
-    return Uses(
-        _names_of("input", reads),
-        None if is_open else _names_of("output", named.values()),
-        any(_returns(node) for node in every),
-    )
+    nodes = [node for statement in code.body for node in ast.walk(statement)]
+    calls = {id(node): _named(node, ctx) for node in nodes}
+    named = [call for call in calls.values() if call is not None]
+    reads = _names_of("input", (calls[id(node)] for node in _surely(code.body)))
+    is_open = _is_used_otherwise(nodes, ctx, len(named))
+    return Uses(reads, None if is_open else _names_of("output", named), any(map(_returns, nodes)))
 
 
 def _name_of_context(code: ast.FunctionDef, is_method: bool) -> str | None:
@@ -80,9 +75,9 @@ def _is_used_otherwise(nodes: list[ast.AST], ctx: str, named: int) -> bool:
     return given_away or len(accesses) != named
 
 
-def _names_of(kind: str, calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def _names_of(kind: str, calls: Iterable[tuple[str, str] | None]) -> tuple[str, ...]:
     """Return the distinct names in the calls of this kind, in order."""
-    return tuple(dict.fromkeys(name for called, name in calls if called == kind))
+    return tuple(dict.fromkeys(call[1] for call in calls if call and call[0] == kind))
 
 
 def _source(function: Any) -> ast.FunctionDef | None:
@@ -119,11 +114,12 @@ def _named(node: ast.AST, ctx: str) -> tuple[str, str] | None:
 
 def _returns(node: ast.AST) -> bool:
     """Whether this statement returns or yields a value."""
-    if isinstance(node, ast.Yield | ast.YieldFrom):
-        return True
-    return isinstance(node, ast.Return) and not (
-        node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
-    )
+    match node:
+        case ast.Yield() | ast.YieldFrom():
+            return True
+        case ast.Return(value=None | ast.Constant(value=None)):
+            return False
+    return isinstance(node, ast.Return)
 
 
 def _surely(statements: list[ast.stmt]) -> Iterator[ast.AST]:

@@ -1,6 +1,4 @@
-"""The state that the steps of one attempt share: what they read, and how an output is checked and
-staged.
-"""
+"""Hold the state that the steps of one attempt share, and check and stage their outputs."""
 
 from __future__ import annotations
 
@@ -56,8 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Work:
-    """The state that the steps of one attempt share: their inputs, and the outputs and results so
-    far.
+    """The state that the steps of one attempt share: inputs, and outputs and results so far.
 
     ``recorded``: the results of the groups that it reads; a list of them for a fork.
     """
@@ -105,8 +102,7 @@ class Work:
         return noted(work_order, self.token.job, self.passed_params, self.secrets)
 
     def read(self, name: str) -> Any:
-        """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier
-        step's output.
+        """Return an input or an earlier output as a Spark frame, or else as an Arrow table.
 
         Raises: InputMissing: there is none of this name.
         """
@@ -135,13 +131,13 @@ class Work:
                     self.files,
                     self.token.staging,
                     self.appended,
+                    self.published,
                     skips=stream.skips,
                     share=self.share,
                 )
-                taken = self._stream.open(self.published)
-                self.results[name] = dict(taken.counts)
-                log.info("the stream %s: %s", name, taken.summary)
-            frame = self._stream.open(self.published).frame
+                self.results[name] = dict(self._stream.batch.counts)
+                log.info("the stream %s: %s", name, self._stream.batch.summary)
+            frame = self._stream.batch.frame
         return in_zone_of(frame, zone_here()) if self.session is None else frame
 
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
@@ -196,10 +192,10 @@ class Work:
                 "column, and both are stored and shown. Rename the column"
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
-        if self._stream is not None and self.published is not None:
+        if self._stream is not None:
             with self._streaming:
                 staged_outputs = self._stream.noted(
-                    folder, staged_outputs, self.partition_by.get(name, ()), self.published
+                    folder, staged_outputs, self.partition_by.get(name, ())
                 )
         staged = staged_outputs[folder]
         if checks.quality is not None and self.published is not None:
@@ -268,8 +264,9 @@ class Work:
     def _check_budget(
         self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput
     ) -> None:
-        """Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be
-        read.
+        """Check the rejected rows of several runs together.
+
+        Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         assert self.published is not None
         try:
@@ -279,9 +276,7 @@ class Work:
             raise
 
     def _in_columns(self, schema: Any) -> str | None:
-        """The first secret in the names of the columns and fields of a schema, or in what is noted
-        beside them.
-        """
+        """Return the first secret in the names or metadata of the fields of a schema."""
         if isinstance(schema, list):
             return next(filter(None, map(self._in_columns, schema)), None)
         if not isinstance(schema, dict):
@@ -320,8 +315,7 @@ class Work:
         return forks
 
     def check_refused(self) -> None:
-        """Raise again what a step has caught: an output whose rows were refused must not just be
-        left out.
+        """Raise errors of refused outputs again, since a step may have caught them.
 
         Raises: also OutputInvalid: the position of a stream would be lost.
         """
@@ -336,8 +330,9 @@ class Work:
     def _arriving(
         self, name: str, frame: Any
     ) -> Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None:
-        """The function that stages a streaming ``frame``; None for any other frame. Raises:
-        OutputInvalid.
+        """Return the function that stages a streaming ``frame``; None for any other frame.
+
+        Raises: OutputInvalid.
         """
         if not is_streaming(frame):
             return None
@@ -352,15 +347,13 @@ class Work:
                 f"of the warehouse. Say outputs: {{{name}: {{mode: append}}}}, and name it under "
                 "publish: if other groups need this one"
             )
-        assert self.published is not None
         with self._streaming:
-            return partial(
-                stage_stream, resume=self._stream.resume(name, self.token.job, self.published)
-            )
+            return partial(stage_stream, resume=self._stream.resume(name, self.token.job))
 
     def _checks_of(self, name: str) -> Checks:
-        """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the
-        name is taken.
+        """Return the checks of the output ``name``.
+
+        Raises: OutputInvalid: they cannot be made, or the name is taken.
         """
         try:
             checks = self.checks.get(name, Checks()).resolved(self.params)

@@ -1,5 +1,4 @@
-"""The Celery app that carries wake-ups, for coordinators that send them and workers that consume
-them.
+"""Create the Celery app that carries wake-ups from coordinators to workers.
 
 A wake-up is acknowledged when it is received, because offers stand in Redis and may be taken by
 anybody: with late acknowledgement a dropped connection gives every running task a second copy at
@@ -43,8 +42,9 @@ def queue_of(name: str) -> Queue:
 
 
 def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery:
-    """A Celery app as both rooms want it: no results, early acknowledgement, anonymous exchanges.
-    Binds to nothing yet.
+    """Return a Celery app without results, with early acknowledgement and anonymous exchanges.
+
+    It binds to nothing yet.
 
     The first of ``queues`` is the default one.
     """
@@ -120,9 +120,7 @@ def at_worker_start(app: Celery, act: Callable[[Any], None]) -> None:
 
 
 def _print_json_alone(app: Celery) -> None:
-    """Workers of ``app`` print no banner, and as JSON what is said past all loggers: at the start,
-    and on signals.
-    """
+    """Print no banner, and write what bypasses all loggers as JSON, in workers of ``app``."""
 
     def look(instance: Any, **_: Any) -> None:
         if instance.app is app:
@@ -149,8 +147,7 @@ def _warn(
 
 
 def refuse_other_pools(app: Celery, sentence: str) -> None:
-    """A worker of ``app`` that is given another pool than ``worker_pool`` ends with ``sentence``,
-    having taken nothing.
+    """End a worker of ``app`` with ``sentence`` if it is started with another ``worker_pool``.
 
     ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for
     what is wanted.
@@ -164,8 +161,7 @@ def refuse_other_pools(app: Celery, sentence: str) -> None:
 
 
 def _log_printably(logger: logging.Logger, **_: Any) -> None:
-    """Names of jobs and hosts, and errors, come from anybody: the terminal that shows the log must
-    not obey them.
+    """Make log records printable, since names and errors may contain escape sequences.
 
     As JSON is written what Celery would write as text. A handler of the user's keeps its form.
     """

@@ -1,5 +1,4 @@
-"""Fixes of faults in kombu and Celery that stop a worker for ever; each says in which version the
-fault was seen last.
+"""Fix faults in kombu and Celery that stop a worker for ever, each with the last affected version.
 
 Wake-ups are sent without these waits: the sweep sends others where one is lost.
 """
@@ -54,9 +53,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
     _to_listen = False
 
     def _init_params(self, **options: Any) -> None:
-        """Verify the server where nobody says otherwise, as for an address that Celery was given
-        with ``-b``.
-        """
+        """Verify the server by default, as for an address given with ``-b``."""
         if options["transport"] == "rediss" and not options["ssl"]:
             options["ssl"] = tls_options("rediss://")
         super()._init_params(**options)
@@ -74,9 +71,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         return _fit_to_fork(super().get_transport_cls())
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the connection; called by Celery's consumer and beat, and by nobody who only
-        sends.
-        """
+        """Wait for the connection. Celery's consumer and beat call it; senders do not."""
         waits = {
             "interval_start": 1.0,
             "interval_step": 1.0,
@@ -91,8 +86,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
     def ensure(
         self, obj: Any, fun: Any, errback: Any = None, max_retries: int | None = None, **kwargs: Any
     ) -> Any:
-        """Repeat what is sent once, where no number is given, as for Celery's heartbeats for
-        monitors.
+        """Retry once by default, as for Celery's heartbeats for monitors.
 
         By itself kombu then repeats for ever, without a word, and the loop that sends them receives
         nothing meanwhile.
@@ -118,8 +112,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         return connection
 
     def _try_a_write(self, connection: Any) -> None:
-        """Raises what the server says if it takes no writes now; kombu takes that for a try that
-        failed.
+        """Raise the server's error if it takes no writes now, so that kombu tries again.
 
         Each try is a new connection: after a failover the same name may lead to another server.
         """
@@ -153,9 +146,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
 
 @cache
 def _fit_to_fork(base: Any) -> Any:
-    """The class of a transport as kombu's Redis transport ``base``, or one made of it, fit for a
-    process that forks.
-    """
+    """Return the transport class ``base``, or a subclass fit for a process that forks."""
 
     class Transport(base):  # type: ignore[misc]
         def _deliver(self, message: Any, queue: str) -> None:
@@ -221,9 +212,7 @@ def _restoring_qos(base: Any) -> Any:
 
 
 def _unregistered_first(connection: Any, channel: Any) -> Any:
-    """The class of a connection of ``channel`` that is taken out of the event loop before it is
-    closed.
-    """
+    """Return the connection class of ``channel`` that leaves the event loop before it closes."""
 
     class UnregisteringConnection(connection):  # type: ignore[misc]
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
@@ -240,9 +229,7 @@ def _unregistered_first(connection: Any, channel: Any) -> Any:
 
 
 def _read_within(seconds: float | None, pubsub: Any) -> Any:
-    """``pubsub``, which is read only where there is something to read, and for ``seconds`` at most
-    (None: no end).
-    """
+    """Read ``pubsub`` only if data is available, within ``seconds`` (None: no limit)."""
     read = pubsub.parse_response
 
     def parse_response() -> Any:
@@ -308,9 +295,7 @@ def _told_dropped(error: Exception, where: str, message: Any) -> None:
 
 
 class CheckedRequest(Request):  # type: ignore[misc]
-    """A task of a message, refused where Celery or its pool would fail later and keep its place for
-    ever.
-    """
+    """A task message, refused where Celery or its pool would fail later and block its slot."""
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
@@ -339,9 +324,7 @@ class CheckedRequest(Request):  # type: ignore[misc]
 
 
 class ControlNode(pidbox.Node):  # type: ignore[misc]
-    """Receives the commands of ``celery inspect``, and drops what is none; Celery would subscribe
-    anew, or never.
-    """
+    """Receives ``celery inspect`` commands, and drops malformed ones, which would break Celery."""
 
     def handle_message(self, body: Any, message: Any = None) -> Any:
         try:
@@ -353,9 +336,7 @@ class ControlNode(pidbox.Node):  # type: ignore[misc]
 
 
 def check_requests(app: Celery) -> None:
-    """A worker of ``app`` that starts takes tasks and commands with these classes; other programs
-    leave them.
-    """
+    """Use these classes for tasks and commands in workers of ``app``."""
     app.Task.Request = CheckedRequest
     app.control.mailbox.node_cls = ControlNode
 
@@ -386,9 +367,7 @@ def _is_of_broker(error: Exception) -> bool:
 
 
 class Acknowledging(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A step of a Celery worker that frees the place of a failed acknowledgement, anew with every
-    connection.
-    """
+    """A worker step that frees the slot of a failed acknowledgement, at each connection."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 

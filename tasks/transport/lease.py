@@ -1,5 +1,4 @@
-"""The lease: take, renew and finish, by which alone a worker writes to the store; each is one Lua
-script.
+"""Take, renew and finish leases: the only writes of a worker, each a Lua script.
 
 Every call is idempotent, because redis-py repeats a command whose reply was lost. Worker scripts
 write the attempt record only, never the job's commit (docs/internals/protocol.md, rule 2): a wide
@@ -72,8 +71,9 @@ class Claim:
 
     @cached_property
     def work_order(self) -> WorkOrder:
-        """The work order. Raises: WorkOrderUnreadable: the runner holds the attempt
-        nevertheless.
+        """The work order.
+
+        Raises: WorkOrderUnreadable: the runner holds the attempt nevertheless.
         """
         try:
             plan_text, inputs_text, member_text, params, *texts = self.stored
@@ -102,9 +102,7 @@ def _plan(text: str, params: str, *texts: str) -> GroupPlan:
 
 
 def unreadable(error: Exception) -> str:
-    """In words: what this worker could not read, and what to do. Not what stands there: it may be
-    long.
-    """
+    """Return what this worker could not read, without its content, and what to do."""
     release = release_here().release or "(not installed)"
     return (
         f"what the store has of this attempt cannot be read on {whoami()}, with Unstuck {release} "
@@ -115,8 +113,7 @@ def unreadable(error: Exception) -> str:
 
 
 class Lease:
-    """Takes, renews and finishes attempts on one Redis, for one caller, which does one thing at a
-    time.
+    """Takes, renews and finishes attempts on one Redis, for one sequential caller.
 
     Attributes:
         altered: at the last renewal, the plan of the group (JSON) if the job was altered since the
@@ -131,7 +128,8 @@ class Lease:
         caller: str,
         versions: Mapping[str, str] | None = None,
     ) -> None:
-        """
+        """Prepare the scripts.
+
         Args:
             versions: of this runner, to which its jobs keep (`RunsOn.bound`); None: it takes any
                 job.
@@ -164,8 +162,7 @@ class Lease:
         *,
         linger: float = 0.0,
     ) -> Claim | None:
-        """Claim the offer whose turn is next, on the first of ``queues`` on which one may be taken;
-        None if none may.
+        """Claim the next offer from the first of ``queues`` that has one; None without one.
 
         Args:
             claimant, event: made before the first try and reused in retries.
@@ -226,8 +223,9 @@ class Lease:
         return TakeAnswer.CLAIMED, claim
 
     def taken(self, claimant: str) -> Token | None:
-        """The attempt that `take` gave to ``claimant``, whose answer could not be read. Raises:
-        redis.RedisError.
+        """Return the attempt that `take` gave to ``claimant`` in an unreadable answer.
+
+        Raises: redis.RedisError.
         """
         holder, offer = cast(
             list[str | None], self._client.hmget(self._answer, ["claimant", "offer"])
@@ -237,9 +235,7 @@ class Lease:
     def _wait_and_take(
         self, queues: Iterable[str], seconds: float, arguments: dict[str, Any]
     ) -> Any:
-        """Send both at once: Redis takes as soon as the wait ends, and this process is woken
-        once.
-        """
+        """Send both at once: Redis takes when the wait ends, and this process wakes up once."""
         wait = ("BLPOP", *map(self._keys.notify, queues), seconds)
         return self._take.run(wait, self._take.command(**arguments))[-1]
 
@@ -261,8 +257,7 @@ class Lease:
         return RenewAnswer(answer)
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
-        """Put the outcome on the record and report it, in one step. ``event`` is reused in every
-        retry.
+        """Store the outcome and report it, in one step. ``event`` is reused in retries.
 
         Raises: redis.RedisError: the store could not be asked; try again with the same ``event``.
         """

@@ -1,5 +1,4 @@
-"""Connections to Redis with short waits and few silent repeats, and the same address as Celery
-writes it.
+"""Connect to Redis with short timeouts and few silent retries, as Celery's address is written.
 
 A watchdog must go on counting seconds while Redis is away, and a caller that must get through
 repeats by its own rule.
@@ -32,9 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def _begin(connection: Any) -> None:
-    """Ask nothing of the server on a new connection but what must be asked: to log in, and to
-    choose the database.
-    """
+    """Send only the login and the choice of the database on a new connection."""
     connection.driver_info = None
     connection.next_health_check = time.monotonic() + connection.health_check_interval
     connection.on_connect()
@@ -78,8 +75,9 @@ def retries(repeats: int = REPEATS) -> Retry:
 
 
 def broker_url(url: str) -> str:
-    """``url`` as Celery wants it, beside `tls_options`: ``unix:///p?db=1`` is
-    ``redis+socket:///p?virtual_host=1``.
+    """Convert ``url`` for Celery: ``unix:///p?db=1`` is ``redis+socket:///p?virtual_host=1``.
+
+    `tls_options` are passed beside it.
     """
     if not _is_socket(url):
         return without_options(url)
@@ -111,9 +109,7 @@ _AWAY = (
 
 
 def unavailable(error: BaseException) -> bool:
-    """True if the store cannot serve at this moment (away, full, failing over): wait and try
-    again.
-    """
+    """Return whether the store cannot serve now (away, full, failing over). Wait and try again."""
     if isinstance(
         error, redis.ConnectionError | redis.TimeoutError | OutOfMemoryError | ReadOnlyError
     ):

@@ -1,5 +1,4 @@
-"""The refusals of a Redis that is there, in sentences with their cure: its certificate, our
-password, our rights.
+"""Explain refusals of a reachable Redis, with the cure: certificate, password, rights.
 
 A process that starts ends on it with 5, because no wait would help. A Redis that is away is waited
 for.
@@ -57,45 +56,41 @@ _CURES = (
 
 
 def refusal(url: str, error: BaseException) -> str:
-    """Why the Redis at ``url`` and this process do not come together, though it answers; empty if
-    that is not so.
-    """
+    """Return why a reachable Redis at ``url`` refuses this process; empty if it does not."""
     place, message = without_password(url), str(error).strip().rstrip(".")
-    if (
-        "unauthenticated" in message
-    ):  # what a server says of a long request where nobody has logged in
-        message = "Authentication required"
+    # A server answers "unauthenticated" to a long request before a login.
+    needs_login = "unauthenticated" in message or "Authentication required" in message
     if isinstance(error, NoPermissionError):
         return (
             f"The Redis at {place} refuses us: {message}. `unstuck doctor` names the rights "
             "that its user lacks"
         )
-    if isinstance(error, redis.AuthenticationError) or "Authentication required" in message:
+    if needs_login or isinstance(error, redis.AuthenticationError):
+        reason = "Authentication required" if needs_login else message
         return (
-            f"The Redis at {place} refuses us: {message}. Give the user and password it wants: "
+            f"The Redis at {place} refuses us: {reason}. Give the user and password it wants: "
             "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
         )
-    if match := _TLS.search(message):
-        code, words = match[1] or "", match[2] or match[0]
-        cure = next(
-            (
-                cure
-                for phrases, cure in _CURES
-                if any(word in f"{code} {words}" for word in phrases)
-            ),
-            "",
-        )
-        if code == "CERTIFICATE_VERIFY_FAILED":
-            problem = (
-                f"The server at {place} does not prove that it is your Redis, and was sent "
-                f"nothing: {words}."
-            )
-            return f"{problem} {cure or 'UNSTUCK_REDIS_VERIFY=none would trust it blindly'}."
+    match = _TLS.search(message)
+    return "" if match is None else _refusal_of_tls(place, match)
+
+
+def _refusal_of_tls(place: str, match: re.Match[str]) -> str:
+    code, words = match[1] or "", match[2] or match[0]
+    is_unproven = code == "CERTIFICATE_VERIFY_FAILED"
+    cure = "See docs/operate.md, TLS"
+    if is_unproven:
+        cure = "UNSTUCK_REDIS_VERIFY=none would trust it blindly"
+    for phrases, specific in _CURES:
+        if any(word in f"{code} {words}" for word in phrases):
+            cure = specific
+            break
+    if is_unproven:
         return (
-            f"No connection with TLS to the Redis at {place}: {words}. "
-            f"{cure or 'See docs/operate.md, TLS'}."
+            f"The server at {place} does not prove that it is your Redis, and was sent "
+            f"nothing: {words}. {cure}."
         )
-    return ""
+    return f"No connection with TLS to the Redis at {place}: {words}. {cure}."
 
 
 def may_not(url: str, lacks: Sequence[str]) -> str:
@@ -110,9 +105,7 @@ def may_not(url: str, lacks: Sequence[str]) -> str:
 
 
 def perhaps_tls(url: str, error: BaseException) -> str:
-    """A guess at a server that says nothing, or hangs up: one side speaks TLS, and the other does
-    not.
-    """
+    """Return a guess for a server that is silent or hangs up: only one side speaks TLS."""
     hung_up = "closed by server" in str(error) or "reset by peer" in str(error)
     if url.startswith("rediss:") and (hung_up or isinstance(error, redis.TimeoutError)):
         return (

@@ -1,5 +1,4 @@
-"""The rights that a fleet needs of a Redis, and the ones that a user lacks, each as the ACL rule
-that gives it.
+"""List the rights that a fleet needs of a Redis, and those that a user lacks, as ACL rules.
 
 Each command is tried inside a transaction that is thrown away: Redis checks the rights when it
 queues a command, so nothing is changed, and the right to ask ACL is not needed.
@@ -36,8 +35,7 @@ DOCTOR = ("INFO",)
 
 
 def lacking_rights(client: redis.Redis, keys: Keys, more: Sequence[str] = ()) -> list[str]:
-    """ACL rules that the user of ``client`` lacks for a fleet; ``more``: commands beside those of
-    `COMMANDS`.
+    """Return the ACL rules that the user of ``client`` lacks; ``more``: further commands.
 
     Raises:
         redis.RedisError: the store could not be asked.

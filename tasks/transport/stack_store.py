@@ -32,8 +32,9 @@ class StackStore:
         stood: float,
         keep: float,
     ) -> None:
-        """Show ``frames``, seen ``age`` seconds ago, which had not moved for ``stood``. Kept for
-        ``keep`` seconds.
+        """Store ``frames`` for ``keep`` seconds.
+
+        They were seen ``age`` seconds ago, and had not moved for ``stood``.
 
         ``stages``: what Spark runs, as JSON; empty: it is not known.
 

@@ -1,5 +1,4 @@
-"""The stall detector: a thread that ends a Celery process which is connected, has messages waiting
-and takes none.
+"""End a Celery process that is connected, has messages waiting, and takes none.
 
 A supervisor then starts another. A worker that is busy, that is told to stop, or that cannot ask
 Redis has not stalled.
@@ -45,8 +44,7 @@ class Silence:
         self._messages += 1
 
     def look(self, should_receive: bool, connection: Any) -> bool:
-        """Return whether the process has stalled: it was silent at more than `LOOKS` looks in a
-        row.
+        """Return whether the process has stalled: silent at more than `LOOKS` looks in a row.
 
         Args:
             should_receive: messages wait, and this process could take one.
@@ -64,9 +62,7 @@ class Silence:
 
 
 def on_each_message(qos: Any, heard: Callable[[], None]) -> None:
-    """Call ``heard`` for each message, also for those of which Celery makes no task, such as
-    expired sweeps.
-    """
+    """Call ``heard`` for each message, also for those without a task, such as expired sweeps."""
     append = qos.append
 
     def counted(*args: Any) -> None:
@@ -111,9 +107,7 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         raise NotImplementedError
 
     def free(self, consumer: Any) -> bool:
-        """Would Celery take another message? As it asks itself, with
-        ``worker_disable_prefetch``.
-        """
+        """Return whether Celery would take another message, by ``worker_disable_prefetch``."""
         return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
     def _watch_or_give_up(self, consumer: Any, settings: Settings) -> None:

@@ -1,5 +1,4 @@
-"""The checkpoint of a query of Spark, packed: a folder becomes one file that is written whole, and
-the reverse.
+"""Pack the checkpoint of a Spark query into one file, and unpack it.
 
 Spark notes a batch in ``offsets`` before it and in ``commits`` after it, and the files that a
 source has seen in ``sources``. What is packed must be whole, since the next job goes on from it.
@@ -73,8 +72,7 @@ def newest_commit(paths: Iterable[str]) -> int:
 def what_is_lost(
     files: Files, folder: str, paths: Sequence[str], before: int, staged: Sequence[int], kept: int
 ) -> str:
-    """The missing parts of the checkpoint in ``folder``, in words; empty if the next job can go on
-    from it.
+    """Return what is missing in the checkpoint in ``folder``; empty if the next job can continue.
 
     Args:
         paths: its files.
@@ -85,33 +83,44 @@ def what_is_lost(
     Raises: OSError: the store failed.
     """
     offsets, commits = set(_numbers(paths, "offsets")), set(_numbers(paths, "commits"))
-    newest = max(commits, default=-1)
-    if f"{folder}/metadata" not in paths:
-        return "its metadata is gone"
-    if staged and staged[0] <= before:
-        return f"batch {staged[0]} was staged again"
-    if lost := [n for n in staged[-kept:] if n not in offsets or n not in commits]:
-        return f"it does not know of batch {lost[0]}, which was staged"
-    if newest < before or newest != max(offsets, default=-1):
-        return f"its newest batch is {newest}, and should be {max(before, *offsets, *commits)}"
-    if newest < 0:
-        return ""
+    newest, last = max(commits, default=-1), max(offsets, default=-1)
+    first = next(iter(staged), before + 1)
+    missing = next((batch for batch in staged[-kept:] if batch not in offsets & commits), None)
+    problems = [
+        (f"{folder}/metadata" not in paths, "its metadata is gone"),
+        (first <= before, f"batch {first} was staged again"),
+        (missing is not None, f"it does not know of batch {missing}, which was staged"),
+        (
+            newest < before or newest != last,
+            f"its newest batch is {newest}, and should be {max(before, newest, last)}",
+        ),
+    ]
+    for is_lost, what in problems:
+        if is_lost:
+            return what
+    return _lost_source(files, folder, paths, newest) if newest >= 0 else ""
+
+
+def _lost_source(files: Files, folder: str, paths: Sequence[str], batch: int) -> str:
+    """Return the entry of a source that is missing before the end of ``batch``; empty if none is.
+
+    Raises: OSError: the store failed.
+    """
     existing = set(paths)
-    for source, line in enumerate(
-        files.read(f"{folder}/offsets/{newest}").decode().splitlines()[2:]
-    ):
-        if source and not any(path.startswith(f"{folder}/sources/{source}/") for path in paths):
-            # Of a stream that the query reads in two places Spark has one source, and an offset for
-            # each.
-            continue
-        position = json.loads(line) if line.startswith("{") else {}
-        if lost_entry := _lost_entry(existing, folder, source, position.get("logOffset", -1)):
-            return lost_entry
+    sources = {path.removeprefix(f"{folder}/sources/").partition("/")[0] for path in paths}
+    offsets = files.read(f"{folder}/offsets/{batch}").decode().splitlines()[2:]
+    for source, line in enumerate(offsets):
+        # Of a stream that the query reads in two places Spark has one source, and an offset for
+        # each.
+        if line.startswith("{") and (source == 0 or str(source) in sources):
+            newest = json.loads(line).get("logOffset", -1)
+            if lost := _lost_entry(existing, folder, source, newest):
+                return lost
     return ""
 
 
 def _lost_entry(existing: Collection[str], folder: str, source: int, newest: int) -> str:
-    """The entry that is missing of the files that a source has seen, up to the ``newest``."""
+    """Return the first missing entry of the files that a source has seen, up to ``newest``."""
     for entry in range(newest, -1, -1):
         at = f"{folder}/sources/{source}/{entry}"
         if f"{at}.compact" in existing:

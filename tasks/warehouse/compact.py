@@ -1,5 +1,4 @@
-"""Compaction: many small files of a dataset become few, as an entry of its own in the warehouse
-log.
+"""Compact a dataset: rewrite many small files into few, as an entry of the warehouse log.
 
 The rows stay the same, so readers cannot tell. Old versions keep their files until a vacuum removes
 them.
@@ -67,8 +66,7 @@ def compact_dataset(
     dry_run: bool = False,
     progress: Callable[[int, int], None],
 ) -> Compacted:
-    """Write the small files of the dataset ``name`` together, beside jobs that publish and retries
-    that take over work.
+    """Compact the dataset ``name`` while jobs publish and retries reuse work.
 
     Args:
         target: MB of a new file.
@@ -135,15 +133,16 @@ def compact(
         )
     small = [file for file in before.files if file.bytes * 2 < target]
     free = [file for file in small if not needed(file.path)]
-    kept = len(small) - len(free)
+    kept, count = len(small) - len(free), len(before.files)
     if dry_run:
-        after = len(before.files) - len(free) + _fewest(free, target)
-        return Compacted(0, len(before.files), after, sum(file.bytes for file in free), kept)
+        return Compacted(0, count, count - len(free) + _fewest(free, target), _size(free), kept)
     folder = f"_staging/{publish_id}/{name}/0-{COMPACT}-{COMPACT}"
     rewritten: list[_Rewritten] = []
+    done = 0
     for replacement in rewrite(warehouse.storage, folder, free, target):
         rewritten.append(replacement)
-        progress(sum(len(each.sources) for each in rewritten), len(free))
+        done += len(replacement.sources)
+        progress(done, len(free))
 
     def entry(n: int, state: State) -> Entry:
         change = _change(rewritten, state[name])
@@ -151,25 +150,29 @@ def compact(
             n, n - 1, publish_id, "package", publish_id, COMPACT, at, datasets={name: change}
         )
 
+    nothing = Compacted(0, count, count, 0, kept)
+    if not rewritten:
+        return nothing
     try:
-        if not rewritten:
-            raise _Overtaken
         created = warehouse.append(publish_id, base, entry)[0]
     except _Overtaken:
-        return Compacted(0, len(before.files), len(before.files), 0, kept)
-    done = created.datasets[name]
-    after = len(before.files) - len(done.removed) + len(done.added)
-    return Compacted(
-        created.n, len(before.files), after, sum(file.bytes for file in done.added), kept
-    )
+        return nothing
+    change = created.datasets[name]
+    after = count - len(change.removed) + len(change.added)
+    return Compacted(created.n, count, after, _size(change.added), kept)
+
+
+def _size(files: Iterable[DataFile]) -> int:
+    return sum(file.bytes for file in files)
 
 
 _Key = tuple[frozenset[tuple[str, str | None]], str]
 
 
 def _key_of(file: DataFile) -> _Key:
-    """Return what files must share to come together: their partition, and the load that is replaced
-    as a whole.
+    """Return what files must share to be merged: their partition and their load.
+
+    A load is replaced as a whole.
     """
     return frozenset(file.partition.items()), file.outside_of
 
@@ -205,8 +208,9 @@ def _change(rewritten: list[_Rewritten], now: DatasetState) -> Change:
 def rewrite(
     files: Files, folder: str, small: Iterable[DataFile], target: int
 ) -> Iterator[_Rewritten]:
-    """Write files below ``folder`` (relative to the warehouse), each of about ``target`` bytes, and
-    name the sources.
+    """Write merged files below ``folder`` (relative to the warehouse) of about ``target`` bytes.
+
+    Yields each file with its sources.
 
     Rows keep their order. Only files of one partition and load, whose columns have the same names
     and types, come together; one that would stand alone is left as it is.

@@ -40,7 +40,8 @@ class Files:
     """
 
     def __init__(self, uri: str, check: Callable[[], None] | None = None) -> None:
-        """
+        """Open the files of a warehouse.
+
         Args:
             uri: an absolute path, ``file:///…``, ``s3://…`` and the like, or ``memory://…`` (one
                 process; for tests).
@@ -88,9 +89,7 @@ class Files:
         self.check()
 
     def uri(self, path: str) -> str:
-        """The address for Spark, pyarrow, DuckDB and the like: a plain absolute path, or a URI of
-        the store.
-        """
+        """Return an address for Spark, pyarrow or DuckDB: an absolute path, or a URI."""
         return f"{self._root}/{checked_path(path)}" if path else self._root or "/"
 
     def local_path(self, path: str) -> Path | None:
@@ -128,8 +127,9 @@ class Files:
             self.answered()
 
     def names(self, folder: str) -> list[str]:
-        """The names in ``folder``, sorted; empty if it is absent. Raises: OSError: it could not be
-        listed.
+        """Return the sorted names in ``folder``; empty if it is absent.
+
+        Raises: OSError: it could not be listed.
         """
         try:
             store = self._store
@@ -142,8 +142,9 @@ class Files:
             return []
 
     def paths(self, folder: str) -> list[str]:
-        """The files in ``folder`` and in all folders below it, sorted. Raises: OSError: it could
-        not be listed.
+        """Return the sorted files in ``folder`` and below it.
+
+        Raises: OSError: it could not be listed.
         """
         if self._store is not None:
             return sorted(self._store.paths(_checked(folder)))
@@ -155,8 +156,9 @@ class Files:
         )
 
     def write_durable(self, path: str, data: bytes) -> None:
-        """Write or replace a file: readers see the old content or all of the new, also after a loss
-        of power.
+        """Write or replace a file atomically and durably.
+
+        Readers see the old content or all of the new, also after a power loss.
 
         Raises:
             OSError: it is not known to be on disk; the old or the new content stands. Repeating is
@@ -180,8 +182,7 @@ class Files:
             _sync(folder)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a file with its whole content if, and only if, there is none: True if this call
-        made it.
+        """Create a file with its whole content if it does not exist. Returns True if this call did.
 
         Of any number of callers at one time at most one gets True. A caller that gets False reads
         the file to learn
@@ -204,8 +205,7 @@ class Files:
         )
 
     def creates_once(self, path: str) -> bool:
-        """Whether the second of two creates of ``path`` is refused and changes nothing; ``path`` is
-        removed again.
+        """Return whether a second create of ``path`` is refused. Removes ``path`` again.
 
         Raises: as ``create``, but for ``check``, which is not called.
         """
@@ -231,8 +231,9 @@ class Files:
 
     @property
     def address(self) -> str:
-        """Where the files are as seen from this process: the address, with its endpoint or the kind
-        of file system.
+        """Return the address of the files as seen from this process.
+
+        It includes the endpoint of a store, or the kind of file system.
         """
         if self._store is not None:
             return self._store.address
@@ -273,8 +274,7 @@ class Files:
                 self._store.move(_checked(path), _checked(target))
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make sure that files somebody else wrote are on disk, with their names (Spark does not
-        sync).
+        """Sync files that somebody else wrote, and their names, to disk. Spark does not sync.
 
         Raises:
             FileNotFoundError: one of them is not there.
@@ -294,8 +294,7 @@ class Files:
             self.answered()
 
     def make_folder(self, folder: str, *, checked: bool = False) -> None:
-        """Create ``folder`` and its parents; nothing if it is there (object stores have no folders
-        to make).
+        """Create ``folder`` and its parents if absent. Object stores have no folders.
 
         Only its parents are known to be on disk: what must last there is written and then
         ``sync_names`` called.
@@ -311,8 +310,9 @@ class Files:
                 os.mkdir(self.uri(folder))
 
     def sync_names(self, folder: str) -> None:
-        """Make sure that the names of ``folder`` and of the one above it are on disk. Raises:
-        OSError.
+        """Sync the names of ``folder`` and of its parent to disk.
+
+        Raises: OSError.
         """
         if self._store is None:
             above = os.path.dirname(self.uri(folder))
@@ -320,8 +320,9 @@ class Files:
             _sync(os.path.dirname(above))
 
     def remove_file(self, path: str) -> None:
-        """Remove a file; nothing if it is absent. Folders that are empty then go too. Raises:
-        OSError; as ``check``.
+        """Remove a file if it exists, and folders that become empty.
+
+        Raises: OSError; as ``check``.
         """
         self.check()
         if self._store is not None:
@@ -339,8 +340,9 @@ class Files:
                 break  # it is not empty, or somebody else has removed it
 
     def remove_tree(self, folder: str) -> None:
-        """Remove ``folder`` and all below it, or a file; nothing if it is absent, also when others
-        remove it meanwhile.
+        """Remove ``folder`` and everything below it, or a file, if it exists.
+
+        Others may remove it at the same time.
 
         Raises:
             ValueError: ``folder`` is the warehouse itself.
@@ -361,8 +363,9 @@ class Files:
                 continue  # somebody else removed a part of it first: less is left than before
 
     def _removable(self, path: str) -> Path:
-        """``path`` on this machine. Raises: OSError: a folder above it is a link that leads out of
-        the warehouse.
+        """Return ``path`` on this machine.
+
+        Raises: OSError: a parent folder is a link that leads out of the warehouse.
         """
         local = Path(self.uri(path))
         if not local.parent.resolve().is_relative_to(Path(self.uri("")).resolve()):
@@ -434,9 +437,7 @@ def _read_local(path: str) -> bytes:
 
 
 def _write_temp(target: str, data: bytes) -> str:
-    """``data`` on disk under a name of its own beside ``target``; a reader takes no dot file for
-    data.
-    """
+    """Write ``data`` to disk under a temporary name beside ``target``. Readers ignore dot files."""
     folder, name = os.path.split(target)
     temp = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
     # 0666 less the umask, as for any file: mkstemp's 0600 would hide the log from readers of

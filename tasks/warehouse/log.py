@@ -53,9 +53,7 @@ _STATE: TypeAdapter[State] = TypeAdapter(State)
 
 
 class _Listing(NamedTuple):
-    """The contents of a log by its file names; the versions that have a snapshot come newest
-    first.
-    """
+    """The contents of a log by file names, and the versions with a snapshot, newest first."""
 
     head: int
     snapshots: list[int]
@@ -74,12 +72,14 @@ _tried: set[_Noted] = set()  # by this process, or found to be tried
 
 
 class Warehouse:
-    """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what
-    stands.
+    """The log of the warehouse at ``uri``.
+
+    It has no state but the address. Each call reads the files.
     """
 
     def __init__(self, uri: str, expected_id: str | None = None) -> None:
-        """
+        """Open the log of a warehouse.
+
         Args:
             expected_id: the id that the warehouse must have, or every write raises
                 WarehouseMismatch; None accepts any id.
@@ -92,8 +92,9 @@ class Warehouse:
         )
 
     def ensure_id(self) -> str:
-        """The warehouse's id, created once however many ask at a time, and only in a place that
-        creates a file once.
+        """Return the id of the warehouse, and create it if there is none.
+
+        It is created once, and only in a place that can create a file exclusively.
 
         Raises: WarehouseUnsafe, WarehouseUnsupported: this place does not, or cannot.
         """
@@ -106,15 +107,17 @@ class Warehouse:
         return noted.id
 
     def identity(self) -> str | None:
-        """The warehouse's id as seen from this process; None if there is none yet. Raises:
-        OSError.
+        """Return the id of the warehouse as seen from this process; None if there is none.
+
+        Raises: OSError.
         """
         noted = self._noted()
         return None if noted is None else noted.id
 
     def tried_id(self) -> str | None:
-        """As ``identity``, for who submits. Raises: WarehouseUnsafe: as ``check_id``, if this
-        process may find out.
+        """Return the id as ``identity`` does, for a process that submits.
+
+        Raises: WarehouseUnsafe: as ``check_id``, if this process may find out.
         """
         noted = self._noted()
         if noted is not None:
@@ -125,12 +128,7 @@ class Warehouse:
         return None if noted is None else noted.id
 
     def check_id(self, expected: str) -> None:
-        """
-        Raises:
-            WarehouseMismatch: this process sees another warehouse here than ``expected``, or none.
-            WarehouseUnsafe: at the address by which this process sees it, a file is not created
-                once.
-        """
+        """Check that this process sees the ``expected`` warehouse, in a safe place."""
         noted = self._noted()
         if noted is None or noted.id != expected:
             what = "no warehouse" if noted is None else f"warehouse {noted.id}"
@@ -152,9 +150,7 @@ class Warehouse:
         return _Noted(id_.strip(), address.strip())
 
     def _ensure_tried(self, noted: _Noted) -> None:
-        """Try this place, unless a process has tried it at the same address since the warehouse was
-        made.
-        """
+        """Test this place, unless a process has tested it at the same address before."""
         here = _Noted(noted.id, self.storage.address)
         if here == noted or here in _tried:
             return
@@ -189,8 +185,9 @@ class Warehouse:
         self.storage.create(f"{_LOG}/{n:012d}.oldest.json", b"{}")
 
     def finish_vacuum(self, n: int) -> None:
-        """Say that all was removed that only versions older than ``n`` have. Raises: as
-        ``create_entry``.
+        """Record that all files were removed that only versions older than ``n`` have.
+
+        Raises: as ``create_entry``.
         """
         self.storage.create(f"{_LOG}/{n:012d}.vacuumed.json", b"{}")
 
@@ -308,8 +305,9 @@ class Warehouse:
         return OwnersAt(version, owners)
 
     def dataset(self, dataset: str, version: int | None = None) -> DatasetState:
-        """One dataset at one version. Raises: DatasetNotFound, naming those there are; as
-        ``state``.
+        """Return one dataset at one version.
+
+        Raises: DatasetNotFound, with the names of existing ones; as ``state``.
         """
         state = self.state(version)
         if dataset not in state:
@@ -338,8 +336,9 @@ class Warehouse:
     def history(
         self, dataset: str, limit: int, newest: int | None = None, looks: int | None = None
     ) -> list[Entry]:
-        """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry
-        after the other.
+        """Yield the newest ``limit`` entries that changed ``dataset``, newest first.
+
+        Entries are read one after the other.
 
         Args:
             newest: the version to begin at; None: the newest of the log.
@@ -352,8 +351,7 @@ class Warehouse:
         return list(islice(changed, limit))
 
     def find_publish(self, publish_id: str, after: int, package_id: str = "") -> int | None:
-        """The number above ``after`` that has ``publish_id``, as a package or as an ABORT; None if
-        none does.
+        """Return the number above ``after`` with ``publish_id``, as a package or an ABORT, or None.
 
         With a ``package_id``, also that of a package that another job has published for the same
         request.
@@ -405,8 +403,7 @@ class Warehouse:
     def ids_since(
         self, version: int, since: float, cached: dict[int, tuple[float, str, str]]
     ) -> Iterator[tuple[int, str, str]]:
-        """Yield number, publish id and package id of the entries written since ``since``, newest
-        first.
+        """Yield number, publish id and package id of entries written since ``since``, newest first.
 
         Arguments and errors are those of `find_since`. The last entry may be older than ``since``.
         """
@@ -439,22 +436,25 @@ class Warehouse:
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
     def tables_written(self, n: int) -> bool:
-        """Whether all Delta tables of entry ``n`` are known to have their commit. Raises:
-        OSError.
+        """Return whether all Delta tables of entry ``n`` are known to have their commit.
+
+        Raises: OSError.
         """
         return self.storage.size(_tables_path(n)) is not None
 
     def note_tables_written(self, n: int) -> None:
-        """Say that all Delta tables of entry ``n`` have their commit. Raises: as
-        ``create_entry``.
+        """Record that all Delta tables of entry ``n`` have their commit.
+
+        Raises: as ``create_entry``.
         """
         self.storage.create(_tables_path(n), b"{}")
 
     def append(
         self, publish_id: str, after: int, make: Callable[[int, State], Entry], package_id: str = ""
     ) -> tuple[Entry, bool]:
-        """The one entry of ``publish_id``: the one that stands above ``after``, or else ``make(n,
-        state at n - 1)``.
+        """Return the only entry of ``publish_id``, and create it if there is none.
+
+        It is an entry above ``after``, or else ``make(n, state at n - 1)``.
 
         Every number above ``after`` is read, in order, up to the first free one, and that one is
         tried. So of however many callers with one publish id (a repeat, a zombie, a publisher
@@ -493,8 +493,9 @@ class Warehouse:
             n, state = n + 1, fold(state, winner)
 
     def write_snapshot(self, n: int) -> None:
-        """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as
-        ``state``.
+        """Store the state at version ``n``, so that readers can skip the entries up to it.
+
+        Raises: as ``state``.
         """
         datasets = _STATE.dump_python(self._state_at(n, self._listing()), mode="json")
         body = {"version": ENTRY_VERSION, "n": n, "datasets": datasets}
@@ -503,8 +504,9 @@ class Warehouse:
         )
 
     def _snapshot_if_due(self, n: int) -> None:
-        """Write the newest snapshot that should stand at ``n`` and does not (its author may have
-        died before it).
+        """Write the newest snapshot that is due at ``n`` and missing.
+
+        Its author may have died before it.
         """
         due = n - n % SNAPSHOT_EVERY
         try:

@@ -1,6 +1,4 @@
-"""An entry of the warehouse log, and the state of each dataset after all entries up to one
-(pure).
-"""
+"""Define an entry of the warehouse log, and fold entries into the state of datasets (pure)."""
 
 from __future__ import annotations
 
@@ -62,8 +60,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The Delta table into which an entry writes a dataset, once the entry stands; its `Change`
-    says what.
+    """The Delta table into which an entry writes a dataset. Its `Change` has the files.
 
     Attributes:
         path: an absolute path or a URI, outside the warehouse.
@@ -114,9 +111,7 @@ class Entry:
     package_id: str = ""
 
     def is_of(self, publish_id: str, package_id: str) -> bool:
-        """Whether it takes the place of an entry of ``publish_id``, or of a package that has
-        ``package_id``.
-        """
+        """Return whether it is an entry of ``publish_id``, or of a package with ``package_id``."""
         same_package = self.kind == "package" and package_id != "" and self.package_id == package_id
         return self.publish_id == publish_id or same_package
 
@@ -159,8 +154,9 @@ State = dict[str, DatasetState]
 
 
 def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
-    """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and
-    removes.
+    """Return ``state`` after ``entry``. Pure.
+
+    It knows no modes, since an entry names every file that it adds and removes.
     """
     folded = dict(state)
     for name, change in entry.datasets.items():

@@ -1,5 +1,6 @@
-"""The marker: the durable record, beside the staged files, that an attempt finished which made
-something; written last.
+"""Define the marker, the durable record that an attempt finished, beside its staged files.
+
+It is written last, and only for an attempt that made something.
 
 It proves that the work was done, not that it counts: the commit that records its token makes it the
 group's output, and only the warehouse log makes it visible.
@@ -75,22 +76,22 @@ def load_of(named: NamedPartitions) -> str:
 def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | None]], bool]:
     """A function that says whether a partition is one of those that any of ``named`` names."""
     # The members of a fork name one each, so these are looked up, however many there are.
-    one_each: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
+    single: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
     others = []
-    for each in named:
-        if all(len(values) == 1 for values in each.values()):
-            columns = tuple(sorted(each))
-            one_each.setdefault(columns, set()).add(tuple(each[column][0] for column in columns))
+    for partitions in named:
+        if {*map(len, partitions.values())} <= {1}:
+            members = single.setdefault(tuple(sorted(partitions)), set())
+            members.add(tuple(partitions[column][0] for column in sorted(partitions)))
         else:
-            others.append({column: frozenset(values) for column, values in each.items()})
+            others.append(partitions)
 
     def is_named(partition: Mapping[str, str | None]) -> bool:
+        for columns, members in single.items():
+            if tuple(map(partition.get, columns)) in members:
+                return True
         return any(
-            tuple(partition.get(column) for column in columns) in members
-            for columns, members in one_each.items()
-        ) or any(
-            all(partition.get(column) in values for column, values in each.items())
-            for each in others
+            all(partition.get(column) in values for column, values in partitions.items())
+            for partitions in others
         )
 
     return is_named
@@ -98,9 +99,7 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """The file into which the checkpoint of a query of Spark is packed: its path in the warehouse,
-    and its bytes.
-    """
+    """The file with the packed checkpoint of a Spark query: its path and its size."""
 
     path: WarehousePath
     bytes: int
@@ -241,9 +240,7 @@ class Marker:
 
     @property
     def arrived(self) -> str:
-        """The news of the stream of the group, in words: what had arrived; empty if the group reads
-        none.
-        """
+        """What had arrived in the stream of the group, in words; empty without a stream."""
         texts = (
             output.nothing_new or (output.checkpoint.told if output.checkpoint else "")
             for output in self.outputs.values()
@@ -252,8 +249,9 @@ class Marker:
 
     @property
     def made_nothing(self) -> bool:
-        """True if others read nothing of it, and it read no published data: the record of its group
-        is enough.
+        """Whether the record of the group is enough.
+
+        Then others read nothing of it, and it read no published data.
         """
         return not (self.outputs or self.forks or self.results or self.reads)
 
@@ -328,8 +326,9 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
 
 
 def read_marker(files: Files, staging: str) -> Marker | None:
-    """The marker in ``staging``; None if there is none, or none that this release can understand
-    (which is logged).
+    """Read the marker in ``staging``. Returns None if it is absent or not readable.
+
+    A marker that this release cannot read is logged.
 
     Raises: OSError: the store could not be asked, which says nothing about the marker.
     """
@@ -357,8 +356,9 @@ def joined_versions(sources: Iterable[Mapping[str, Iterable[int]]]) -> dict[str,
 
 
 def files_exist(files: Files, data_files: list[DataFile]) -> bool:
-    """True if every one of ``data_files`` is there with its size. Raises: OSError: the store could
-    not be asked.
+    """Return whether each of ``data_files`` exists with its size.
+
+    Raises: OSError: the store could not be asked.
     """
     return all(files.size(file.path) == file.bytes for file in data_files)
 
@@ -366,8 +366,9 @@ def files_exist(files: Files, data_files: list[DataFile]) -> bool:
 def find_done_marker(
     files: Files, group_folder: str, counts: Callable[[Marker], bool]
 ) -> tuple[str, Marker] | None:
-    """The newest marker below ``_staging/<job>/<group>`` that ``counts`` and whose files exist, and
-    its folder.
+    """Return the folder and the newest marker below ``_staging/<job>/<group>`` that ``counts``.
+
+    All its files must exist.
 
     Nothing needs to run again then: after a restart, a rollback of Redis, in a retry.
 

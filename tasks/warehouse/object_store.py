@@ -64,7 +64,8 @@ class ObjectStore:
     """The objects below one URI. Every ``path`` is relative to it."""
 
     def __init__(self, uri: str) -> None:
-        """
+        """Open a store.
+
         Args:
             uri: such as ``s3://bucket/prefix``, without a trailing slash; ``memory://…`` is one
                 process, for tests.
@@ -100,9 +101,7 @@ class ObjectStore:
 
     @property
     def address(self) -> str:
-        """The URI and what the environment says of the server that answers for it; no user, no
-        key.
-        """
+        """The URI, and the server that answers for it by the environment; no user, no key."""
         server_settings = [
             f"{name}={_USER.sub('//', value)}"
             for name, value in _environment()
@@ -111,8 +110,9 @@ class ObjectStore:
         return " ".join([self._uri, *server_settings])
 
     def read(self, path: str) -> bytes:
-        """The whole content. Raises: FileNotFoundError: there is no such object. OSError: it is not
-        known.
+        """Return the whole content.
+
+        Raises: FileNotFoundError: there is no such object. OSError: the store failed.
         """
         with self._errors(path):
             return bytes(self._api.get(self._store, path).bytes())
@@ -314,8 +314,7 @@ class _Reader(io.RawIOBase):
 
 
 def lacking_keys(uri: str, environ: Mapping[str, str]) -> str:
-    """Say what may be missing if no variable gives this process keys for the S3 at ``uri``; else
-    empty.
+    """Return a hint if no variable gives this process keys for the S3 at ``uri``; else empty.
 
     Its machine may have a role that gives keys. Asked for it, a machine that is not of AWS may not
     answer for long.
@@ -339,9 +338,7 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=8)
 def _open_store(uri: str, pid: int, environment: tuple[tuple[str, str], ...]) -> Any:
-    """One client a process and address, so that connections and a role's credentials are used
-    again.
-    """
+    """Return one client for each process and address, to reuse connections and credentials."""
     import obstore
     from obstore.store import MemoryStore, from_url
 

@@ -1,5 +1,4 @@
-"""The warehouse probe: reads the id of the warehouse that a process sees, now and then, in a
-thread, for people.
+"""Read the id of the warehouse that a process sees, from time to time, in a thread.
 
 It finds runners and coordinators that see different folders under one path before a job fails.
 Nobody waits for a read, since one of a dead mount may hang.
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from unstuck.tasks.protocol.processes import WarehouseSeen
+from unstuck.tasks.protocol.process_status import WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -23,8 +22,10 @@ ANSWERS_WITHIN = 10.0  # seconds after which a read that has not ended is itself
 
 
 class WarehouseProbe:
-    """Reads the warehouse of UNSTUCK_WAREHOUSE, if it is a folder: an object store is not mounted,
-    and asking it would cost each process a client. ``clock`` is monotonic seconds.
+    """Reads the warehouse of UNSTUCK_WAREHOUSE if it is a folder.
+
+    An object store is not mounted, and reading it would cost each process a client. ``clock``
+    returns monotonic seconds.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,8 +42,9 @@ class WarehouseProbe:
         )  # ``looked_at`` by the clock of this process; None: no read has ended
 
     def seen(self, at: float) -> WarehouseSeen:
-        """The warehouse as it was seen last; begins a new read if it is time. Never waits and never
-        raises.
+        """Return the warehouse as last seen, and start a new read if it is due.
+
+        Never waits and never raises.
 
         Args:
             at: the time by the clock of Redis, in seconds.
@@ -53,28 +55,26 @@ class WarehouseProbe:
         if self._thread is not None and self._thread.is_alive():
             if now - self._began > ANSWERS_WITHIN:
                 return WarehouseSeen(self._uri, trouble=f"no answer for {now - self._began:.0f}s")
-        elif self._ended is None or now - self._ended >= (
-            EVERY_NONE if self._last.id == "" else EVERY
-        ):
-            self._began = now
-            try:
-                self._thread = threading.Thread(
-                    target=self._read, args=(self._uri,), name="probe", daemon=True
-                )
-                self._thread.start()
-            except (
-                RuntimeError
-            ) as error:  # no more threads on this machine: tried again with the next question
-                self._thread, self._last = (
-                    None,
-                    WarehouseSeen(self._uri, trouble=str(error), looked_at=now),
-                )
-        looked_at = self._last.looked_at
-        return (
-            self._last
-            if looked_at is None
-            else replace(self._last, looked_at=at - (now - looked_at))
-        )
+        elif self._is_due(now):
+            self._begin(self._uri, now)
+        if self._last.looked_at is None:
+            return self._last
+        return replace(self._last, looked_at=at - (now - self._last.looked_at))
+
+    def _is_due(self, now: float) -> bool:
+        every = EVERY_NONE if self._last.id == "" else EVERY
+        return self._ended is None or now - self._ended >= every
+
+    def _begin(self, uri: str, now: float) -> None:
+        self._began = now
+        try:
+            self._thread = threading.Thread(
+                target=self._read, args=(uri,), name="probe", daemon=True
+            )
+            self._thread.start()
+        except RuntimeError as error:  # no more threads: tried again with the next question
+            self._thread = None
+            self._last = WarehouseSeen(uri, trouble=str(error), looked_at=now)
 
     def _read(self, uri: str) -> None:
         began = self._began

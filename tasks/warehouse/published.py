@@ -1,6 +1,4 @@
-"""Read what is published, without Spark and without a fleet: where its files are, and its first
-rows.
-"""
+"""Read published data without Spark and without a fleet: its files and its first rows."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ def published_files(
     *,
     where: Where | None = None,
 ) -> list[str]:
-    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and
-    pyarrow take them.
+    """Return the Parquet files of ``dataset`` as paths or URIs.
+
+    DuckDB, Polars, pandas and pyarrow read them.
 
     Args:
         warehouse: the warehouse, its URI, or its path, which counts from the working folder.
@@ -55,8 +54,9 @@ def warehouse_at(place: Warehouse | str) -> Warehouse:
 
 
 def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[str, Any]]:
-    """The first rows of a dataset, at most ``count``, in the order of its files. Columns stand as
-    it lists them.
+    """Return the first ``count`` rows of a dataset at most, in the order of its files.
+
+    The columns have the order of the dataset.
 
     Raises: ModuleNotFoundError: there is no Arrow.
     """
@@ -74,8 +74,9 @@ def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[st
 
 
 def files_where(dataset: str, files: Sequence[DataFile], where: Where | None) -> Sequence[DataFile]:
-    """The files that are in the partitions of ``where``; see `published_files`. Raises: ValueError,
-    TypeError.
+    """Return the files in the partitions of ``where``; see `published_files`.
+
+    Raises: ValueError, TypeError.
     """
     if not where:
         return files
@@ -126,24 +127,7 @@ def read_arrow(
     if to not in ("arrow", "pandas", "duckdb") and not hasattr(to, "from_arrow"):
         kinds = "arrow, pandas, duckdb, a connection of DuckDB or a session of Spark"
         raise ValueError(f"to: expected {kinds}, not {to!r}")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    state = place.files_of(dataset, version)
-    names = [column["name"] for column in json.loads(state.schema)["fields"]]
-    files = files_where(dataset, state.files, where)
-    tables = []
-    for file in files:
-        with place.storage.open(file.path) as source:
-            tables.append(pq.ParquetFile(source).read())
-    for file in state.files[: not tables]:  # no partition fits; the types are those of the others
-        with place.storage.open(file.path) as source:
-            tables.append(pq.read_schema(source).empty_table())
-    every = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
-    present = set(every.column_names)
-    rows = pa.table(
-        {name: every[name] if name in present else pa.nulls(len(every)) for name in names}
-    )
+    rows = _rows(place, dataset, version, where)
     if to == "pandas":
         import pandas as pd
 
@@ -155,3 +139,23 @@ def read_arrow(
     import duckdb
 
     return duckdb.from_arrow(rows)
+
+
+def _rows(place: Warehouse, dataset: str, version: int | None, where: Where | None) -> Any:
+    """Return an Arrow table. Raises: as `read_arrow`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    state = place.files_of(dataset, version)
+    names = [column["name"] for column in json.loads(state.schema)["fields"]]
+    files = files_where(dataset, state.files, where)
+    # Where no partition fits, the types are those of the others.
+    tables = []
+    for file in files or state.files[:1]:
+        with place.storage.open(file.path) as source:
+            parquet = pq.ParquetFile(source)
+            tables.append(parquet.read() if files else parquet.schema_arrow.empty_table())
+    whole = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+    nulls = pa.nulls(len(whole))
+    present = dict(zip(whole.column_names, whole.columns, strict=True))
+    return pa.table({name: present.get(name, nulls) for name in names})

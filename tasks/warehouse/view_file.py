@@ -1,5 +1,6 @@
-"""SQL that makes a view of each dataset, for DuckDB and Spark; a file of it in the warehouse
-follows each publish.
+"""Generate SQL that creates a view of each dataset for DuckDB and Spark.
+
+A file of it in the warehouse is rewritten by each publish.
 """
 
 from __future__ import annotations
@@ -79,15 +80,16 @@ def _in_duckdb(name: str, state: DatasetState, storage: Files) -> str:
     view = f"CREATE OR REPLACE VIEW {_name(name)} AS"
     if state.table is not None:
         return f"{view}\nSELECT * FROM delta_scan({_text(state.table)});"
-    typed, casts = [], []
-    for field in json.loads(state.schema)["fields"]:
-        column, kind = _name(field["name"]), _duckdb_type(field["type"])
-        typed.append(f"NULL::{kind} AS {column}" if kind else "")
-        stored = kind and field["type"] != "void"
-        casts.append(f"CAST({column} AS {kind}) AS {column}" if stored else typed[-1] or column)
-    files = ",\n    ".join(_text(storage.uri(file.path)) for file in state.files)
+    fields = [(_name(field["name"]), field["type"]) for field in json.loads(state.schema)["fields"]]
+    types = {column: _duckdb_type(kind) for column, kind in fields}
     # Also of a column that is in no file, or of a dataset without files, the type is known.
-    rows = f"SELECT {', '.join(filter(None, typed)) or 'NULL AS x'} WHERE false"
+    typed = {column: f"NULL::{kind} AS {column}" for column, kind in types.items() if kind}
+    casts = [f"CAST({column} AS {kind}) AS {column}" for column, kind in types.items()]
+    for number, (column, kind) in enumerate(fields):
+        if kind == "void" or column not in typed:
+            casts[number] = typed.get(column, column)
+    files = ",\n    ".join(_text(storage.uri(file.path)) for file in state.files)
+    rows = f"SELECT {', '.join(typed.values()) or 'NULL AS x'} WHERE false"
     if files:
         read = f"read_parquet([\n    {files}\n  ], union_by_name = true, hive_partitioning = false)"
         rows += f"\n  UNION ALL BY NAME\n  SELECT * FROM {read}"
@@ -98,18 +100,21 @@ def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
     view = f"CREATE OR REPLACE TEMPORARY VIEW {in_backticks(name)}"
     if state.table is not None:
         return f"{view} USING delta OPTIONS (path {_spark_text(_hadoop(state.table))});"
-    fields = [field for field in json.loads(state.schema)["fields"] if field["type"] != "void"]
-    columns = [
-        (in_backticks(field["name"]), type_in_sql(field["type"], void="int")) for field in fields
-    ]
+    columns = {
+        in_backticks(field["name"]): type_in_sql(field["type"], void="int")
+        for field in json.loads(state.schema)["fields"]
+        if field["type"] != "void"
+    }
     if not state.files:
-        empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns)
+        empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns.items())
         return f"{view} AS\nSELECT {empty or 'NULL AS x'} WHERE false;"
     # One path for all files, as Hadoop reads a pattern.
     paths = [re.sub(r"([,{}\[\]*?\\])", r"\\\1", file.path) for file in state.files]
-    pattern = paths[0] if len(paths) == 1 else "{" + ",".join(paths) + "}"
+    pattern = ",".join(paths)
+    if len(paths) > 1:
+        pattern = f"{{{pattern}}}"
     place = f"{_hadoop(storage.uri('')).rstrip('/')}/{pattern}"
-    listed = ", ".join(f"{column} {kind}" for column, kind in columns)
+    listed = ", ".join(map(" ".join, columns.items()))
     return (
         f"{view} ({listed})\nUSING parquet\nOPTIONS (path {_spark_text(place)}, "
         "datetimeRebaseMode 'CORRECTED');"
@@ -120,15 +125,19 @@ def _duckdb_type(kind: Any) -> str:
     """A type of Spark's JSON in the SQL of DuckDB; empty if it has no word for it."""
     if isinstance(kind, str):
         return kind.upper() if kind.startswith("decimal(") else _IN_DUCKDB.get(kind, "")
-    fields = [(field["name"], _duckdb_type(field["type"])) for field in kind.get("fields", ())]
-    parts = [
-        _duckdb_type(kind[part]) for part in ("keyType", "valueType", "elementType") if part in kind
-    ]
-    if not all([field_type for _, field_type in fields] + parts):
-        return ""
     if kind["type"] == "struct":
-        return f"STRUCT({', '.join(f'{_name(name)} {field_type}' for name, field_type in fields)})"
-    return f"MAP({', '.join(parts)})" if kind["type"] == "map" else f"{parts[0]}[]"
+        names = [_name(field["name"]) for field in kind["fields"]]
+        types = [_duckdb_type(field["type"]) for field in kind["fields"]]
+        return (
+            f"STRUCT({', '.join(map(' '.join, zip(names, types, strict=True)))})"
+            if all(types)
+            else ""
+        )
+    if kind["type"] == "map":
+        key, value = _duckdb_type(kind["keyType"]), _duckdb_type(kind["valueType"])
+        return f"MAP({key}, {value})" if key and value else ""
+    element = _duckdb_type(kind["elementType"])
+    return f"{element}[]" if element else ""
 
 
 def _name(name: str) -> str:
@@ -155,9 +164,7 @@ def kept_kinds(storage: Files) -> list[Kind]:
 
 
 def kept_version(storage: Files, kind: Kind) -> int:
-    """The version of the warehouse that its file of views shows; -1 if there is none that can be
-    read.
-    """
+    """Return the version that the file of views shows; -1 if it cannot be read."""
     try:
         match = _HEAD.match(storage.read(view_path(kind)))
     except FileNotFoundError:
@@ -166,8 +173,9 @@ def kept_version(storage: Files, kind: Kind) -> int:
 
 
 def write_views(warehouse: LogReader, kind: Kind) -> int:
-    """Write the file of views into the warehouse, where each publish rewrites it from then on.
-    Returns its version.
+    """Write the file of views into the warehouse. Returns its version.
+
+    From then on each publish rewrites it.
 
     Raises: OSError, UnstuckError: it is not known to be written; repeating is safe.
     """

@@ -1,5 +1,4 @@
-"""Memory that a runner and its watchdog share: the runner writes its state, and the watchdog reads
-it.
+"""Share memory between a runner, which writes its state, and its watchdog, which reads it.
 
 It costs no system call, so a short attempt costs the watchdog nothing. What was written stays when
 the runner dies.
@@ -22,8 +21,7 @@ _HEAD = 8  # bytes before the text of a half: its length and its checksum
 
 @dataclass
 class Holding:
-    """The state of a runner and its attempt. Times are seconds of this host since the epoch, those
-    of clocks monotonic.
+    """The state of a runner and its attempt. Times are epoch seconds, those of clocks monotonic.
 
     Attributes:
         token: the attempt that the runner holds; None: none.
@@ -55,8 +53,9 @@ class Holding:
     stages_at: float = 0.0
 
     def to_bytes(self) -> bytes:
-        """Of at most a half. What has no room is left out: secrets and stages, then progress and
-        code; or cut: texts.
+        """Serialize into half of the memory at most.
+
+        Without room, secrets and stages are left out, then progress and code; texts are cut.
 
         The reader is a process of the same Python, so `marshal` will do, which takes a third of the
         time of JSON.
@@ -86,8 +85,7 @@ _FIELDS = tuple(attribute.name for attribute in fields(Holding))
 
 
 class SharedHolding:
-    """The memory. There are two halves, so that one is whole whenever its writer dies or its reader
-    looks.
+    """The shared memory. One of its two halves is complete at any moment.
 
     The first byte says which half is the last that is whole.
     """

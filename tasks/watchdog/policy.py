@@ -1,6 +1,4 @@
-"""The policy of a watchdog: from an observation of its runner to an action. Pure: no process, no
-clock, no store.
-"""
+"""Decide from an observation of a runner what its watchdog does. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from unstuck.tasks.process.tree import ProcessState
@@ -16,9 +15,7 @@ from unstuck.tasks.transport.lease import RenewAnswer
 
 
 class Instruction(StrEnum):
-    """Why a runner is told to leave its attempt, weakest first: a stronger instruction replaces a
-    weaker one.
-    """
+    """Why a runner must leave its attempt, weakest first. A stronger one replaces a weaker one."""
 
     TIMEOUT = "timeout"
     DRAIN = "drain"
@@ -27,7 +24,8 @@ class Instruction(StrEnum):
 
     @property
     def strength(self) -> int:
-        return list(Instruction).index(self)
+        """Greater than 0."""
+        return list(Instruction).index(self) + 1
 
 
 _INSTRUCTION_OF = {
@@ -39,9 +37,7 @@ _INSTRUCTION_OF = {
 
 @dataclass(frozen=True)
 class Clock:
-    """Time that is running out: of the session, of a look at the warehouse, of all steps or one, of
-    an error's text.
-    """
+    """A timeout that runs: of the session, the warehouse, all steps, a step, or an error's text."""
 
     # Of the failure when it has run out: [SESSION_|WAREHOUSE_|STEP_]TIMEOUT; STEP_FAILED of an
     # error's text.
@@ -79,15 +75,16 @@ class WatchState:
     @property
     def drains(self) -> bool:
         """True once the runner was told to hand its attempt back, or more."""
-        return (
-            self.instruction is not None and self.instruction.strength >= Instruction.DRAIN.strength
-        )
+        return self.strength >= Instruction.DRAIN.strength
+
+    @property
+    def strength(self) -> int:
+        """The strength of the instruction; 0 without one."""
+        return 0 if self.instruction is None else self.instruction.strength
 
     @property
     def leaving(self) -> bool:
-        """True while the runner leaves the session: the attempt is over, and its outcome is
-        reported.
-        """
+        """True while the runner leaves the session, after its outcome was reported."""
         return any(clock.leaving for clock in self.clocks.values())
 
     @property
@@ -102,9 +99,7 @@ class WatchState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The facts of one moment. ``answer``: of a renewal since the last observation, if there was
-    one.
-    """
+    """The facts of one moment. ``answer``: of a renewal since the last observation, if any."""
 
     now: float
     runner: ProcessState
@@ -116,9 +111,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class WatchdogAction:
-    """The next action: pass on ``instruction``; given a ``kill_reason``, kill its tree and report
-    ``outcome``.
-    """
+    """The next action: pass ``instruction`` on, or kill the runner and report ``outcome``."""
 
     state: WatchState
     instruction: Instruction | None = None
@@ -176,14 +169,12 @@ def _with_instructions(
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
     if over:
         instructions.append(Instruction.TIMEOUT)
-        state = replace(state, timed_out=state.timed_out or min(over, key=lambda clock: clock.ends))
-    instruction = max(instructions, key=lambda o: o.strength, default=None)
-    if instruction is None or (
-        state.instruction is not None and instruction.strength <= state.instruction.strength
-    ):
+        state = replace(state, timed_out=state.timed_out or min(over, key=attrgetter("ends")))
+    strongest = max(instructions, key=attrgetter("strength"), default=None)
+    if strongest is None or strongest.strength <= state.strength:
         return state, None
     since = observation.now if state.instruction is None else state.instructed_at
-    return replace(state, instruction=instruction, instructed_at=since), instruction
+    return replace(state, instruction=strongest, instructed_at=since), strongest
 
 
 def _instructions_of_renewal(state: WatchState, observation: Observation) -> list[Instruction]:
@@ -198,8 +189,9 @@ def _instructions_of_renewal(state: WatchState, observation: Observation) -> lis
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:
-    """The outcome to report for a runner that no longer can; None when it has, or the attempt is
-    another's by now.
+    """Return the outcome to report for a runner that cannot.
+
+    None if it has reported one, or if the attempt belongs to another runner.
     """
     if state.instruction is Instruction.STALE or state.leaving:
         return None
@@ -237,9 +229,7 @@ def with_timeouts(clocks: Mapping[str, Clock], group: Mapping[str, Any]) -> dict
 
 
 def timeout_failure(clock: Clock, stood: str = "") -> Failure:
-    """The failure of a group whose time ran out. ``stood``: where its step was seen last; empty if
-    nobody looked.
-    """
+    """Return the failure of a timeout. ``stood``: where its step was last seen."""
     last_seen = f"; its step was last seen at {stood}" if stood else ""
     if clock.code == "WAREHOUSE_TIMEOUT":
         text = (

@@ -28,9 +28,7 @@ _READ_WITHIN = 0.5  # seconds for lines of files, whose server may be gone
 
 
 class StackWatch:
-    """Asks a runner where it stands, once its attempt has run for ``every`` seconds, and again
-    after as long.
-    """
+    """Asks a runner for its stack every ``every`` seconds of an attempt."""
 
     def __init__(
         self, runner: psutil.Process, dump: StackDump, every: float, also_ask: Callable[[str], None]
@@ -126,9 +124,7 @@ class StackWatch:
 def _read_lines(
     sources: dict[tuple[str, int], str], places: Iterable[tuple[str, int]], before: float
 ) -> None:
-    """Put the lines at ``places`` into ``sources``, but those of files that have changed since
-    ``before``.
-    """
+    """Store the lines at ``places`` in ``sources``, except of files changed since ``before``."""
     for file, line in places:
         with suppress(OSError, ValueError), open(file, encoding="utf-8", errors="replace") as lines:
             status = os.fstat(lines.fileno())

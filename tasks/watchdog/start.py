@@ -1,5 +1,4 @@
-"""Starts the process of a watchdog: a fork of this one while it has a single thread, otherwise a
-Python of its own.
+"""Start a watchdog: as a fork of a process with one thread, otherwise as a new Python.
 
 A fork shares the modules that this process has imported, which makes it cheap
 (docs/decisions/0014).
@@ -28,9 +27,7 @@ _ARGUMENTS = 45
 
 
 class ForkedWatchdog:
-    """A watchdog that was forked, with what `subprocess.Popen` offers of it. ``stdout``: its
-    instructions.
-    """
+    """A forked watchdog, with the interface of `subprocess.Popen`. ``stdout``: its instructions."""
 
     def __init__(self, pid: int, stdout: BinaryIO) -> None:
         self.pid, self.stdout = pid, stdout
@@ -51,8 +48,7 @@ WatchdogProcess = ForkedWatchdog | subprocess.Popen[bytes]
 
 
 def start_watchdog(hello: dict[str, Any], inherited: Sequence[int]) -> WatchdogProcess:
-    """Start the watchdog that is told ``hello``; of the descriptors of this process it keeps
-    ``inherited``.
+    """Start a watchdog with ``hello``. It keeps only the ``inherited`` descriptors.
 
     Raises:
         OSError: no process or no descriptor is left, for example.
@@ -121,9 +117,7 @@ def _forget_signals() -> None:
 
 
 def _forget_logging() -> None:
-    """No handler of the worker's or the user's is used: it may hang, and holds descriptors that are
-    not kept.
-    """
+    """Remove the handlers of the worker and the user, which may hang or lose their descriptors."""
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     for logger in logging.root, *logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
@@ -132,18 +126,14 @@ def _forget_logging() -> None:
 
 
 def _rename() -> None:
-    """Let this process be shown, and found (`is_watchdog`), as a watchdog and not as the worker
-    that forked it.
-    """
+    """Show this process as a watchdog (`is_watchdog`), not as the worker that forked it."""
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     begin, end = int(fields[_ARGUMENTS]), int(fields[_ARGUMENTS + 1])
     ctypes.memmove(begin, COMMAND[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
 
 
 def _leave_descriptors(instructions: int, inherited: Sequence[int]) -> None:
-    """Keep the standard error and ``inherited``; read nothing, and write instructions to the
-    standard output.
-    """
+    """Keep standard error and ``inherited``, and write instructions to standard output."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(instructions, 1)

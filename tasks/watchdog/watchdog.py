@@ -1,5 +1,4 @@
-"""The watchdog: a process beside each runner that renews its lease, passes instructions, counts its
-time, and kills it.
+"""Watch a runner from a separate process: renew its lease, pass instructions, time it, kill it.
 
 It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7
 s of 2.7 s).
@@ -36,7 +35,8 @@ from unstuck.tasks.process.tree import (
     process_state,
 )
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.step_stack import own_frame
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
@@ -75,8 +75,7 @@ STACK_KEPT = 60.0  # seconds
 
 
 class Watchdog:
-    """One runner's watchdog. It renews for no runner that is gone or stopped, and never outlives
-    its runner.
+    """The watchdog of one runner. It renews for no dead or stopped runner, and never outlives it.
 
     ``hello`` is what it was started with.
     """
@@ -145,40 +144,33 @@ class Watchdog:
             self._registry.leave(self._id)
 
     def _wait(self, pidfd: int | None) -> None:
-        """Wait for an instruction of the job, the runner's death, or the next moment that
-        matters.
-        """
+        """Wait for an instruction of the job, the runner's death, or the next due moment."""
         now = time.monotonic()
-        moments = [self._next_tick, now + LOOK_EVERY]
-        if self._state.next_end is not None:
-            moments.append(self._state.next_end)
-        if self._state.instruction is not None:
-            moments.append(self._state.instructed_at + self._settings.cancel_grace)
-        if self._drain_at is not None and self._token is not None and not self._state.drains:
-            moments += [self._drain_at, now + FLAG_EVERY]
-        sources: list[Any] = []
-        if self._flag is not None and self._level is ShutdownLevel.WORK:
-            sources.append(self._flag)  # a raised one can be read for ever
-        if pidfd is not None:
-            sources.append(pidfd)
-        socket = self._channel.socket()
-        if socket is not None:
-            sources.append(socket)
-        ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
-        if (
-            self._flag in ready
-            and self._flag is not None
-            and self._flag.level is ShutdownLevel.WORK
-        ):
+        socket, flag = self._channel.socket(), None
+        if self._level is ShutdownLevel.WORK:
+            flag = self._flag  # a raised one can be read for ever
+        sources = [source for source in (flag, pidfd, socket) if source is not None]
+        ready, _, _ = select.select(sources, [], [], max(0.0, self._next_moment(now) - now) + 0.001)
+        if flag in ready and flag is not None and flag.level is ShutdownLevel.WORK:
             # All writers of the pipe are dead, as the check for an orphan finds, too.
             self._flag = None
         if socket in ready and self._channel.received():
             self._next_tick = 0.0  # the renewal brings the instruction
 
+    def _next_moment(self, now: float) -> float:
+        """Return when to look at the latest, in monotonic seconds."""
+        moments = [self._next_tick, now + LOOK_EVERY]
+        if self._state.next_end is not None:
+            moments.append(self._state.next_end)
+        if self._state.instruction is not None:
+            moments.append(self._state.instructed_at + self._settings.cancel_grace)
+        if self._drain_at is not None and not self._state.drains:
+            # A flag may be raised higher.
+            moments += [self._drain_at, now + FLAG_EVERY] if self._token else []
+        return min(moments)
+
     def _look(self) -> None:
-        """Look at what the runner holds. An attempt that two looks find is followed; a shorter one
-        costs no call.
-        """
+        """Read what the runner holds. An attempt is followed once two looks find it."""
         before, held = self._holding, self._shared.read()
         self._holding = held
         if held.token != before.token:
@@ -201,9 +193,7 @@ class Watchdog:
         self._state = replace(self._state, clocks=clocks)
 
     def _step(self) -> bool:
-        """Observe the runner, renew when it is time, and do what is decided. False: there is
-        nothing left to watch.
-        """
+        """Observe the runner, renew if due, and act. Returns False if nothing is left to watch."""
         self._read_flag()
         runner = process_state(self._runner)
         self._look()  # after it: what a dead runner holds stays
@@ -218,10 +208,7 @@ class Watchdog:
         # Again: a worker that was told to stop may have ended the runner, or itself, meanwhile.
         self._read_flag()
         if self._token is None:
-            if runner is ProcessState.GONE or orphaned:
-                self._tree.kill()  # what it left behind
-                return False
-            return True
+            return self._goes_on_idle(runner, orphaned)
         observation = Observation(time.monotonic(), runner, orphaned, self._answer, self._drain_at)
         self._answer = None
         action = decide(
@@ -242,6 +229,13 @@ class Watchdog:
             reach(Point.BEFORE_LOSS_REPORT, self._token.job)
             record_outcome(self._lease.finish, self._token, action.outcome)
         return not action.kill_reason
+
+    def _goes_on_idle(self, runner: ProcessState, orphaned: bool) -> bool:
+        """Whether a runner without an attempt is to be watched. Kill what a dead one left."""
+        is_over = runner is ProcessState.GONE or orphaned
+        if is_over:
+            self._tree.kill()
+        return not is_over
 
     def _tick(self, runner: ProcessState) -> None:
         """Renew the lease, and note what others ask for."""
@@ -267,9 +261,7 @@ class Watchdog:
         self._send(line)
 
     def _read_flag(self) -> None:
-        """Read whether the worker was told to stop; the grace counts from the first reading that
-        says so.
-        """
+        """Read whether the worker must stop. The grace counts from the first such reading."""
         level = ShutdownLevel.WORK if self._flag is None else self._flag.level
         if level <= self._level:
             return
@@ -279,8 +271,7 @@ class Watchdog:
         self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
 
     def _counts_as_living(self, runner: ProcessState) -> bool:
-        """False for a runner that is stopped, and for an idle one below a worker that is: nobody
-        can give it work.
+        """Return False for a stopped runner, and for an idle one whose worker is stopped.
 
         If it seemed to listen, `why` and the doctor would promise work for ever.
         """
@@ -299,8 +290,9 @@ class Watchdog:
     # -- Redis -------------------------------------------------------------------------------------
 
     def _renew(self, runner: ProcessState) -> bool:
-        """Renew the lease, if there is one. False: Redis is away, and another call now could delay
-        a timeout.
+        """Renew the lease, if there is one. Returns False if Redis is away.
+
+        Another call now could delay a timeout.
         """
         if self._token is None or runner is not ProcessState.ALIVE:
             return True
@@ -370,8 +362,9 @@ class Watchdog:
             log.info("%s: its stack could not be shown: %s", self._token, error)
 
     def _ask_for_stages(self, token: str) -> None:
-        """Ask the runner what Spark runs, unless the last question has no answer: nobody may read
-        the pipe.
+        """Ask the runner for Spark's stages, unless the last question has no answer.
+
+        The runner may not be reading the pipe.
         """
         question = (token, self._holding.stages_at)
         if '"app"' in self._holding.progress and question != self._asked_for_stages:
@@ -387,9 +380,7 @@ class Watchdog:
             log.warning("%s reads no instructions any more", self._worker)
 
     def _log_for_attempt(self, text: str) -> None:
-        """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse
-        does.
-        """
+        """Write ``text`` to the attempt's log with a deadline, since the log may hang."""
         log.warning("%s: %s", self._token, text)
         path = self._holding.log
         if path is None:
@@ -408,9 +399,7 @@ def _append(path: str, line: str) -> None:
 
 
 def _pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when ``pid`` dies; None where there is none, and the tick
-    must do.
-    """
+    """Return a descriptor that is readable when ``pid`` dies; None where there is none."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -20,9 +20,7 @@ class IdleSlots:
     """One number a child: its pid while it waits for a job, else 0."""
 
     def __init__(self, children: Callable[[], list[psutil.Process]] | None = None) -> None:
-        """To be made by the main process before it forks. ``children``: its children; given in
-        tests.
-        """
+        """Create the slots in the main process before it forks. ``children``: for tests."""
         self._children = children or psutil.Process().children
         self._pids = memoryview(mmap.mmap(-1, MAX_CHILDREN * 8)).cast("q")
 
@@ -37,8 +35,9 @@ class IdleSlots:
 
     @property
     def available(self) -> bool:
-        """True if a child waits, or if no child is left that could be at work. One that still
-        starts up is at work.
+        """Return whether a child waits, or no child is left that could be at work.
+
+        A child that still starts is at work.
 
         A child that waits and is stopped is not available: the job that it does not read is in its
         pipe.

@@ -1,5 +1,4 @@
-"""The prefork pool of workers: Celery's own, whose children may ask to be replaced and note when
-they are idle.
+"""Extend Celery's prefork pool: children can ask to be replaced, and record when they are idle.
 
 The main process learns here of its start and of every way to end (``shutdown``), and ends what a
 killed child leaves. A child that hangs between attempts is killed by SIGALRM (``hang_alarm``).
@@ -34,9 +33,7 @@ _recycling_at: float | None = None  # monotonic seconds; None: it may wait for e
 
 
 def recycle_this_process() -> None:
-    """Let this child end cleanly before it takes its next job; Celery starts another in its
-    place.
-    """
+    """End this child before its next job; Celery starts another."""
     # billiard offers no way to ask for that but counting tasks or memory. Where a child is about to
     # wait for its next job, the last result is already sent, and no job has been read that could be
     # lost with the process.
@@ -123,8 +120,9 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
             )
 
     def _owns(self, pid: int) -> bool:
-        """True for a runner, for the watchdog of a dead one, and for what the main process started
-        in its own group.
+        """Return whether a process is ours: a runner, a dead one's watchdog, or a helper.
+
+        Helpers are what the main process started in its own group.
         """
         try:
             if pid in {worker.pid for worker in self._pool} or os.getpgid(pid) == os.getpgrp():

@@ -1,5 +1,4 @@
-"""The shutdown of a worker, in its main process: every stop is Celery's warm one, with a limit that
-the kernel keeps.
+"""Shut a worker down: every stop is Celery's warm one, with a limit that the kernel enforces.
 
 Celery's own signals are not used: its cold shutdown may end a runner that is just handing its
 attempt back (measured: 1 of 13), and its warm one sometimes hangs (3 of 19). Watchdogs end the
@@ -72,8 +71,7 @@ class MainProcess:
             os.write(2, f"{as_set}\n".encode())
 
     def give_up(self) -> None:
-        """End this worker as if it was told to, with an exit code that says otherwise. From any
-        thread.
+        """Stop this worker with another exit code than a normal stop. From any thread.
 
         If the main thread hangs, in its own shutdown perhaps, the alarm ends it.
         """
@@ -105,9 +103,7 @@ class MainProcess:
         )
 
     def _limit(self, seconds: float) -> None:
-        """Let the kernel end this process after ``seconds``, also when Python hangs; never later
-        than it would.
-        """
+        """End this process by a kernel alarm after ``seconds``, even if Python hangs."""
         left, _ = signal.getitimer(signal.ITIMER_REAL)
         signal.setitimer(signal.ITIMER_REAL, min(left, seconds) if left else seconds)
 

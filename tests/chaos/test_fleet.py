@@ -28,7 +28,7 @@ from unstuck import Client, Settings, Status
 from unstuck.coordinator.model.status import GroupState
 from unstuck.local.local_fleet import LocalFleet
 from unstuck.local.programs import Size
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 
 EXAMPLES = ROOT / "examples"
 FLOWER = str(Path(sys.prefix, "flower"))  # scripts/setup.sh installs it there

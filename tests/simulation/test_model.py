@@ -18,9 +18,10 @@ from tests.simulation.actors.warehouse import Depot, ModelMarker
 from tests.simulation.model.both import KEYS, STEP, Both, server_time, submit
 from tests.simulation.stage.fault_free import FaultFreeConnection
 from tests.support.coordinator import WatchedWarehouses
+from unstuck.coordinator.command_table import Order
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import Command, Commanded
+from unstuck.coordinator.commands.job_commands import INTENTS, Commanded
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
@@ -89,7 +90,7 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
             both.look()
         elif kind == "command" and both.seen:
             which = rng.randrange(max(0, len(both.seen) - 2), len(both.seen))
-            given = rng.choice(_GENTLE if step < 90 else tuple(Command))
+            given = rng.choice(_GENTLE if step < 90 else tuple(INTENTS))
             agreed(both.command(which, given, rng.random() < 0.5, f"asked{which}"), kind)
         elif kind == "look whole":
             both.look_whole()
@@ -101,8 +102,8 @@ def _agree(client: redis.Redis, seed: int) -> set[str]:
             both.halt(f"halt{step}")
         both.compare()
     for given in (
-        Command.FORCE_STOP,
-        Command.PAUSE,
+        "force-stop",
+        "pause",
     ):  # a pause after a force-stop is refused, whatever came before
         both.look()
         agreed(both.command(len(both.seen) - 1, given, False, f"last {given}"), "command")
@@ -129,20 +130,19 @@ _CALLS = (
     ),
     *("look", "command", "halt", "look whole", "ask"),
 )
+ADA = Order("ada", at=1.0, word="w")
 _ASKS: tuple[tuple[str, Callable[[JobState], Commanded]], ...] = (
-    ("alter", lambda state: alter(state, {"params.level": state.job.revision + 1}, 1.0, "ada", "")),
+    ("alter", lambda state: alter(state, ADA, {"params.level": state.job.revision + 1})),
     (
         "alter",
-        lambda state: alter(
-            state, {"groups.a.steps.0.params.n": 3, "max_parallel": 3}, 1.0, "ada", ""
-        ),
+        lambda state: alter(state, ADA, {"groups.a.steps.0.params.n": 3, "max_parallel": 3}),
     ),
-    ("skip", lambda state: skip(state, "b")),
-    ("skip", lambda state: skip(state, "a")),
-    ("rerun", lambda state: rerun(state, "a", "w")),
-    ("rerun", lambda state: rerun(state, "b", "w")),
+    ("skip", lambda state: skip(state, ADA, "b")),
+    ("skip", lambda state: skip(state, ADA, "a")),
+    ("rerun", lambda state: rerun(state, ADA, "a")),
+    ("rerun", lambda state: rerun(state, ADA, "b")),
 )
-_GENTLE = (Command.PAUSE, Command.RESUME, Command.RESUME)  # others leave little to do
+_GENTLE = ("pause", "resume", "resume")  # others leave little to do
 
 
 def _outcome(rng: random.Random, token: Token) -> Outcome:
@@ -186,7 +186,7 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
         both.compare()
         return real
 
-    def ask(given: Command, now: bool) -> None:
+    def ask(given: str, now: bool) -> None:
         both.look()
         assert both.command(len(both.seen) - 1, given, now, f"asked{next(steps)}") == (
             "APPLIED",
@@ -199,7 +199,7 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
     for token in (runs, ends):
         assert both.claim(token.offer, "c") == ("CLAIMED", "CLAIMED")
     act()
-    ask(Command.PAUSE, True)
+    ask("pause", True)
     assert both.claim(Offer("both", "b[1]", 1, "n0"), "c") == ("REFUSED", "REFUSED")
     both.decided("late")
     assert both.finish(ends, Outcome(OutcomeKind.SUCCEEDED, staging=ends.staging), "f") == (
@@ -210,7 +210,7 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
     both.compare()
     assert both.renew(runs) == ("DRAIN", "DRAIN")
     assert both.renew(ends) == ("STALE", "STALE")
-    ask(Command.CANCEL, False)
+    ask("cancel", False)
     act()
     assert both.renew(runs) == ("CANCEL", "CANCEL")
     assert both.finish(runs, Outcome(OutcomeKind.CANCELED), "g") == ("APPLIED", "APPLIED")
@@ -259,14 +259,12 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
     assert job.record.status is Status.RETRYING
     asked(
         "alter",
-        lambda state: alter(
-            state, {"params.level": 7, "groups.b.steps.0.params.m": 3}, 1.0, "ada", ""
-        ),
+        lambda state: alter(state, ADA, {"params.level": 7, "groups.b.steps.0.params.m": 3}),
     )
     assert both.claim(Offer("both", "b[1]", 1, first), "c") == ("CLAIMED", "CLAIMED")
     assert job.attempts["b[1]"].revision == 1
-    asked("rerun", lambda state: rerun(state, "a", "w"))
-    asked("skip", lambda state: skip(state, "b[1]"))
+    asked("rerun", lambda state: rerun(state, ADA, "a"))
+    asked("skip", lambda state: skip(state, ADA, "b[1]"))
     act()
     assert job.collected == {}
     assert {"a", "c", "d[0]", "d[1]"}.isdisjoint({*job.groups, *job.frozen})

@@ -44,7 +44,8 @@ from unstuck.coordinator.submitter import Submitter
 from unstuck.in_process.at_once import AtOnce
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.spec.work_order import WorkOrder

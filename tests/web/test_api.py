@@ -186,11 +186,11 @@ GETS: dict[str, list[tuple[dict[str, str], str, str]]] = {
     "/schedules/{name}": [({"name": "nightly"}, "next=5", "schedule show nightly --next 5")],
     "/schedules/{name}/why": [({"name": "nightly"}, "", "schedule why nightly")],
     "/schedules/{name}/spec": [({"name": "nightly"}, "", "schedule export nightly")],
-    "/schedules/{name}/backfill": [
+    "/schedules/{name}/ticks": [
         (
             {"name": "nightly"},
             "from=2026-01-01&to=2026-01-03",
-            "schedule backfill nightly --from 2026-01-01 --to 2026-01-03 --dry-run",
+            "schedule ticks nightly --from 2026-01-01 --to 2026-01-03",
         )
     ],
     "/datasets": [({}, "", "datasets"), ({}, "files=true", "datasets --files")],
@@ -326,15 +326,15 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         ),
         Step("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
         Step("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
-        Step("/jobs/{job}/{command}", {"job": held[:-1], "command": "resume"}, by, 200, "DONE"),
+        Step("/jobs/{job}/resume", {"job": held[:-1]}, by, 200, "DONE"),
         Step("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
         Step("/jobs/{job}/pause", {"job": "held"}, None, 200, "ALREADY"),
         Step("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
         Step("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
-        Step("/jobs/{job}/{command}", {"job": held, "command": "force-stop"}, None, 200, "DONE"),
+        Step("/jobs/{job}/force-stop", {"job": held}, None, 200, "DONE"),
         Step(
-            "/jobs/{job}/{command}",
-            {"job": "20260101T000000-aaaaaaaa", "command": "stop"},
+            "/jobs/{job}/stop",
+            {"job": "20260101T000000-aaaaaaaa"},
             None,
             404,
             "NO_SUCH_JOB",
@@ -343,24 +343,16 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         Step("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
         Step("/schedules", {}, json.dumps(nightly), 200, "DONE"),
         Step("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
+        Step("/schedules/{name}/pause", {"name": "weekly"}, by, 200, "DONE"),
+        Step("/schedules/{name}/pause", {"name": "nobody"}, by, 404, "NO_SUCH_SCHEDULE"),
+        Step("/schedules/{name}/resume", {"name": "weekly"}, by, 200, "DONE"),
         Step(
-            "/schedules/{name}/{command}", {"name": "weekly", "command": "pause"}, by, 200, "DONE"
-        ),
-        Step(
-            "/schedules/{name}/{command}",
-            {"name": "nobody", "command": "pause"},
-            by,
-            404,
-            "NO_SUCH_SCHEDULE",
+            "/schedules/{name}/run", {"name": "weekly"}, {"params": {"x": 1}}, 422, "SPEC_INVALID"
         ),
         Step("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
-        Step(
-            "/schedules/{name}/backfill/{command}",
-            {"name": "weekly", "command": "cancel"},
-            by,
-            200,
-            "DONE",
-        ),
+        Step("/schedules/{name}/pause-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        Step("/schedules/{name}/resume-backfill", {"name": "weekly"}, by, 200, "DONE"),
+        Step("/schedules/{name}/cancel-backfill", {"name": "weekly"}, by, 200, "DONE"),
         Step(
             "/schedules/{name}/skip",
             {"name": "weekly"},
@@ -382,35 +374,21 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
             422,
             "BAD_REQUEST",
         ),
-        Step("/pools/{pool}", {"pool": "new"}, {"slots": 2}, 200, ""),
-        Step("/pools/{pool}", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
+        Step("/pools/{pool}/set", {"pool": "new"}, {"slots": 2}, 200, "DONE"),
+        Step("/pools/{pool}/set", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
+        Step("/pools/{pool}/remove", {"pool": "nobody"}, None, 200, "ALREADY"),
         Step("/datasets/{name}/restore", {"name": "rows"}, {"version": 1, **by}, 200, ""),
+        Step("/streams/{name}/skip", {"name": "rows"}, {"file": "x"}, 409, "REFUSED"),
         Step(
             "/datasets/{name}/restore", {"name": "rows"}, {"version": 999}, 404, "DATASET_NOT_FOUND"
         ),
         Step(
             "/datasets/{name}/restore", {"name": "nobody"}, {"version": 1}, 404, "DATASET_NOT_FOUND"
         ),
-        Step(
-            "/dead/{letter}/{command}",
-            {"letter": letter, "command": "replay"},
-            None,
-            409,
-            "REFUSED",
-        ),
-        Step(
-            "/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "DROPPED"
-        ),
-        Step(
-            "/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "ALREADY"
-        ),
-        Step(
-            "/dead/{letter}/{command}",
-            {"letter": "1-1", "command": "drop"},
-            None,
-            404,
-            "NO_SUCH_REPORT",
-        ),
+        Step("/dead/{letter}/replay", {"letter": letter}, None, 409, "REFUSED"),
+        Step("/dead/{letter}/drop", {"letter": letter}, None, 200, "DROPPED"),
+        Step("/dead/{letter}/drop", {"letter": letter}, None, 200, "ALREADY"),
+        Step("/dead/{letter}/drop", {"letter": "1-1"}, None, 404, "NO_SUCH_REPORT"),
     ]
     for step in steps:
         sent = (
@@ -430,7 +408,11 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     )
     wait_until(lambda: _removed(site), 30, "the schedule to be without runs, and removed")
     routes = {route for route, methods in site.document["paths"].items() if "post" in methods}
-    assert routes == {step.route for step in steps} | {"/schedules/{name}/remove"}
+    assert routes == {step.route for step in steps} | {
+        "/jobs/{job}/cancel",
+        "/schedules/{name}/remove",
+        "/schedules/{name}/stop",
+    }
 
 
 def test_a_dataset_of_another_job_is_published_only_with_take_over(site: Site) -> None:

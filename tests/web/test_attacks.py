@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from tests.support.page.web_page import ServedPage, page_of
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings
-from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.commands.job_commands import INTENTS
 from unstuck.web.api.api_app import PREFIX, api_app
 from unstuck.web.app import create_app
 from unstuck.web.safety import Access
@@ -373,7 +373,7 @@ def test_a_page_that_only_shows_takes_no_action(
     shown: ServedPage, store: Client, job: str, path: str
 ) -> None:
     paths = {path, path.replace("/x", f"/{job}", 1)} | {
-        f"/jobs/{job}/{command}" for command in Command
+        f"/jobs/{job}/{command}" for command in INTENTS
     }
     for target in paths:
         answer = act(shown, target, Origin=shown.origin, Sec_Fetch_Site="same-origin")

@@ -1,6 +1,4 @@
-"""How long to wait before the next try: after failures, after lost workers, for a busy lock or a
-store that is away.
-"""
+"""How long to wait before the next try: after failures, for a busy lock, or for a store."""
 
 from __future__ import annotations
 
@@ -22,30 +20,27 @@ AWAY_WAIT = (0.1, 2.0)
 
 
 def doubled(wait: float, longest: float, times: int) -> float:
-    """``wait`` seconds, doubled so many ``times``, and at most the ``longest``."""
+    """Return ``wait`` seconds, doubled so many ``times``, and at most the ``longest``."""
     return min(longest, wait * 2.0 ** min(max(0, times), MAX_DOUBLINGS))
 
 
 def random_wait(wait: tuple[float, float], tries: int, uniform: Uniform) -> float:
-    """Seconds to wait after ``tries`` tries.
-
-    The one wait here that is drawn at random and not from a seed.
-    """
+    """Return the seconds to wait after ``tries`` tries, drawn at random and not from a seed."""
     first, longest = wait
     return uniform(0.0, doubled(first, longest, tries - 1))
 
 
 def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:
-    """Seconds to wait after the ``failures``-th failure in a row: ``backoff * 2**(failures-1)``,
-    capped, with jitter.
+    """Return the seconds to wait after a number of failures in a row.
 
-    The jitter is drawn from ``seed``, so that deciding the same thing twice gives the same time. It
-    only shortens the wait, by its share at most.
+    The wait is ``backoff * 2**(failures-1)``, capped, with jitter. The jitter is drawn from
+    ``seed``,
+    so that deciding twice gives the same time. It only shortens the wait.
     """
     plain = doubled(policy.backoff, policy.max_backoff, failures - 1)
     return plain * (1 - random.Random(seed).random() * policy.jitter)
 
 
 def loss_backoff(losses: int) -> float:
-    """Seconds to wait after the ``losses``-th worker in a row was lost under a group."""
+    """Return the seconds to wait after the ``losses``-th worker in a row was lost."""
     return LOSS_BACKOFF[min(max(1, losses), len(LOSS_BACKOFF)) - 1]

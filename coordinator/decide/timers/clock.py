@@ -1,6 +1,4 @@
-"""Times on a record, when the clock was set back: one that lies too far ahead was written before
-that.
-"""
+"""Times on a record after the clock was set back: a time too far ahead was written before."""
 
 from __future__ import annotations
 
@@ -8,7 +6,9 @@ CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 
 
 def come_if_beyond(at: float, limit: float) -> float:
-    """``at``; 0, which has come, if it lies beyond ``limit``, as far as a time that is written now
-    may lie ahead.
+    """Return ``at``, or 0 (which has come) if it lies beyond ``limit``.
+
+    Args:
+        limit: how far ahead a time may lie that is written now.
     """
     return at if at <= limit + CLOCK_SLACK else 0.0

@@ -1,6 +1,4 @@
-"""When a job, a group or an attempt must be looked at again: pure functions, to decide and to
-explain with.
-"""
+"""When a job, a group or an attempt needs a look. Pure; deciding and explaining use it."""
 
 from __future__ import annotations
 
@@ -24,22 +22,21 @@ IDLE_LOOK = 600.0
 
 
 def offer_again_at(record: GroupRecord, env: Environment) -> float:
-    """When an offer that nobody has taken is made once more, since it may be lost."""
+    """Return when an offer that nobody has taken is repeated, since it may be lost."""
     return come_if_beyond(record.since, env.now) + env.dispatch_timeout
 
 
 def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> float:
-    """When a group in BACKOFF may be tried again."""
+    """Return when a group in BACKOFF may be tried again."""
     return come_if_beyond(record.next_at, env.now + max(policy.max_backoff, *LOSS_BACKOFF))
 
 
 def queue_timeout_at(
     job: JobRecord, record: GroupRecord, queue_timeout: float | None, env: Environment
 ) -> float | None:
-    """When a group that nobody claims is given up; None if never, or while nobody may claim it.
+    """Return when a group that nobody claims fails; None if never, or while nobody may claim it.
 
-    A time ahead of the clock has not come here, but counts from now: what came too early would be a
-    false failure.
+    A time ahead of the clock counts from now, since an early failure would be false.
     """
     if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
@@ -47,32 +44,29 @@ def queue_timeout_at(
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
-    """When the job's timeout ends; None if its time does not count.
+    """Return when the job's timeout ends; None if its time does not count.
 
-    It does not count if the job has no timeout, has not begun, publishes already, or is not to run.
+    It does not count if the job has no timeout, has not begun, publishes, or is held.
     """
     if timeout is None or not job.counted_from or job.timed_out is not None or job.phase:
         return None
-    if job.intent not in (Intent.RUN, Intent.STOP) or (
-        job.halted is not None and job.intent is Intent.RUN
-    ):
+    runs = job.intent is Intent.RUN and job.halted is None
+    if not runs and job.intent is not Intent.STOP:
         return None
-    paused = (
-        max(0.0, env.now - job.paused_at) if job.paused_at else 0.0
-    )  # a resume that is not taken in yet
+    # After a resume that is not applied yet, the time of the pause does not count.
+    paused = max(0.0, env.now - job.paused_at) if job.paused_at else 0.0
     return min(job.counted_from, env.now) + paused + timeout
 
 
 def publish_at(job: JobRecord, env: Environment) -> float:
-    """When publishing is to be tried (again), or the try that is under way looked after."""
+    """Return when publishing is tried (again), or when the active try needs a look."""
     return come_if_beyond(job.publish_next, env.now + max(env.publish_timeout, MAX_PUBLISH_WAIT))
 
 
 def publish_hangs_at(job: JobRecord) -> float:
-    """When the try of publishing that is under way counts as hanging, if it gives no sign of life
-    until then.
+    """Return when the active try of publishing counts as hanging without a sign of life.
 
-    Each try that hangs leaves a thread behind, so it is given longer from time to time.
+    Each try that hangs leaves a thread behind, so the limit grows with the tries.
     """
     return job.publish_heard + min(
         MAX_PUBLISH_HANGS, PUBLISH_HANGS * 2.0 ** min(job.publish_tries, 10)
@@ -80,11 +74,11 @@ def publish_hangs_at(job: JobRecord) -> float:
 
 
 def publish_silent(job: JobRecord, env: Environment) -> float:
-    """Seconds for which the try of publishing under way has given no sign of life. 0 without a try
-    that was watched.
+    """Return the seconds since the last sign of life of a try of publishing.
 
-    Coordinators that were all away have lost the try with them: that says nothing about the
-    warehouse.
+    0 without a watched try.
+
+    If all coordinators were away, the try is lost. This says nothing about the warehouse.
     """
     if (
         not job.phase.under_way
@@ -96,36 +90,47 @@ def publish_silent(job: JobRecord, env: Environment) -> float:
 
 
 def due_at(state: JobState, env: Environment, more: bool = False) -> float:
-    """When this job must be decided again even if nobody says anything. Every non-terminal job has
-    such a time.
+    """Return when a job is decided again without any event. Every open job has such a time.
 
-    A job without an attempt, as one that is paused, can miss nothing but a command, which makes the
-    job due itself.
+    A job without an attempt, such as a paused one, can miss only a command, which makes the job
+    due itself.
     """
     now = env.now
     if more:
         return now
-    publishing = bool(state.job.phase)
-    # What a grace holds back has no time of its own; under a pause it holds nothing back.
-    idle = not state.active and not publishing and (env.takeover or state.job.status in HELD)
-    soon, later = now + 0.05, now + (IDLE_LOOK if idle else env.dispatch_timeout)
-    times = [max(publish_at(state.job, env), soon) if publishing else later]
+    soon, later = now + 0.05, now + (IDLE_LOOK if _is_idle(state, env) else env.dispatch_timeout)
+    times = [max(publish_at(state.job, env), soon) if state.job.phase else later]
     if state.by_state[S.CANCELING]:
         times.append(max(cancel_at(state.job, env), soon))
     times.append(job_timeout_at(state.job, state.plan.timeout, env) or 0.0)
     for group_id in state.active:
-        record = state.groups[group_id]
-        attempt = state.attempts.get(group_id)
-        if record.state is S.QUEUED:
-            times.append(offer_again_at(record, env))
-            queue_timeout = state.planned(group_id).spec.queue_timeout
-            times.append(queue_timeout_at(state.job, record, queue_timeout, env) or 0.0)
-        elif attempt is not None:
-            # A lapsed lease is looked at again after a moment, when a grace may end.
-            lease = min(lease_end(record, attempt, env), now + env.lease_ttl)
-            times.append(lease + 0.01 if lease > now else now + 0.5)
+        times += _attempt_times(state, group_id, env)
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early
     # look: the event that makes room wakes the job.
     return max(min((at for at in times if at > now), default=later), soon)
+
+
+def _is_idle(state: JobState, env: Environment) -> bool:
+    """Return whether nothing of the job can happen without an event.
+
+    A grace has no time of its own. Under a pause it holds nothing back.
+    """
+    if state.active or state.job.phase:
+        return False
+    return env.takeover or state.job.status in HELD
+
+
+def _attempt_times(state: JobState, group_id: str, env: Environment) -> list[float]:
+    """Return the times at which the attempt of a group needs a look; 0 for a time without one."""
+    record, attempt = state.groups[group_id], state.attempts.get(group_id)
+    if record.state is S.QUEUED:
+        queue_timeout = state.planned(group_id).spec.queue_timeout
+        given_up_at = queue_timeout_at(state.job, record, queue_timeout, env)
+        return [offer_again_at(record, env), given_up_at or 0.0]
+    if attempt is None:
+        return []
+    # A lapsed lease is looked at again after a moment, when a grace may end.
+    lease = min(lease_end(record, attempt, env), env.now + env.lease_ttl)
+    return [lease + 0.01 if lease > env.now else env.now + 0.5]

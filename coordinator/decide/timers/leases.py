@@ -19,17 +19,19 @@ LAPSED = "lapsed"  # how the attempt of a dead worker is counted
 
 
 def lease_end(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> float:
-    """When the lease of a running attempt ends, in seconds by the clock of the store.
+    """Return when the lease of a running attempt ends, in seconds by the clock of Redis.
 
-    An attempt whose claim is gone (the store was rolled back after the commit that had read it) has
-    one term from that commit on. A living runner claims it again in that time; without this limit
-    nobody would notice a dead one.
+    An attempt without a claim (the store was rolled back after the commit that read it) has one
+    term
+    from that commit on. A living runner claims it again in that time; without this limit nobody
+    would
+    notice a dead one.
     """
     return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 
 
 def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> bool:
-    """The lease is over and may be believed to be.
+    """Return whether a lease is over and no grace runs.
 
     A lease that ends later than one full term from now was given before the clock was set back
     (rule 7). Once the grace is over every living runner has renewed its lease.
@@ -41,9 +43,7 @@ def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> boo
 
 
 def end_lapsed(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
-    """End the attempt of a worker that was not heard of for a lease; the commit checks once more
-    that it was not.
-    """
+    """End the attempt of a worker that was silent for a whole lease; the commit checks it again."""
     kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
     draft.decision.guards.append(CommitGuard(group_id, record.epoch, record.nonce, kind))
     draft.drop_attempt(group_id)

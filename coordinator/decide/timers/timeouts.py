@@ -1,7 +1,7 @@
 """Timeouts of the time in a queue and of the whole job.
 
-The user's intent stands above every timeout: none applies under a pause, a cancel or a force-stop.
-The watchdog beside the runner holds the timeouts of a step and of a group's steps
+The user's intent precedes every timeout: none applies under a pause, a cancel or a force-stop. The
+watchdog beside the runner applies the timeouts of a step and of a group's steps
 (``tasks.watchdog.policy``).
 """
 
@@ -14,18 +14,17 @@ from unstuck.coordinator.decide.timers.clock import CLOCK_SLACK
 from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import HELD, GroupState, Intent
+from unstuck.coordinator.spec.problems import counted
 from unstuck.tasks.duration import format_duration
 
 S = GroupState
 
 
 def check_queue_timeouts(draft: Draft) -> None:
-    """A group that nobody claims within ``queue_timeout`` fails for good: the same queue would not
-    help.
+    """Fail groups that nobody claims within ``queue_timeout``, since the same queue would not help.
 
-    A claim that arrives in between wins, since the commit checks once more that there is none.
-    After an outage of the sweep, in which perhaps nobody could claim, runners have one lease term
-    to claim, as they have to renew.
+    A claim that arrives in between wins, since the commit checks again that there is none. After an
+    outage of the sweep, runners have one lease term to claim.
     """
     if not draft.env.takeover:
         return
@@ -49,7 +48,8 @@ def check_queue_timeouts(draft: Draft) -> None:
 def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
     runners = draft.env.runners.get(queue, 0)
     if runners:
-        who = f"{runners} runner{'s' if runners > 1 else ''} listen on queue {queue}"
+        listen = counted(runners, "runner listens", "runners listen")
+        who = f"{listen} on queue {queue}"
         what = "they were busy: start more workers, or raise queue_timeout:"
     else:
         who = f"no runner listens on queue {queue}"
@@ -62,11 +62,10 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
 
 
 def check_job_timeout(draft: Draft) -> None:
-    """Note on the record that the job's time is over: it may end in several commits, and the clock
-    may be set back.
+    """Record that the job's timeout is over.
 
-    Running attempts are stale at once: an instruction would wait for runners that may be why the
-    time ran out.
+    The job may end in several commits, and the clock may be set back. Running attempts are stale at
+    once: an instruction would wait for runners that may be the reason for the timeout.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.env)
@@ -77,18 +76,20 @@ def check_job_timeout(draft: Draft) -> None:
     text = f"the job ran longer than its timeout of {format_duration(draft.plan.timeout or 0.0)}"
     if draft.state.fatal:
         first = draft.state.first_failed
-        more = len(draft.state.fatal) - 1
-        text += f"; before that group {first}{f' and {more} more' if more else ''} had failed"
+        others = len(draft.state.fatal) - 1
+        more = f" and {others} more" if others else ""
+        text += f"; before that group {first}{more} had failed"
     reason = Reason("JOB_TIMEOUT", f"{text}; raise timeout: of the job or make it smaller")
     draft.job = replace(job, timed_out=reason)
     draft.tell("JOB_TIMEOUT", code=reason.code, text=reason.text)
 
 
 def count_job_time(job: JobRecord, now: float) -> JobRecord:
-    """``job`` with the time that its timeout counts: all but that in PAUSED and HALTED. Its status
-    must be the new one.
+    """Return ``job``, which has its new status, with the time that counts for its timeout.
 
-    A time that lies ahead was written before the clock was set back; it is counted from now.
+    The time in PAUSED and HALTED does not count. A time that lies ahead was written before the
+    clock
+    was set back; it is counted from now.
     """
     counted_from, paused_at = (
         at if at <= now + CLOCK_SLACK else now for at in (job.counted_from, job.paused_at)

@@ -20,11 +20,16 @@ LONGEST_ANSWER = 300  # characters of what a receiver said
 
 
 class SendFailed(Exception):
-    """A receiver did not take a notice. ``wait``: seconds for which it asks to be left alone."""
+    """A receiver did not take a notice.
 
-    def __init__(self, reason: str, wait: float = 0.0) -> None:
+    Attributes:
+        wait: seconds for which the receiver asks not to be called.
+        permanent: another try cannot succeed.
+    """
+
+    def __init__(self, reason: str, wait: float = 0.0, *, permanent: bool = False) -> None:
         super().__init__(reason)
-        self.wait = wait
+        self.wait, self.permanent = wait, permanent
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import base64
 import ssl
+import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -17,7 +20,7 @@ from unstuck.coordinator.notices.addresses import Allowed, Connecting
 from unstuck.coordinator.notices.channels.channel import SendFailed, shortened
 
 PORTS = {"http": 80, "https": 443}
-LONGEST_PEACE = 900.0  # seconds that a receiver may ask for, of the hour for which it is tried
+MAX_RETRY_AFTER_S = 900.0  # of the hour for which a notice is tried
 MOST = 4096  # bytes of an answer that are read
 
 
@@ -120,10 +123,22 @@ def _judged(answer: HTTPResponse, text: str) -> str:
     if 200 <= answer.status < 300:
         return summary
     if 300 <= answer.status < 400:
+        location = shortened(answer.getheader("Location", "an address that it does not name"))
         raise SendFailed(
-            f"it answered {answer.status}, a redirect, which is never followed; name the address "
-            "itself"
+            f"it answered {answer.status}, a redirect to {location}, which is never followed; name "
+            "that address as the target if it is right",
+            permanent=True,
         )
-    retry_after = answer.getheader("Retry-After", "")
-    wait = int(retry_after[:9]) if retry_after.isascii() and retry_after.isdecimal() else 0
-    raise SendFailed(f"it answered {summary}", min(wait, LONGEST_PEACE))
+    wait = seconds_of(answer.getheader("Retry-After", ""), time.time())
+    permanent = answer.status == HTTPStatus.GONE
+    raise SendFailed(f"it answered {summary}", min(wait, MAX_RETRY_AFTER_S), permanent=permanent)
+
+
+def seconds_of(retry_after: str, now: float) -> float:
+    """Return the seconds from ``now`` that a header Retry-After asks for; 0 if it is malformed."""
+    if retry_after.isascii() and retry_after.isdecimal():
+        return float(retry_after[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now)
+    except ValueError:
+        return 0.0

@@ -17,14 +17,16 @@ from pydantic import TypeAdapter
 
 from unstuck.coordinator.model.notice import Alert, Notice, notice_id
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.notices.rules.job_rules import Subscriptions
-from unstuck.coordinator.notices.rules.late_deadlines import deadlines
+from unstuck.coordinator.notices.rules.alerts import Alerts, NoticeSubject
+from unstuck.coordinator.notices.rules.job_wording import Words
+from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules.schedule_wording import late_text
+from unstuck.coordinator.notices.rules.subscriptions import Subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule, Late, NotifyRule
 from unstuck.tasks.spec.fields import STORED
 
 Rule = TypeVar("Rule", bound=NotifyRule)
-GIVEN_UP = 7  # deadlines in a row without any job, after which a name is not expected any more
+MAX_ABSENT = 7  # deadlines in a row without any job, after which a name is not expected any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +116,16 @@ def names_of(rules: Sequence[FleetRule]) -> set[str]:
 def looks_back_to(
     subscribed: Subscriptions, expected: Expected, now: float, zone: str
 ) -> float | None:
-    """From when on jobs must be known to judge the name at ``now``; None: nothing is to be
-    judged.
+    """Return the submit time of the oldest job that counts for the name at ``now``; None if there
+    is nothing to judge.
     """
-    froms = []
+    froms = [alert.at for _, alert in _unsubscribed(subscribed, expected)]
     for key, late in _lates(subscribed):
         deadline, alert = deadlines(late, zone, now), expected.told.get(key)
         is_open = alert is not None and not alert.over
-        if is_open or (deadline.at > expected.since and expected.judged.get(key) != deadline.at):
+        if is_open or _is_new(expected, key, deadline):
             froms.append(deadline.counts_from)
-    return min(
-        [*froms, *(unwatched.at for _, unwatched in _unwatched(subscribed, expected))], default=None
-    )
+    return min(froms, default=None)
 
 
 def judge(
@@ -135,66 +135,101 @@ def judge(
     jobs: Sequence[Came],
     now: float,
     zone: str,
-    given_up: bool,
+    may_forget: bool,
 ) -> Judged:
     """Judge an expected name.
 
     Args:
         jobs: those of this name since `looks_back_to`, the newest first.
-        given_up: whether a name that does not come any more is forgotten.
+        may_forget: whether a name without jobs is forgotten after `MAX_ABSENT` deadlines.
     """
-    alerts, judged, texts, absent = (
-        dict(expected.told),
-        dict(expected.judged),
-        dict(expected.texts),
-        expected.absent,
-    )
-    notices: list[Notice] = []
-    forget = False
-
-    def over(key: str, last: Alert, mine: Sequence[Came], done: Came) -> None:
-        alerts[key] = replace(last, over=now)
-        to = last.told_of_end(subscribed.recovered)
-        notices.extend(
-            _notice(
-                name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well"
-            )
-        )
-
+    look = _Look(name, subscribed, expected, jobs, now, zone, may_forget)
     for key, late in _lates(subscribed):
-        deadline, last = deadlines(late, zone, now), alerts.get(key)
-        mine = [job for job in jobs if job.submitted_at > deadline.counts_from]
-        done = next((job for job in mine if job.status is Status.FINISHED), None)
-        if last is not None and not last.over and done is not None:
-            over(key, last, mine, done)
-        if deadline.at <= expected.since or judged.get(key) == deadline.at:
-            continue
-        judged[key] = deadline.at
-        absent = 0 if mine else absent + 1
-        if done is None:
-            forget = given_up and absent >= GIVEN_UP
-            to = subscribed.conditions[key][1]
-            alerts[key] = subscribed.told_now(deadline.at, now, to)
-            texts[key] = late_text(late, deadline, zone)
-            text = f"{texts[key]}; {_stands(mine)}"
-            if forget:
-                text += (
-                    f". It has not come {GIVEN_UP} times in a row: until it is submitted "
-                    "again, it is not expected"
-                )
-            notices += _notice(
-                name, "late", key, to, deadline.at, now, mine, text, subscribed.ends("late", to)
+        look.at_deadline(key, late)
+    for key, alert in _unsubscribed(subscribed, expected):
+        look.close_if_done(key, alert.at)
+    look.recovered()
+    return look.result()
+
+
+class _Look:
+    def __init__(
+        self,
+        name: str,
+        subscribed: Subscriptions,
+        expected: Expected,
+        jobs: Sequence[Came],
+        now: float,
+        zone: str,
+        may_forget: bool,
+    ) -> None:
+        self._name, self._jobs, self._zone, self._may_forget = name, jobs, zone, may_forget
+        self._expected, self._forget = expected, False
+        subject = NoticeSubject("job", name, f"expected:{name}")
+        self._book = Alerts(subject, subscribed, expected.told, now)
+
+    def result(self) -> Judged:
+        """Return the name as it is after the look."""
+        alerting = self._book.result()
+        expected = replace(self._expected, told=alerting.alerts)
+        return Judged(expected, alerting.notices, self._forget)
+
+    def at_deadline(self, key: str, late: Late) -> None:
+        """Judge the last deadline of a rule."""
+        deadline = deadlines(late, self._zone, self._book.now)
+        self.close_if_done(key, deadline.counts_from)
+        if not _is_new(self._expected, key, deadline):
+            return
+        jobs, before = self._since(deadline.counts_from), self._expected
+        absent = 0 if jobs else before.absent + 1
+        judged = {**before.judged, key: deadline.at}
+        self._expected = replace(before, judged=judged, absent=absent)
+        if _done(jobs) is None:
+            self._forget = self._may_forget and absent >= MAX_ABSENT
+            self._open(key, deadline.at, late_text(late, deadline, self._zone), jobs)
+
+    def _open(self, key: str, since: float, text: str, jobs: Sequence[Came]) -> None:
+        to = self._book.subscribed.conditions[key][1]
+        texts = {**self._expected.texts, key: text}
+        self._expected = replace(self._expected, texts=texts)
+        self._book.open(key, since, to)
+        text = f"{text}; {_newest(jobs)}"
+        if self._forget:
+            text += (
+                f". It has not come {MAX_ABSENT} times in a row: until it is submitted again, it "
+                "is not expected"
             )
-    for key, last in _unwatched(subscribed, expected):
-        mine = [job for job in jobs if job.submitted_at > last.at]
-        done = next((job for job in mine if job.status is Status.FINISHED), None)
-        if done is not None:
-            over(key, last, mine, done)
-    return Judged(
-        replace(expected, judged=judged, told=alerts, texts=texts, absent=absent),
-        tuple(notices),
-        forget,
-    )
+        self._notify("late", key, to, since, text, jobs)
+
+    def close_if_done(self, key: str, since: float) -> None:
+        """Close an open alert if a job that was submitted since then is FINISHED."""
+        if self._book.opened(key) is not None and _done(self._since(since)) is not None:
+            self._book.close(key)
+
+    def recovered(self) -> None:
+        """Notify of the end of lateness."""
+        done = _done(self._jobs)
+        text = "" if done is None else f"job {done.id} has ended well"
+        for keys, to, since in self._book.ended():
+            self._notify("recovered", " ".join(keys), to, since, text, self._jobs)
+
+    def _since(self, at: float) -> list[Came]:
+        return [job for job in self._jobs if job.submitted_at > at]
+
+    def _notify(
+        self,
+        event: str,
+        key: str,
+        to: tuple[str, ...],
+        since: float,
+        text: str,
+        jobs: Sequence[Came],
+    ) -> None:
+        if to:
+            job, status = (jobs[0].id, str(jobs[0].status)) if jobs else ("", "ABSENT")
+            command = f"unstuck why {job}" if job else f"unstuck list --name {self._name}"
+            id_ = notice_id("expected", self._name, event, key, since)
+            self._book.notify(id_, event, to, since, status, Words(text, "", "", (command,), job))
 
 
 def _lates(subscribed: Subscriptions) -> list[tuple[str, Late]]:
@@ -202,8 +237,8 @@ def _lates(subscribed: Subscriptions) -> list[tuple[str, Late]]:
     return [(key, value) for key, value in values if isinstance(value, Late)]
 
 
-def _unwatched(subscribed: Subscriptions, expected: Expected) -> list[tuple[str, Alert]]:
-    """The problems that stand of rules that were changed since."""
+def _unsubscribed(subscribed: Subscriptions, expected: Expected) -> list[tuple[str, Alert]]:
+    """Return the open alerts of rules that were changed since."""
     return [
         (key, alert)
         for key, alert in expected.told.items()
@@ -211,41 +246,16 @@ def _unwatched(subscribed: Subscriptions, expected: Expected) -> list[tuple[str,
     ]
 
 
-def _stands(jobs: Sequence[Came]) -> str:
+def _is_new(expected: Expected, key: str, deadline: Deadlines) -> bool:
+    return deadline.at > expected.since and expected.judged.get(key) != deadline.at
+
+
+def _done(jobs: Sequence[Came]) -> Came | None:
+    return next((job for job in jobs if job.status is Status.FINISHED), None)
+
+
+def _newest(jobs: Sequence[Came]) -> str:
     if not jobs:
         return "none was submitted in the day before it"
     job = jobs[0]
     return f"job {job.id}, the newest, is {job.status}{f': {job.why}' if job.why else ''}"
-
-
-def _notice(
-    name: str,
-    event: str,
-    key: str,
-    to: tuple[str, ...],
-    since: float,
-    now: float,
-    jobs: Sequence[Came],
-    text: str,
-    ends: tuple[str, ...] = (),
-) -> list[Notice]:
-    if not to:
-        return []
-    job, status = (jobs[0].id, str(jobs[0].status)) if jobs else ("", "ABSENT")
-    return [
-        Notice(
-            id=notice_id("expected", name, event, key, since),
-            to=to,
-            event=event,
-            kind="job",
-            name=name,
-            problem=f"expected:{name}",
-            at=now,
-            since=since,
-            job=job,
-            status=status,
-            text=text,
-            commands=(f"unstuck why {job}" if job else f"unstuck list --name {name}",),
-            ends=ends,
-        )
-    ]

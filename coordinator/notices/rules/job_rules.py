@@ -1,99 +1,23 @@
-"""Of which changes of a job somebody is told (pure): from its record before a commit, and its state
-after.
-
-A problem that was told stands on the record of the job until it is over. So the problem is told
-once, and its end is told to the same targets, also if another coordinator decides then.
-"""
+"""The notices of a job: from its record before a commit, and its state after it (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from functools import lru_cache
+from collections.abc import Callable
 
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Alert, Notice, notice_id
+from unstuck.coordinator.model.notice import notice_id
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.model.tick import is_by_hand
+from unstuck.coordinator.notices.rules.alerts import Alerting, Alerts, NoticeSubject
 from unstuck.coordinator.notices.rules.job_wording import words
-from unstuck.coordinator.spec.notify_spec import Condition, FleetRule, NotifyRule, Usual
-
-S = GroupState
-
-
-@dataclass(frozen=True, slots=True)
-class Subscriptions:
-    """The conditions that are watched, and the targets of each.
-
-    Attributes:
-        conditions: by key, each condition and the targets that are told of it.
-        recovered: the targets that are told of the end of a problem.
-    """
-
-    conditions: Mapping[str, tuple[Condition, tuple[str, ...]]]
-    recovered: frozenset[str]
-
-    def to(self, word: str) -> tuple[str, ...]:
-        """The targets of a condition without a value."""
-        return self.conditions[word][1] if word in self.conditions else ()
-
-    def ends(self, event: str, to: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the targets of a notice that are to be notified of the end of its
-        problem.
-        """
-        if event in ("finished", "recovered"):
-            return ()
-        return tuple(target for target in to if target in self.recovered)
-
-    def told_now(self, since: float, now: float, to: tuple[str, ...]) -> Alert:
-        """A problem that is told ``now``, as it stands on the record."""
-        return Alert(
-            since, now, to, ends=tuple(target for target in to if target in self.recovered)
-        )
+from unstuck.coordinator.notices.rules.subscriptions import Subscriptions
+from unstuck.coordinator.problems.job_conditions import JOB_CONDITIONS, NEVER, Onset
+from unstuck.coordinator.spec.notify_spec import Condition, Usual
 
 
-@lru_cache(maxsize=1024)
-def subscriptions(
-    name: str, rules: tuple[NotifyRule, ...], fleet: tuple[FleetRule, ...]
-) -> Subscriptions:
-    """The rules of a job or schedule of this name, and those of the fleet that hold for it."""
-    conditions: dict[str, tuple[Condition, tuple[str, ...]]] = {}
-    recovered: set[str] = set()
-    for rule in (
-        *rules,
-        *(
-            fleet_rule
-            for fleet_rule in fleet
-            if any(fnmatchcase(name, glob) for glob in fleet_rule.names)
-        ),
-    ):
-        for condition in rule.conditions:
-            if condition.word == "recovered":
-                recovered.update(rule.to)
-                continue
-            _, targets = conditions.get(condition.key, (condition, ()))
-            conditions[condition.key] = condition, tuple(dict.fromkeys((*targets, *rule.to)))
-    return Subscriptions(conditions, frozenset(recovered))
-
-
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """The notices of a commit of a job or a schedule.
-
-    Attributes:
-        alerts: the field `told` of its record after it.
-        look_at: when the next condition may come true by itself; None: none will.
-    """
-
-    alerts: dict[str, Alert]
-    notices: tuple[Notice, ...]
-    look_at: float | None
-
-
-def tell(
+def notices_of_job(
     subscribed: Subscriptions,
     before: JobRecord,
     state: JobState,
@@ -102,272 +26,146 @@ def tell(
     *,
     usual: Callable[[], float] = lambda: 0.0,
     everything: bool = True,
-) -> Telling:
-    """Find the notices of the commit that leads from the record ``before`` to ``state``.
+) -> Alerting:
+    """Return the notices of the commit that leads from the record ``before`` to ``state``.
 
-    A run of a schedule tells nothing of its own end: its schedule does. That its job is HALTED no
-    schedule sees.
+    The end of a run is reported by its schedule, but a HALTED run is not.
 
     Args:
         due: when the job is decided again.
-        usual: gives the usual duration of this job in seconds; 0 while it is unknown.
-        everything: all groups were looked at, so what nobody has claimed is known.
+        usual: returns the usual duration of this job in seconds; 0 while it is unknown.
+        everything: all groups were looked at, so unclaimed groups are known.
     """
-    alerts = _JobAlerts(subscribed, before, state, env, due, usual)
-    if state.job.terminal:
-        if not before.terminal:
-            alerts.end()
-    else:
+    alerts = _JobAlerts(subscribed, state, env, due, usual, everything)
+    if not state.job.terminal:
         alerts.halted()
         if state.job.intent is Intent.RUN and state.job.halted is None:
-            alerts.look(everything)
+            alerts.lasting()
+    elif not before.terminal:
+        alerts.end()
     alerts.recovered()
-    return Telling(alerts.told, tuple(alerts.notices), alerts.look_at)
+    return alerts.book.result()
 
 
 class _JobAlerts:
     def __init__(
         self,
         subscribed: Subscriptions,
-        before: JobRecord,
         state: JobState,
         env: Environment,
         due: float | None,
         usual: Callable[[], float],
+        everything: bool,
     ) -> None:
-        self._asked, self._before, self._state, self._env, self._due = (
-            subscribed,
-            before,
-            state,
-            env,
-            due,
-        )
-        self._usual = usual
-        self._job = state.job
-        self.told = dict(state.job.told)
-        self.notices: list[Notice] = []
-        self.look_at: float | None = None
-        self._over: dict[
-            str, list[str]
-        ] = {}  # target → keys of problems that it was told of and that are over now
+        self._state, self._env, self._due, self._usual = state, env, due, usual
+        self._job, self._everything = state.job, everything
+        root = state.job.adopts[-1] if state.job.adopts else state.job.id
+        subject = NoticeSubject("job", state.job.name, f"job:{root}")
+        self.book = Alerts(subject, subscribed, state.job.told, env.now)
 
     def end(self) -> None:
-        """The job ends with this commit."""
+        """Notify of the end of the job, and close its alerts.
+
+        The alert of a failure stays open until a retry succeeds. Its targets are not notified that
+        other problems are over.
+        """
         well = self._job.status is Status.FINISHED
         word = "finished" if well else "failed"
         # A run by hand has no tick, so its schedule does not report its failure.
-        failed_by_hand = not well and is_by_hand(self._job.key)
-        if not self._job.schedule or failed_by_hand:
-            self._tell(word, word, self._asked.to(word), self._job.ended_at)
+        if not self._job.schedule or (not well and is_by_hand(self._job.key)):
+            self._notify(word, word, self.book.subscribed.to(word), self._job.ended_at)
             if not well:
-                self._note_failure()
-        # The failure of a run is told by its schedule, as another problem.
-        stays = self.told.get("failed") if not well else None
-        for key in self._standing():
-            # Who is told that the job has failed is not told that this is over.
+                self._open_failure()
+        failure = None if well else self.book.last("failed")
+        for key in self.book.open_keys():
             if key != "failed" or well:
-                self._close(key, but=stays.to if stays else ())
+                self.book.close(key, but=failure.to if failure is not None else ())
 
-    def _note_failure(self) -> None:
-        """The failure stands until a retry ends well, also for who was told that the job before
-        this one failed.
-        """
-        alert = self._asked.told_now(self._job.ended_at, self._env.now, self._asked.to("failed"))
-        if (before := self.told.get("failed")) is not None:
-            to, ends = (
-                dict.fromkeys((*before.to, *alert.to)),
-                dict.fromkeys((*before.ends, *alert.ends)),
-            )
-            alert = replace(alert, to=tuple(to), ends=tuple(ends))
-        if alert.to:
-            self.told["failed"] = alert
+    def _open_failure(self) -> None:
+        """Open the alert of the failure, also for the targets of the job before this retry."""
+        before, to = self.book.last("failed"), self.book.subscribed.to("failed")
+        earlier, ends = ((), ()) if before is None else (before.to, before.ends)
+        if to or earlier:
+            self.book.open("failed", self._job.ended_at, dict.fromkeys((*earlier, *to)), ends)
 
     def halted(self) -> None:
-        """Halts end by a person's word only, so each is told."""
-        job, alert = self._job, self.told.get("halted")
-        if job.status is Status.HALTED and job.halted is not None:
-            if alert is None or alert.over or alert.at < job.intent_at:
-                self._open(
-                    "halted", "halted", self._asked.to("halted"), job.paused_at, mark=job.intent_at
-                )
-        elif (
-            alert is not None
-            and not alert.over
-            and job.halted is None
-            and job.status is not Status.HALTED
-        ):
-            self._close("halted")
+        """Notify of each halt: only a user ends it."""
+        job, opened = self._job, self.book.opened("halted")
+        shown, halted = job.status is Status.HALTED, job.halted is not None
+        if shown and halted and (opened is None or opened.at < job.intent_at):
+            self._open("halted", "halted", job.paused_at, job.intent_at)
+        elif opened is not None and not (shown or halted):
+            self.book.close("halted")
 
-    def look(self, everything: bool) -> None:
-        """Judge what holds for a time, of a job that goes on."""
-        if self.told:
-            self._unwatched(everything)
-        for key, (condition, targets) in self._asked.conditions.items():
-            if condition.value is None or (
-                condition.word == "waiting_for_worker" and not everything
-            ):
-                continue
+    def lasting(self) -> None:
+        """Update the conditions that become a problem with time."""
+        self._close_unsubscribed()
+        for key, (condition, _) in self.book.subscribed.conditions.items():
+            detect = JOB_CONDITIONS.get(condition.word)
             limit = self._limit(condition)
-            since, group = self._since(condition.word, limit) if limit else (0.0, "")
-            alert = self.told.get(key)
-            open_alert = alert if alert is not None and not alert.over else None
-            if not since:
-                if open_alert is not None and limit:
-                    self._close(key)
+            if detect is None or not limit or not self._is_known(condition.word):
                 continue
+            since, group = detect(self._state, limit, self._env.now)
             since = min(since, self._env.now)
-            at = since + limit
-            if open_alert is not None:
-                if since > open_alert.since and at > self._env.now:
-                    self._close(key)
-                    self._look_by(max(at, open_alert.at + TOLD_AGAIN_AFTER))
-                continue
-            if alert is not None and alert.at <= self._env.now:  # else the clock was set back since
-                at = max(at, alert.at + TOLD_AGAIN_AFTER)
-            if at <= self._env.now:
-                self._open(
-                    key, condition.word, targets, since, mark=since, group=group, usual=limit
-                )
-            else:
-                self._look_by(at)
+            if self.book.update(key, since, limit):
+                self._open(key, condition.word, since, since, (since, group), limit)
 
-    def _unwatched(self, everything: bool) -> None:
-        """Judge the end of problems of which no rule tells any more."""
-        for key in self._standing():
+    def _close_unsubscribed(self) -> None:
+        """Close alerts whose condition is in no rule any more, once it is over."""
+        for key in self.book.open_keys():
             word = key.partition(":")[0]
-            if key in self._asked.conditions or word not in ("retrying_for", "waiting_for_worker"):
+            if key in self.book.subscribed.conditions or word not in JOB_CONDITIONS:
                 continue
-            if word == "retrying_for" or everything:
-                since, _ = self._since(word, 0.0)
-                if not since or since > self.told[key].since:
-                    self._close(key)
+            if word != "running_for" and self._is_known(word):
+                since, _ = JOB_CONDITIONS[word](self._state, 0.0, self._env.now)
+                alert = self.book.opened(key)
+                if alert is not None and (not since or since > alert.since):
+                    self.book.close(key)
+
+    def _is_known(self, word: str) -> bool:
+        return self._everything or word != "waiting_for_worker"
 
     def recovered(self) -> None:
-        """Problems are over, and none that the same target was told of stands."""
-        ends: dict[tuple[str, ...], list[str]] = {}
-        for target, keys in self._over.items():
-            if not any(target in self.told[key].to for key in self._standing()):
-                ends.setdefault(tuple(keys), []).append(target)
-        for over, targets in ends.items():
-            since = min(
-                (self.told[key].since for key in over if key in self.told),
-                default=self._job.submitted_at,
-            )
-            self._tell("recovered", " ".join(over), tuple(targets), since, mark=since, over=over)
+        """Notify of the end of problems."""
+        for over, targets, since in self.book.ended():
+            self._notify("recovered", " ".join(over), targets, since, since, over=over)
 
     def _limit(self, condition: Condition) -> float:
-        """Seconds; 0 while they are unknown."""
+        """Return the limit in seconds; 0 while it is unknown."""
         if isinstance(condition.value, Usual):
             return condition.value.times * self._usual() if self._job.counted_from else 0.0
-        return condition.value if isinstance(condition.value, float) else 0.0
-
-    def _since(self, word: str, limit: float) -> tuple[float, str]:
-        """Since when the condition of ``word`` holds, and for which group; 0 while it does not."""
-        if word == "running_for":
-            return self._job.counted_from, ""
-        if word == "retrying_for":
-            return self._retrying_since()
-        return self._waiting_since(limit) if word == "waiting_for_worker" else (0.0, "")
-
-    def _retrying_since(self) -> tuple[float, str]:
-        if self._state.recovering:
-            return min(
-                (self._state.groups[group].troubled_since, group)
-                for group in self._state.recovering
-            )
-        return self._job.publish_troubled_since if self._job.phase else 0.0, ""
-
-    def _waiting_since(self, limit: float) -> tuple[float, str]:
-        """Since when a queue of which the job has an offer has taken nothing of it, and the oldest
-        offer there.
-        """
-        state, oldest = self._state, dict[str, tuple[float, str]]()
-        for group in state.by_state[S.QUEUED]:
-            attempt = state.attempts.get(group)
-            if attempt is None or not attempt.claimant:
-                queue, offer = self._queue(group), (state.groups[group].since, group)
-                oldest[queue] = min(oldest.get(queue, offer), offer)
-        for group in (*state.by_state[S.RUNNING], *state.by_state[S.CANCELING]):
-            oldest.pop(self._queue(group), None)
-        if oldest and min(oldest.values())[0] + limit <= self._env.now:
-            # Before an offer is told, so that one that stood behind others is not: when something
-            # ended there last.
-            for group, record in state.groups.items():
-                if (
-                    record.epoch
-                    and record.state is not S.QUEUED
-                    and (queue := self._queue(group)) in oldest
-                ):
-                    since, first = oldest[queue]
-                    oldest[queue] = max(since, record.since), first
-        return min(oldest.values(), default=(0.0, ""))
-
-    def _queue(self, group: str) -> str:
-        return self._state.planned(group).spec.queue_name
-
-    def _standing(self) -> list[str]:
-        return [key for key, alert in self.told.items() if not alert.over]
-
-    def _look_by(self, at: float) -> None:
-        self.look_at = at if self.look_at is None else min(self.look_at, at)
+        return condition.seconds
 
     def _open(
         self,
         key: str,
         word: str,
-        targets: tuple[str, ...],
         since: float,
-        *,
         mark: float,
-        group: str = "",
-        usual: float = 0.0,
+        onset: Onset = NEVER,
+        limit: float = 0.0,
     ) -> None:
-        if targets:
-            self.told[key] = self._asked.told_now(since, self._env.now, targets)
-            self._tell(word, key, targets, since, mark=mark, group=group, limit=usual)
+        _, to = self.book.subscribed.conditions.get(key, (None, ()))
+        if to:
+            self.book.open(key, since, to)
+            self._notify(word, key, to, since, mark, group=onset[1], limit=limit)
 
-    def _close(self, key: str, but: Sequence[str] = ()) -> None:
-        alert = self.told[key]
-        self.told[key] = replace(alert, over=self._env.now)
-        for target in alert.told_of_end(self._asked.recovered):
-            if target not in but:
-                self._over.setdefault(target, []).append(key)
-
-    def _tell(
+    def _notify(
         self,
         event: str,
         key: str,
-        targets: tuple[str, ...],
+        to: tuple[str, ...],
         since: float,
-        *,
         mark: float = 0.0,
+        *,
         group: str = "",
         limit: float = 0.0,
-        over: Sequence[str] = (),
+        over: tuple[str, ...] = (),
     ) -> None:
-        if not targets:
-            return
-        job = self._job
-        root = job.adopts[-1] if job.adopts else job.id
-        wording = words(
-            self._state, self._env, self._due, event, group=group, limit=limit, over=over
-        )
-        self.notices.append(
-            Notice(
-                id=notice_id(job.id, event, key, mark),
-                to=targets,
-                event=event,
-                kind="job",
-                name=job.name,
-                job=job.id,
-                problem=f"job:{root}",
-                at=self._env.now,
-                since=since,
-                status=job.status,
-                text=wording.text,
-                first_error=wording.first_error,
-                next=wording.next,
-                commands=wording.commands,
-                ends=self._asked.ends(event, targets),
+        if to:
+            job = self._job
+            text = words(
+                self._state, self._env, self._due, event, group=group, limit=limit, over=over
             )
-        )
+            id_ = notice_id(job.id, event, key, mark)
+            self.book.notify(id_, event, to, since, job.status, text)

@@ -26,7 +26,7 @@ _OVER = {
 
 
 class Words(NamedTuple):
-    """The words of a notice; ``job``: the one that it is about, if that is not known before."""
+    """The words of a notice; ``job``: the id of the job that it concerns."""
 
     text: str
     first_error: str = ""
@@ -73,7 +73,8 @@ def words(
     helps = (f"unstuck why {job.id}", *about.help) if not job.terminal else about.help
     if event in ("finished", "recovered"):  # nothing need be done
         helps = (f"unstuck show {job.id}",)
-    return Words(what[:MAX_TEXT], _first_error(state)[:MAX_TEXT], event_text(following), helps)
+    first_error = _first_error(state)[:MAX_TEXT]
+    return Words(what[:MAX_TEXT], first_error, event_text(following), helps, job.id)
 
 
 def event_text(event: Event) -> str:

@@ -11,7 +11,7 @@ import datetime
 from dataclasses import dataclass
 from functools import lru_cache
 
-from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick
 from unstuck.coordinator.spec.notify_spec import Late
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec

@@ -1,52 +1,51 @@
-"""Of which changes of a schedule somebody is told (pure): from its record before a commit and after
-it.
+"""The notices of a schedule: from its record before a commit, and its record after it (pure).
 
-A problem that was told stands on the record until a run ends well, so it is told once, not for each
-retry.
+An alert stays open until a run succeeds, so a problem is notified once, not for each retry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, notice_id
+from unstuck.coordinator.model.notice import Notice, notice_id
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.notices.rules.job_rules import Subscriptions, Telling
+from unstuck.coordinator.notices.rules.alerts import Alerting, Alerts, NoticeSubject
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules.schedule_wording import words
+from unstuck.coordinator.notices.rules.subscriptions import Subscriptions
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Condition, Late
 
+Mark = str | float
 
-def tell_of_schedule(
+
+def notices_of_schedule(
     subscribed: Subscriptions,
     before: ScheduleRecord,
     after: ScheduleRecord,
     view: ScheduleView,
     events: Sequence[Mapping[str, Any]],
     zone: str,
-) -> Telling:
-    """Judge the commit that leads from ``before`` to ``after``, which ``view`` shows, with
-    ``events``.
+) -> Alerting:
+    """Return the notices of the commit that leads from ``before`` to ``after``, with ``events``.
 
     Args:
-        zone: of local times, where neither the rule nor the schedule names one.
+        view: ``after`` at the time of the commit.
+        zone: of local times, if neither the rule nor the schedule names one.
     """
-    alerts = _ScheduleAlerts(
-        subscribed, before, after, view, events, view.schedule.policy.zone or zone
-    )
+    zone = view.schedule.policy.zone or zone
+    alerts = _ScheduleAlerts(subscribed, before, after, view, events, zone)
     alerts.runs()
     if after.status.terminal:
         alerts.ended()
     else:
         alerts.failing()
         alerts.backfill()
-        alerts.waiting()
+        alerts.lasting()
     alerts.recovered()
-    return Telling(alerts.told, tuple(alerts.notices), alerts.look_at)
+    return alerts.book.result()
 
 
 class _ScheduleAlerts:
@@ -59,284 +58,228 @@ class _ScheduleAlerts:
         events: Sequence[Mapping[str, Any]],
         zone: str,
     ) -> None:
-        self._asked, self._before, self._view, self._zone = subscribed, before, view, zone
-        self._record, self._now = after, view.at
-        self._runs = {
-            "RUN_FINISHED": [event for event in events if event["kind"] == "RUN_FINISHED"],
-            # A run by hand has no tick, and its failure is none of the schedule.
-            "RUN_FAILED": [
-                event for event in events if event["kind"] == "RUN_FAILED" and "tick" in event
-            ],
-        }
-        self._backfill_failed = any(event["kind"] == "BACKFILL_FAILED" for event in events)
-        self._events = events
-        self.told = dict(after.told)
-        self.notices: list[Notice] = []
-        self.look_at: float | None = None
-        self._over: list[str] = []
+        self._before, self._record, self._view, self._zone = before, after, view, zone
+        self._now, self._events = view.at, events
+        self._succeeded = [event for event in events if event["kind"] == "RUN_FINISHED"]
+        # A run by hand has no tick, and its failure is none of the schedule.
+        self._failed = [event for event in events if _is_failure_of_tick(event)]
+        subject = NoticeSubject("schedule", after.name, f"schedule:{after.name}")
+        self.book = Alerts(subject, subscribed, after.told, view.at)
 
     def runs(self) -> None:
-        """Notify of each run that ended well, and of a backfill whose ticks are all done."""
-        for event in self._runs["RUN_FINISHED"]:
-            self._tell(
-                "finished",
-                str(event["job"]),
-                self._asked.to("finished"),
-                self._now,
-                job=str(event["job"]),
-            )
+        """Notify of each successful run, and of a backfill whose ticks are all done."""
+        to = self.book.subscribed.to("finished")
+        for event in self._succeeded:
+            job = str(event["job"])
+            self._notify("finished", job, to, self._now, job=job)
         backfill = self._record.backfill
         for event in self._events:
             if event["kind"] == "BACKFILL_ENDED" and backfill is not None and not backfill.canceled:
                 key = f"backfill {backfill.at}"
-                self._tell(
-                    "finished", key, self._asked.to("finished"), backfill.at, of_backfill=True
-                )
+                self._notify("finished", key, to, backfill.at, of_backfill=True)
 
     def failing(self) -> None:
-        """Judge failures: a problem begins with the first one, and ends when a run ends well."""
-        record, before, failed = self._record, self._before, self._runs["RUN_FAILED"]
-        if self._runs["RUN_FINISHED"] and not record.failures and record.halted is None:
-            if failed and not self._stands("failed"):  # it failed and ended well within one look
-                self._open("failed", "failed", float(failed[0]["at"]), str(failed[0]["job"]))
-            for key in self._standing():
-                # What no rule watches any more would otherwise stand for ever, and keep each later
-                # end from being told.
-                if _ends_with_success(key) or (
-                    key != "backfill" and key not in self._asked.conditions
-                ):
-                    self._close(key)
-        if record.halted is not None and (before.halted is None or not self._stands("halted")):
-            # It was not halted before: a person's word has ended that, and it is told anew.
-            last = self.told.get("halted")
-            self._open(
-                "halted",
-                "halted",
-                self._now,
-                *self._halted_by(),
-                last.at if last else 0.0,
-                again=True,
-            )
-        if record.failures and record.first_error is not None:
-            # Who is told that it is HALTED, which no run has mended yet, is not told of the failure
-            # as well.
-            halted = self.told["halted"].to if self._stands("halted") else ()
-            self._open(
-                "failed", "failed", record.first_error.at, record.first_error.job, but=halted
-            )
+        """Update ``failed`` and ``halted``: a failure opens them, a success closes them."""
+        if self._succeeded and not self._record.failures and self._record.halted is None:
+            if self._failed and self.book.opened("failed") is None:  # both since the last look
+                event = self._failed[0]
+                self._update("failed", "failed", float(event["at"]), str(event["job"]))
+            self._close_after_success()
+        self._halted()
+        first = self._record.first_error
+        if self._record.failures and first is not None:
+            # Targets that know that it is HALTED are not notified of the failure as well.
+            halted = self.book.opened("halted")
+            self._update("failed", "failed", first.at, first.job, but=halted.to if halted else ())
+
+    def _close_after_success(self) -> None:
+        for key in self.book.open_keys():
+            # Without a rule nobody else closes the alert, and it would hold back later ends.
+            unsubscribed = key not in self.book.subscribed.conditions and key != "backfill"
+            if unsubscribed or _ends_with_success(key):
+                self.book.close(key)
+
+    def _halted(self) -> None:
+        opened, last = self.book.opened("halted"), self.book.last("halted")
+        if self._record.halted is not None and (self._before.halted is None or opened is None):
+            # If it was not halted before, a user ended the last halt: this is a new one.
+            at = 0.0 if last is None else last.at
+            self._open("halted", "halted", self._now, (*self._halted_by(), at))
 
     def ended(self) -> None:
-        """The schedule has ended: nothing of it is a problem any more if its last run ended well,
-        or it was STOPPED.
-        """
+        """Close all alerts of a schedule that is STOPPED, or whose last run succeeded."""
         stopped = self._record.status is ScheduleStatus.STOPPED
-        if stopped or self._runs["RUN_FINISHED"]:
-            for key in self._standing():
+        if stopped or self._succeeded:
+            for key in self.book.open_keys():
                 if stopped or key != "backfill":
-                    self._close(key)
+                    self.book.close(key)
         if not stopped:
             self.backfill()
 
     def backfill(self) -> None:
-        """Judge the backfill: FAILED is a problem until its failed ticks are done or skipped, or it
-        is canceled.
+        """Update the alert of the backfill: FAILED is a problem until its failed ticks are done or
+        skipped, or it is canceled.
         """
-        backfill, to = self._record.backfill, self._asked.to("failed")
+        backfill, opened = self._record.backfill, self.book.opened("backfill")
         if backfill is not None and backfill.halted is not None and not backfill.over:
-            if to and (self._backfill_failed or not self._stands("backfill")):
-                failed = (
-                    backfill.last_error.job
-                    if backfill.last_error is not None
-                    else str(backfill.next)
-                )
-                last = self.told.get("backfill")
-                before = () if last is None else (last.at,)
-                self.told["backfill"] = self._asked.told_now(self._now, self._now, to)
-                self._tell(
-                    "failed",
-                    "backfill",
-                    to,
-                    self._now,
-                    backfill.at,
-                    failed,
-                    *before,
-                    of_backfill=True,
-                )
-        elif self._stands("backfill") and (
-            backfill is None or backfill.over or not backfill.retries
-        ):
-            self._close("backfill")
+            if opened is None or any(event["kind"] == "BACKFILL_FAILED" for event in self._events):
+                self._open_backfill()
+        elif opened is not None and (backfill is None or backfill.over or not backfill.retries):
+            self.book.close("backfill")
 
-    def waiting(self) -> None:
-        """Judge what holds for a time, and deadlines."""
-        for key, (condition, _) in self._asked.conditions.items():
-            if isinstance(condition.value, Late):
-                self._late(key, condition.value)
-            elif condition.word == "retrying_for":
-                self._retrying(key, condition)
-            elif condition.word == "behind":
-                self._behind(key, condition)
+    def _open_backfill(self) -> None:
+        backfill, last = self._record.backfill, self.book.last("backfill")
+        to = self.book.subscribed.to("failed")
+        if backfill is None or not to:
+            return
+        error = backfill.last_error
+        job = str(backfill.next) if error is None else error.job
+        marks: tuple[Mark, ...] = (
+            (backfill.at, job) if last is None else (backfill.at, job, last.at)
+        )
+        self.book.open("backfill", self._now, to)
+        self._notify("failed", "backfill", to, self._now, marks, of_backfill=True)
+
+    def lasting(self) -> None:
+        """Update the conditions that become a problem with time."""
+        for key, (condition, _) in self.book.subscribed.conditions.items():
+            update = _LASTING.get(condition.word)
+            if update is not None:
+                update(self, key, condition)
 
     def recovered(self) -> None:
-        """Problems are over, and none that the same target was told of stands."""
-        if not self._over:
-            return
-        alerted = {target for alert in self.told.values() if not alert.over for target in alert.to}
-        recovered = self._asked.recovered
-        targets = dict.fromkeys(
-            target for key in self._over for target in self.told[key].told_of_end(recovered)
-        )
-        to = tuple(target for target in targets if target not in alerted)
-        since = min(self.told[key].since for key in self._over)
-        began = sorted(f"{key} {self.told[key].at}" for key in self._over)
-        stopped = self._record.status is ScheduleStatus.STOPPED and not self._runs["RUN_FINISHED"]
-        of = "read" if all(key.startswith("behind") for key in self._over) else "recovered"
-        of = "stopped" if stopped else of
-        self._tell(
-            "recovered",
-            " ".join(self._over),
-            to,
-            since,
-            *began,
-            wording_event=of,
-            of_backfill=self._over == ["backfill"],
-        )
-
-    def _retrying(self, key: str, condition: Condition) -> None:
-        record, limit = self._record, condition.seconds
-        if record.status is not ScheduleStatus.RETRYING:
-            return
-        tried = [run for run in record.runs if run.trouble is not None]
-        since, mark = (
-            min((run.at, run.key(record.name)) for run in tried) if tried else (self._now, "")
-        )
-        if record.first_error is not None:
-            since, mark = record.first_error.at, record.first_error.job
-        since = min(since, self._now)
-        if self._now < since + limit:
-            self._look_by(since + limit)
-        else:
-            self._open(key, condition.word, since, mark)
-
-    def _behind(self, key: str, condition: Condition) -> None:
-        backlog, well, limit = self._view.backlog, self._record.last_success, condition.seconds
-        if backlog is None or (well is not None and backlog.at <= well.at):
-            return  # what it saw may have been read since
-        if backlog.since and backlog.at - backlog.since >= limit:
-            self._open(key, condition.word, backlog.since, str(backlog.since))
-        elif self._stands(key):
-            self._close(key)
-
-    def _late(self, key: str, late: Late) -> None:
-        record, alert = self._record, self.told.get(key)
-        deadline = deadlines(late, self._zone, self._now, record.policy)
-        if deadline.next_at:
-            self._look_by(deadline.next_at)
-        well = record.last_success
-        if well is not None and well.tick > deadline.counts_from:
-            if self._stands(key):
-                self._close(key)
-        elif deadline.asks_for > record.made_at and (
-            alert is None or not deadline.at <= alert.since <= self._now
-        ):
-            self._open(
-                key, "late", deadline.at, str(deadline.at), again=True, late=late, deadline=deadline
+        """Notify of the end of problems."""
+        stopped = self._record.status is ScheduleStatus.STOPPED and not self._succeeded
+        for over, to, since in self.book.ended():
+            alerts = [(key, self.book.last(key)) for key in over]
+            marks = sorted(f"{key} {alert.at}" for key, alert in alerts if alert is not None)
+            read = all(key.startswith("behind") for key in over)
+            wording = "read" if read else "recovered"
+            self._notify(
+                "recovered",
+                " ".join(over),
+                to,
+                since,
+                marks,
+                wording="stopped" if stopped else wording,
+                of_backfill=over == ("backfill",),
             )
 
+    def retrying(self, key: str, condition: Condition) -> None:
+        record = self._record
+        if record.status is not ScheduleStatus.RETRYING or self.book.opened(key) is not None:
+            return
+        tried = [(run.at, run.key(record.name)) for run in record.runs if run.trouble is not None]
+        since, mark = min(tried, default=(self._now, ""))
+        if record.first_error is not None:
+            since, mark = record.first_error.at, record.first_error.job
+        self._update(key, condition.word, min(since, self._now), mark, condition.seconds)
+
+    def behind(self, key: str, condition: Condition) -> None:
+        backlog, success = self._view.backlog, self._record.last_success
+        if backlog is None or (success is not None and backlog.at <= success.at):
+            return  # a run may have read it since the look
+        if backlog.since and backlog.at - backlog.since >= condition.seconds:
+            self._update(key, condition.word, backlog.since, str(backlog.since))
+        elif self.book.opened(key) is not None:
+            self.book.close(key)
+
+    def late(self, key: str, condition: Condition) -> None:
+        if not isinstance(late := condition.value, Late):
+            return
+        record, alert = self._record, self.book.last(key)
+        deadline = deadlines(late, self._zone, self._now, record.policy)
+        if deadline.next_at:
+            self.book.look_by(deadline.next_at)
+        success = record.last_success
+        if success is not None and success.tick > deadline.counts_from:
+            if self.book.opened(key) is not None:
+                self.book.close(key)
+            return
+        notified = alert is not None and deadline.at <= alert.since <= self._now
+        if deadline.asks_for > record.made_at and not notified:
+            marks = (str(deadline.at),)
+            self._open(key, "late", deadline.at, marks, late=late, deadline=deadline)
+
     def _halted_by(self) -> tuple[str, str]:
-        """The run for which it is halted, and the spec with which it was tried."""
+        """Return the run that halted the schedule, and the spec with which it was tried."""
         run = next((run for run in self._record.retries if run.final), None)
         return "" if run is None else run.key(self._record.name), str(self._record.set_at)
 
-    def _standing(self) -> list[str]:
-        return [key for key, alert in self.told.items() if not alert.over]
-
-    def _stands(self, key: str) -> bool:
-        return key in self.told and not self.told[key].over
-
-    def _look_by(self, at: float) -> None:
-        self.look_at = at if self.look_at is None else min(self.look_at, at)
+    def _update(
+        self,
+        key: str,
+        word: str,
+        since: float,
+        mark: str,
+        limit: float = 0.0,
+        but: Sequence[str] = (),
+    ) -> None:
+        """Open the alert of a condition that holds, unless it is open or was so lately."""
+        is_watched = key in self.book.subscribed.conditions and self.book.opened(key) is None
+        if is_watched and self.book.update(key, since, limit):
+            self._open(key, word, since, (mark,), but)
 
     def _open(
         self,
         key: str,
         word: str,
         since: float,
-        *marks: str | float,
-        again: bool = False,
+        marks: Sequence[Mark],
         but: Sequence[str] = (),
         late: Late | None = None,
         deadline: Deadlines | None = None,
     ) -> None:
-        """A problem stands: it is told, unless it was already, or a short while ago; ``again``: in
-        any case.
-        """
-        if key not in self._asked.conditions:
-            return
-        last = self.told.get(key)
-        if last is not None and not again:
-            if not last.over:
-                return
-            if last.at <= self._now < last.at + TOLD_AGAIN_AFTER:
-                self._look_by(last.at + TOLD_AGAIN_AFTER)
-                return
-        targets = tuple(target for target in self._asked.conditions[key][1] if target not in but)
-        if not targets:
-            return
-        self.told[key] = self._asked.told_now(since, self._now, targets)
-        # What caused it before may cause it again, after its end: that is another notice.
-        before = () if last is None else (last.over,)
-        self._tell(word, key, targets, since, *marks, *before, late=late, deadline=deadline)
+        _, targets = self.book.subscribed.conditions.get(key, (None, ()))
+        to = tuple(target for target in targets if target not in but)
+        if to:
+            # The same cause may open it again after its end: that is another notice.
+            last = self.book.last(key)
+            marks = marks if last is None else (*marks, last.over)
+            self.book.open(key, since, to)
+            self._notify(word, key, to, since, marks, late=late, deadline=deadline)
 
-    def _close(self, key: str) -> None:
-        self.told[key] = replace(self.told[key], over=self._now)
-        self._over.append(key)
-
-    def _tell(
+    def _notify(
         self,
         event: str,
         key: str,
         to: tuple[str, ...],
         since: float,
-        *marks: str | float,
+        marks: Sequence[Mark] = (),
+        *,
         job: str = "",
-        wording_event: str = "",
+        wording: str = "",
         of_backfill: bool = False,
         late: Late | None = None,
         deadline: Deadlines | None = None,
     ) -> None:
-        if not to:
-            return
-        record = self._record
-        more: dict[str, Any] = {"late": late, "deadline": deadline, "zone": self._zone}
-        wording = words(
-            self._view, wording_event or event, job=job, of_backfill=of_backfill, **more
-        )
-        self.notices.append(
-            Notice(
-                id=notice_id("schedule", record.name, event, key, *marks),
-                to=to,
-                event=event,
-                kind="schedule",
-                name=record.name,
-                job=job or wording.job,
-                problem=f"schedule:{record.name}",
-                at=self._now,
-                since=since,
-                status=_status(record, of_backfill),
-                text=wording.text,
-                first_error=wording.first_error,
-                next=wording.next,
-                commands=wording.commands,
-                ends=self._asked.ends(event, to),
+        if to:
+            text = words(
+                self._view,
+                wording or event,
+                job=job,
+                of_backfill=of_backfill,
+                late=late,
+                deadline=deadline,
+                zone=self._zone,
             )
-        )
+            id_ = notice_id("schedule", self._record.name, event, key, *marks)
+            self.book.notify(id_, event, to, since, _status(self._record, of_backfill), text)
 
 
-def told_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice, ...]:
-    """The end of what stands of a schedule that is removed, to those who asked to be told of it:
-    nobody else could.
-    """
+_LASTING: Mapping[str, Callable[[_ScheduleAlerts, str, Condition], None]] = {
+    "late": _ScheduleAlerts.late,
+    "retrying_for": _ScheduleAlerts.retrying,
+    "behind": _ScheduleAlerts.behind,
+}
+
+
+def _is_failure_of_tick(event: Mapping[str, Any]) -> bool:
+    return event["kind"] == "RUN_FAILED" and "tick" in event
+
+
+def notice_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice, ...]:
+    """Return the notice that ends the open alerts of a schedule that is removed."""
     open_alerts = [alert for alert in record.told.values() if not alert.over and alert.ends]
     if not open_alerts:
         return ()

@@ -1,6 +1,4 @@
-"""One position out of those that the members of a fork have written, each of which has read a share
-of the stream.
-"""
+"""Joins the positions of the members of a fork, each of which read a share of a stream."""
 
 from __future__ import annotations
 
@@ -24,11 +22,13 @@ _OF_ALL = ("looked", "ignored")  # counts of what lies there, at which each memb
 
 
 def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Checkpoint | None:
-    """The checkpoint of the output ``name``, to which members have added ``parts``; None if none
-    has read anything.
+    """Return the joined checkpoint of the output ``name``; None if no member has read anything.
 
-    A repeat writes the same file. Raises: PublishFailed: the parts are not of one position;
-    OSError.
+    A repeat writes the same file.
+
+    Raises:
+        PublishFailed: the parts do not belong to one position.
+        OSError: the warehouse cannot be read.
     """
     if not parts or parts[0].adds_to is None:
         return parts[0] if parts else None

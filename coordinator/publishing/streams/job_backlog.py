@@ -1,6 +1,4 @@
-"""The backlog of a job: what has arrived for its streams since they were published, asked without
-Spark.
-"""
+"""The backlog of a job: what has arrived for its streams since the last publish, without Spark."""
 
 from __future__ import annotations
 
@@ -24,10 +22,9 @@ class BacklogLooks:
         self._looks = Looks()
 
     def look(self, spec: JobSpec, warehouse: Warehouse) -> dict[str, Look]:
-        """By the address of each stream that the groups of ``spec`` read, what a job would find
-        now.
+        """Return by address what a job would read now from each stream of ``spec``.
 
-        Raises: LogBroken, WarehouseNewer, OSError: the warehouse could not be read.
+        Raises: LogBroken, WarehouseNewer, OSError: the warehouse cannot be read.
         """
         plan, looks = compile_plan(spec), dict[str, Look]()
         state = warehouse.state()
@@ -39,7 +36,7 @@ class BacklogLooks:
 
 
 def backlog_of(looks: Mapping[str, Look], before: Backlog | None, now: float) -> Backlog:
-    """The backlog by looks at ``now``; ``before``: by the looks before them."""
+    """Return the backlog at ``now``; ``before`` is that of the look before."""
     previous = {} if before is None else before.streams
     return Backlog(
         now, {address: _noted(look, previous.get(address), now) for address, look in looks.items()}
@@ -58,29 +55,18 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         trouble=look.trouble[:500],
         known=look.reachable,
     )
-    if look.trouble or not look.reachable:  # what was unread still is, as far as anybody knows
-        return (
-            backlog
-            if before is None
-            else replace(backlog, since=before.since, seen_to=before.seen_to)
-        )
+    before = before or StreamBacklog()
+    as_before = replace(backlog, since=before.since, seen_to=before.seen_to)
+    if look.trouble or not look.reachable:
+        return as_before  # what was unread still is, as far as is known
     if not look.new:
         return backlog
     if look.oldest is not None:
         return replace(backlog, since=look.oldest)
-    # Without times, what was unread at an earlier look has waited since then, until the position is
-    # behind it.
+    # Without times, an unread part waits since the look that saw it first, until the position has
+    # passed it.
     at = dict(look.next) or {0: look.looked - look.new}
-    if (
-        before is not None
-        and before.since
-        and any(at.get(partition, 0) < to for partition, to in before.seen_to.items())
-    ):
-        return replace(backlog, since=before.since, seen_to=before.seen_to)
-    return replace(
-        backlog,
-        since=now,
-        seen_to={
-            partition: begin + look.lag.get(partition, look.new) for partition, begin in at.items()
-        },
-    )
+    if as_before.since and any(at.get(part, 0) < to for part, to in as_before.seen_to.items()):
+        return as_before
+    seen_to = {part: begin + look.lag.get(part, look.new) for part, begin in at.items()}
+    return replace(backlog, since=now, seen_to=seen_to)

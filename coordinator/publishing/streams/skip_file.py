@@ -1,8 +1,7 @@
-"""Skip one file of a stream: an entry of the warehouse log counts the file as read, and adds no
-row.
+"""Skips one file of a stream: an entry of the warehouse log counts it as read, without rows.
 
-Before the first load there is no dataset for an entry, so the warehouse keeps a note that this load
-reads.
+Before the first load there is no dataset for an entry, so the warehouse stores a note for this
+load.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import re
 import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
 
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.messages import PATTERNS, pattern_of
 from unstuck.tasks.errors import DatasetNotFound, WarehouseMismatch
@@ -22,6 +21,7 @@ from unstuck.tasks.streams.arrived.position import FilesPosition, read_position,
 from unstuck.tasks.streams.arrived.skipped import Skipped, note_skipped
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry, State
+from unstuck.tasks.warehouse.marker import Checkpoint
 
 SKIP = "skip"
 _TRIES = 10  # of jobs that publish at the same time
@@ -33,14 +33,27 @@ class SkippedFile:
 
     Attributes:
         path: of the file.
-        version: the entry of the log that says so, or the newest of the dataset if ``new`` is
-            False; 0 if the dataset was not loaded yet, and its first load will pass over the file.
-        new: this call made that entry or note; False if the file counts as read already.
+        version: the entry that skips it, or the newest of the dataset if ``new`` is False; 0 if the
+            dataset was not loaded yet.
+        new: this call skipped it; False if the file counts as read already.
     """
 
     path: str
     version: int
     new: bool
+
+    @property
+    def answer(self) -> Answer:
+        return Answer.DONE if self.new else Answer.ALREADY
+
+    @property
+    def text(self) -> str:
+        """A sentence for people."""
+        if not self.new:
+            return f"{self.path} counts as read already, so there is nothing to skip"
+        if self.version:
+            return f"{self.path} is skipped, as version {self.version} of the warehouse says"
+        return f"{self.path} is skipped: the first load of the dataset will pass over it"
 
 
 class _Moved(Exception):
@@ -50,17 +63,16 @@ class _Moved(Exception):
 def skip_file(
     warehouse: Warehouse, dataset: str, file: str, *, by: str, reason: str = ""
 ) -> SkippedFile:
-    """Let the stream of ``dataset`` pass over ``file``, with the content that it has now. Repeating
-    the call is safe.
+    """Skip ``file``, with its present content, in the stream of ``dataset``. A repeat is safe.
 
     Args:
         file: its path; once the dataset is loaded, also its path below the folder of the stream.
         by, reason: who and why, for the history.
 
     Raises:
-        Refused: no dataset can have this name; it is loaded from no list of files; this file is
-            none of them, or is not there.
-        SourceUnavailable: this process cannot ask the folder of the stream.
+        Refused: no dataset can have this name, it is not loaded from files, or the file is not
+            among them.
+        SourceUnavailable: this process cannot read the folder of the stream.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
     """
     place = warehouse.storage.uri("")
@@ -75,8 +87,7 @@ def skip_file(
         except _Moved:
             continue
     raise Refused(
-        f"jobs go on with the stream of {dataset} all the time; pause what submits them, and ask "
-        "again"
+        f"jobs keep reading the stream of {dataset}; pause their schedule, and repeat the command"
     )
 
 
@@ -88,29 +99,22 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     before = now.checkpoint
     if before is None:
         return _skip_at_first(warehouse, dataset, file, by, reason)
-    if before.kind != "files":
-        raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
     if before.held_by:
         raise Refused(
             f"{before.held_by} holds the position of this stream: skip the file for "
             f"{before.held_by}"
         )
-    folder = fixed_folder(before.stream)
-    path = file if file.startswith(f"{folder.rstrip('/')}/") else f"{folder.rstrip('/')}/{file}"
-    if file.startswith("/") and path != file:
-        raise Refused(f"{file} does not lie in {folder}, from which {dataset} is loaded")
-    about = _found(path)
-    position = read_position(warehouse.storage, before.path)
-    if not isinstance(position, FilesPosition):
-        raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
-    if position.seen.get(path) == about:
+    position = _files_position(warehouse, dataset, before)
+    path = _path_in_stream(dataset, file, before)
+    content = _found(path)
+    if position.seen.get(path) == content:
         return SkippedFile(path, now.changed, False)
-    publish_id = (
-        f"{SKIP}-{dataset}-{sha256(f'{before.path} {path} {about}'.encode()).hexdigest()[:12]}"
-    )
+    digest = sha256(f"{before.path} {path} {content}".encode()).hexdigest()[:12]
+    publish_id = f"{SKIP}-{dataset}-{digest}"
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
     why = _why(by, reason)
-    after = replace(position, seen={**position.seen, path: about}, read={}, put_aside={path: why})
+    files = {**position.seen, path: content}
+    after = replace(position, seen=files, read={}, put_aside={path: why})
     where, note = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
     checkpoint = replace(
@@ -118,27 +122,54 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     )
 
     def entry(n: int, state: State) -> Entry:
-        """Raises: _Moved."""
+        """Return the entry with the number ``n``. Raises: _Moved."""
         current = state[dataset]
         if current.checkpoint != before:
             raise _Moved
-        about = {"file": path, "reason": reason} if reason else {"file": path}
-        change = Change(SKIP, [], [], 0, current.schema, checkpoint=checkpoint)
-        more: dict[str, Any] = {"datasets": {dataset: change}, "tokens": [staging]}
-        name = f"{SKIP} of a file by {by}"
-        return Entry(n, n - 1, publish_id, "package", publish_id, name, time.time(), about, **more)
+        params = {"file": path, "reason": reason} if reason else {"file": path}
+        return Entry(
+            n,
+            n - 1,
+            publish_id,
+            "package",
+            publish_id,
+            f"{SKIP} of a file by {by}",
+            time.time(),
+            params,
+            datasets={dataset: Change(SKIP, [], [], 0, current.schema, checkpoint=checkpoint)},
+            tokens=[staging],
+        )
 
     appended, new = warehouse.append(publish_id, now.changed, entry)
     return SkippedFile(path, appended.n, new)
+
+
+def _files_position(warehouse: Warehouse, dataset: str, checkpoint: Checkpoint) -> FilesPosition:
+    """Return the position of a stream of files. Raises: Refused: it is another stream."""
+    if checkpoint.kind == "files":
+        position = read_position(warehouse.storage, checkpoint.path)
+        if isinstance(position, FilesPosition):
+            return position
+    raise Refused(f"{dataset} is not loaded from files, so no file of it can be skipped")
+
+
+def _path_in_stream(dataset: str, file: str, checkpoint: Checkpoint) -> str:
+    """Return the whole path of a file of a stream. Raises: Refused."""
+    folder = fixed_folder(checkpoint.stream)
+    below = f"{folder.rstrip('/')}/"
+    if file.startswith(below):
+        return file
+    if file.startswith("/"):
+        raise Refused(f"{file} is not in {folder}, from which {dataset} is loaded")
+    return f"{below}{file}"
 
 
 def _skip_at_first(
     warehouse: Warehouse, dataset: str, file: str, by: str, reason: str
 ) -> SkippedFile:
     if not re.fullmatch(pattern_of(DatasetName), dataset):
-        raise Refused(
-            f"{dataset!r} can be no dataset: expected {PATTERNS[pattern_of(DatasetName)]}"
-        )
+        expected = PATTERNS[pattern_of(DatasetName)]
+        raise Refused(f"{dataset!r} is not the name of a dataset: expected {expected}")
     if not file.startswith("/") and "://" not in file:
         raise Refused(
             f"{dataset} was not loaded yet, so the folder of its stream is not known: give the "
@@ -149,7 +180,7 @@ def _skip_at_first(
 
 
 def _found(path: str) -> str:
-    """The content of a file. Raises: Refused: there is no such file."""
+    """Return the content of a file. Raises: Refused: there is no such file."""
     try:
         return found_as(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -159,4 +190,4 @@ def _found(path: str) -> str:
 
 
 def _why(by: str, reason: str) -> str:
-    return f"skipped by {by}{f': {reason}' if reason else ''}"
+    return f"skipped by {by}: {reason}" if reason else f"skipped by {by}"

@@ -30,10 +30,11 @@ class SourceRead:
 
 
 def sources_of(warehouse: Warehouse, dataset: str, entry: Entry) -> list[SourceRead]:
-    """The sources of ``dataset`` at the version of ``entry``; of another dataset of the entry if
-    that names them.
+    """Return the sources of ``dataset`` at the version of ``entry``.
 
-    Raises: OSError: the warehouse could not be read.
+    If another dataset of the entry has the checkpoint, its sources are returned.
+
+    Raises: OSError: the warehouse cannot be read.
     """
     changes = [
         change

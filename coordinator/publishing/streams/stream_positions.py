@@ -1,6 +1,4 @@
-"""How publishing goes on with a stream: each row of it once, also when two jobs have read the same
-files (pure).
-"""
+"""Publishes each row of a stream once, also when two jobs have read the same files. Pure."""
 
 from __future__ import annotations
 
@@ -18,59 +16,61 @@ STREAM_MOVED = "STREAM_MOVED"
 
 
 def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, StagedOutput]:
-    """``outputs`` without those for whose stream nothing had arrived, if their datasets stand as
-    they would then.
-    """
-
-    def is_idle(name: str, output: StagedOutput) -> bool:
-        current = state.get(name)
-        same = current is not None and fields_of(current.schema) == fields_of(output.schema)
-        return bool(output.nothing_new) and same
-
+    """Return ``outputs`` without those whose stream and dataset have not changed."""
     # An output and its rejected rows are published together.
     news = {
-        output.rejected_of or name for name, output in outputs.items() if not is_idle(name, output)
+        output.rejected_of or name
+        for name, output in outputs.items()
+        if not _is_idle(output, state.get(name))
     }
     return {
         name: output for name, output in outputs.items() if (output.rejected_of or name) in news
     }
 
 
+def _is_idle(output: StagedOutput, current: DatasetState | None) -> bool:
+    if not output.nothing_new or current is None:
+        return False
+    return fields_of(current.schema) == fields_of(output.schema)
+
+
 def with_checkpoint(
     name: str, change: Change, output: StagedOutput, current: DatasetState | None
 ) -> Change:
-    """``change`` of the dataset ``name``, with the checkpoint of the stream that ``output`` was
-    read from, if any.
+    """Return the change of a dataset with the checkpoint of the stream that was read, if any.
 
     Args:
-        current: the dataset as it is published.
+        current: the published dataset.
 
-    Raises: PublishFailed: another job has gone on with the stream since the attempt began.
+    Raises: PublishFailed: another job has read on since the attempt began.
     """
     checkpoint = output.checkpoint
     if checkpoint is None:
         return change
     published = current.checkpoint if current is not None else None
-    # Who holds the position is compared, and a note takes the place of notes of this stream alone.
     if checkpoint.held_by:
-        note = published is None or (
-            bool(published.held_by) and published.stream == checkpoint.stream
-        )
-        return replace(change, checkpoint=checkpoint) if note else change
+        # Only the output that holds the position is compared. A note of another output replaces
+        # only a note of the same stream.
+        if published is None or (published.held_by and published.stream == checkpoint.stream):
+            return replace(change, checkpoint=checkpoint)
+        return change
     before = "" if published is None else published.path
-    if before == checkpoint.path:  # a job that took over the same work has published it
+    if before == checkpoint.path:  # a job that adopted the same work has published it
         return replace(change, added=[], removed=[], rows=0, checkpoint=checkpoint)
     if before != checkpoint.after:
-        # The folder of an attempt begins with the staging of its job.
-        other = (
-            f"job {before.split('/')[1]} has gone on with it"
-            if before
-            else "its checkpoint is not published any more"
-        )
-        raise PublishFailed(
-            STREAM_MOVED if before else CANNOT_RESUME,
-            f"{name} was read from a stream, and {other} since this job was submitted. What both "
-            "have read must not be published twice, so nothing was published. Submit the job "
-            "again: it will read what is new",
-        )
+        raise _moved(name, before)
     return replace(change, checkpoint=checkpoint)
+
+
+def _moved(name: str, published: str) -> PublishFailed:
+    """Return the failure of a job whose stream has another position since it began."""
+    code, reason = CANNOT_RESUME, "its checkpoint is not published any more"
+    if published:
+        # The path of a checkpoint begins with the staging folder of its job.
+        code, reason = STREAM_MOVED, f"job {published.split('/')[1]} has gone on with it"
+    return PublishFailed(
+        code,
+        f"{name} was read from a stream, and {reason} since this job was submitted. What both "
+        "have read must not be published twice, so nothing was published. Submit the job "
+        "again: it will read what is new",
+    )

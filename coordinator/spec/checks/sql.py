@@ -1,6 +1,4 @@
-"""Problems in the SQL of steps: no single statement, a text without its end, results that it cannot
-name (pure).
-"""
+"""Checks of the SQL of steps: one complete statement, its tables, and its results. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+from unstuck.coordinator.spec.checks.condition_checks import no_results
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.job_params import unresolved
-from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
+from unstuck.coordinator.spec.problems import SpecProblem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.sql_tokens import (
     ResultMarker,
@@ -25,8 +24,8 @@ from unstuck.tasks.spec.sql_tokens import (
 
 def sql_problems(
     every: Sequence[GroupSpec], groups: Mapping[str, GroupSpec], params: Mapping[str, Any]
-) -> Iterator[Problem]:
-    """Find mistakes in the statements of ``every`` group. ``params``: those of the job."""
+) -> Iterator[SpecProblem]:
+    """Find mistakes in the SQL of ``every`` group; ``params`` are those of the job."""
     wrong_text = cache(wrong_statement)  # thousands of steps may have the same text
     markers = cache(lambda sql: tuple(result_markers(sql)))
     made_by = _made_by(every)
@@ -37,13 +36,13 @@ def sql_problems(
             loc = ("groups", i, "steps", j, "sql")
             missing = partial(_missing_need, group=group, step=j, groups=groups, made_by=made_by)
             if wrong := _wrong_step(step.sql, step.output, wrong_text, missing):
-                yield Problem(wrong, loc)
-            # A parameter of the name ``results`` may hold a struct, whose fields are written in the
-            # same way.
-            if "results" not in {*params, *group.params, *step.params, *(group.for_each or ())}:
-                for marker in dict.fromkeys(markers(step.sql)):
-                    if wrong := _wrong_result(marker, group, groups):
-                        yield Problem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
+                yield SpecProblem(wrong, loc)
+            # A parameter named ``results`` may be a struct, whose fields look the same.
+            if "results" in {*params, *group.params, *step.params, *group.fork_params}:
+                continue
+            for marker in dict.fromkeys(markers(step.sql)):
+                if wrong := _wrong_result(marker, group, groups):
+                    yield SpecProblem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
 
 
 def _wrong_step(
@@ -59,14 +58,14 @@ def _wrong_step(
         return wrong
     if output is not None and first_word(sql) == "create":
         return (
-            f"CREATE answers with no rows, so output: {output} would get none; write its query "
-            "alone (SELECT …), or leave out output:"
+            f"CREATE returns no rows, so output: {output} would be empty; write only the query "
+            "(SELECT …), or remove output:"
         )
     return missing_need(tables_in(sql))
 
 
 def _made_by(every: Sequence[GroupSpec]) -> dict[str, str]:
-    """Output → the group that makes it; the names of outputs in lower case."""
+    """Return the group that makes each output; names of outputs in lower case."""
     return {output.lower(): group.name for group in every for output in outputs_of(group)}
 
 
@@ -77,73 +76,56 @@ def _missing_need(
     groups: Mapping[str, GroupSpec],
     made_by: Mapping[str, str],
 ) -> str:
-    """Say which output of another group a statement reads that its group does not need; empty if it
-    reads none.
+    """Return a message about an output that a statement reads without the need; else empty.
 
-    Without the need it would read the rows of an earlier job, if there are any.
+    Without the need, the statement would read the rows of an earlier job.
     """
-    if any(earlier.python is not None for earlier in group.steps[:step]):
-        return ""  # it may have made a view of this name
-    available = {name.lower() for name in group.inputs} | {group.name.lower()}
-    available |= {
-        name.lower()
-        for each in groups_read(group, groups)
-        for name in (each.name, *outputs_of(each))
-    }
-    available |= {
-        table for earlier in group.steps[:step] if earlier.sql for table in created_in(earlier.sql)
-    }
+    before = group.steps[:step]
+    if any(earlier.python is not None for earlier in before):
+        return ""  # it may have created a view with this name
+    available = {name.lower() for name in (*group.inputs, group.name)}
+    for read in groups_read(group, groups):
+        available.update(name.lower() for name in (read.name, *outputs_of(read)))
+    for earlier in before:
+        available |= created_in(earlier.sql or "")
     for table in sorted(tables):
-        maker = made_by.get(table)
-        if maker is not None and maker != group.name and table not in available:
+        maker = made_by.get(table, group.name)
+        if maker != group.name and table not in available:
             return (
                 f"{table} is an output of group {maker}, which group {group.name} does not need; "
-                f"add needs: [{maker}], or name it in inputs: for the rows that an earlier job has "
-                "published"
+                f"add needs: [{maker}], or name {table} in inputs: to read rows of an earlier job"
             )
     return ""
 
 
 def wrong_statement(sql: str) -> str:
-    """Why ``sql`` cannot be one statement; empty if it may be one."""
-    if (
-        token := not_closed(sql)
-    ) is not None:  # Spark would refuse it too, after minutes for some comments
-        line, column = (
-            sql.count("\n", 0, token.start) + 1,
-            token.start - sql.rfind("\n", 0, token.start),
-        )
+    """Return why ``sql`` is not one statement; empty if it may be one."""
+    token = not_closed(sql)
+    if token is not None:  # Spark would refuse it, too, after minutes for some comments
+        line = sql.count("\n", 0, token.start) + 1
+        column = token.start - sql.rfind("\n", 0, token.start)
         begin = shorten(token.text, 30, quote="")
-        return (
-            f"what begins in line {line}, column {column} of the statement is not closed: {begin}"
-        )
+        place = f"line {line}, column {column} of the statement"
+        return f"the text that begins at {place} is not closed: {begin}"
     if several_statements(sql):
-        return "several statements in one step; a step is one statement, give each its own step"
+        return "several statements in one step; give each statement its own step"
     return ""
 
 
 def _wrong_result(marker: ResultMarker, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> str:
     if not marker.group:
-        return "expected :results.GROUP.KEY, two names of letters, digits and _"
+        return "expected :results.GROUP.KEY with names of letters, digits and _"
     read = {each.name: each for each in groups_read(group, groups)}
     named = read.get(marker.group)
     if named is None and marker.group in groups:
-        return f"group {marker.group!r} is not among the needs of this one; add it to needs:"
+        return f"this group does not need group {marker.group!r}; add it to needs:"
     if named is None:
         return f"unknown group {marker.group!r}{suggestion(marker.group, read)}"
-    if named.for_each is not None:
-        return (
-            f"group {marker.group!r} is a fork; its members have results of their own, and "
-            "none "
-            "speaks for all"
-        )
-    if not named.records_results:
-        return f"group {marker.group!r} has no Python step and no stream, so it has no results"
-    return ""
+    return no_results(named)
 
 
 def groups_read(group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[GroupSpec]:
-    """The groups that ``group`` reads: what it needs, and what a join among them needs in turn."""
+    """Yield the groups that ``group`` reads: its needs, and in place of a join the join's needs."""
     visited: set[str] = set()
     left = list(group.needs)
     while left:

@@ -1,9 +1,7 @@
-"""Tables that the SQL of a group cannot read: no output of a needed group, no input, nothing that
-an earlier step made.
+"""Checks of the tables that SQL reads: each must be an output, an input, or made before. Pure.
 
-A name is refused only where no run can make it readable (pure). With a metastore or a catalog of
-the user, any name may be a table. Names with a dot are those of other catalogs and files, and are
-never looked at.
+A name is refused only if no run can make it readable. With a metastore or a catalog of the user,
+any name may be a table. Names with a dot belong to other catalogs and files and are not checked.
 """
 
 from __future__ import annotations
@@ -18,7 +16,13 @@ from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.checks.spec_checks import MAX_SUGGESTIONS
 from unstuck.coordinator.spec.checks.sql import groups_read
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.problems import (
+    MAX_PROBLEMS,
+    SpecError,
+    SpecProblem,
+    listed,
+    suggestion,
+)
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.outputs import REJECTED
@@ -34,32 +38,34 @@ _IN_MEMORY = "in-memory"  # Spark's own catalog, which is empty when an attempt 
 _SPARK_CONNECT = "sc://"
 
 Writes = Mapping[str, Collection[str] | None]
-"""By group, the outputs that its Python writes; None, or no entry, for a group whose Python may
-write others.
-"""
+"""By group, the outputs that its Python writes; None or no entry if it may write others."""
 Published = Callable[[], Collection[str]]
-"""Return the names of the published datasets; none if the warehouse cannot be read."""
+"""Returns the names of the published datasets; none if the warehouse cannot be read."""
 
 
 class UnknownTable(NamedTuple):
-    """A table that a statement reads and that nothing provides. ``is_sure``: no step in Python may
-    provide it.
+    """A table that a statement reads and that nothing provides.
+
+    Attributes:
+        is_sure: no step in Python may provide it.
     """
 
-    problem: Problem
+    problem: SpecProblem
     is_sure: bool
 
 
 class _Readable(NamedTuple):
-    """The tables that the steps of a group can read, in lower case. ``is_open``: there may be
-    others.
+    """The tables that the steps of a group can read, in lower case.
+
+    Attributes:
+        is_open: there may be others.
     """
 
     names: frozenset[str]
     is_open: bool
 
 
-def check_tables(spec: JobSpec, settings: Settings, published: Published) -> list[Problem]:
+def check_tables(spec: JobSpec, settings: Settings, published: Published) -> list[SpecProblem]:
     """Check the tables that the SQL of ``spec`` reads.
 
     Args:
@@ -98,7 +104,7 @@ def unknown_tables(
 
 
 def _has_catalog(conf: Mapping[str, str]) -> bool:
-    """Whether a session with ``conf`` may have tables that no step has made."""
+    """Return whether a session with ``conf`` may have tables that no step created."""
     named = any(conf.get(key, _IN_MEMORY) != _IN_MEMORY for key in _CATALOG_KEYS)
     return named or any(key.startswith(_CATALOGS) for key in conf)
 
@@ -110,27 +116,23 @@ def _unknown_in(
     for j, step in enumerate(group.steps):
         if step.sql is None:
             if step.python is not None:
-                return  # it may make a view of any name
+                return  # it may create a view of any name
             continue
-        readable = _Readable(names, is_open)
-        for table in sorted(tables_in(step.sql) - names) if needs_tables(step.sql) else ():
-            problem = Problem(
-                advice.text(table, group, readable), ("groups", index, "steps", j, "sql")
-            )
-            yield UnknownTable(problem, not is_open)
+        readable, loc = _Readable(names, is_open), ("groups", index, "steps", j, "sql")
+        unknown = tables_in(step.sql) - names if needs_tables(step.sql) else set()
+        for table in sorted(unknown):
+            yield UnknownTable(SpecProblem(advice.text(table, group, readable), loc), not is_open)
         if not makes_known_names(step.sql):
             return
-        names |= created_in(step.sql) | (
-            _with_rejected([step.output]) if step.output else frozenset()
-        )
+        names |= created_in(step.sql)
+        if step.output:
+            names |= _with_rejected([step.output])
 
 
 def _before_the_steps(
     group: GroupSpec, groups: Mapping[str, GroupSpec], writes: Writes
 ) -> _Readable:
-    """Return what ``group`` reads from others: a group with one output answers to its own name,
-    too.
-    """
+    """Return what ``group`` reads from others; a group with one output has that name, too."""
     names, is_open = [*group.inputs], False
     for maker in groups_read(group, groups):
         written = writes.get(maker.name) if any(step.python for step in maker.steps) else ()
@@ -140,12 +142,12 @@ def _before_the_steps(
 
 
 def _with_rejected(names: Collection[str]) -> frozenset[str]:
-    """``names`` and those of the rejected rows of each, in lower case."""
+    """Return ``names`` and the names of their rejected rows, in lower case."""
     return frozenset(name.lower() + end for name in names for end in ("", REJECTED.lower()))
 
 
 class _Advice:
-    """Words problems, and suggests names, which takes long for many."""
+    """Writes the messages, and suggests names, which takes long for many."""
 
     def __init__(self, every: Sequence[GroupSpec], published: Published) -> None:
         self._made_by = {
@@ -155,11 +157,9 @@ class _Advice:
         self._suggestions = 0
 
     def text(self, table: str, group: GroupSpec, readable: _Readable) -> str:
-        cause = "no group that it needs makes one, and none of its inputs has this name"
-        return (
-            f"group {group.name} cannot read a table {table}: "
-            f"{cause}{self._remedy(table, readable)}"
-        )
+        cause = "no needed group makes it, and it is not an input"
+        remedy = self._remedy(table, readable)
+        return f"group {group.name} cannot read a table {table}: {cause}{remedy}"
 
     def _remedy(self, table: str, readable: _Readable) -> str:
         datasets = sorted(name for name in readable.names if not name.endswith(REJECTED))
@@ -172,14 +172,12 @@ class _Advice:
             if elsewhere := self._elsewhere(table):
                 return elsewhere
         return (
-            f"; it reads: {listed(datasets) or 'none'}. Name a published dataset in inputs:, and "
-            f"write a table of a metastore with its database, such as default.{table}"
+            f"; it can read: {listed(datasets) or 'none'}. Name published datasets in inputs:, and "
+            f"a table of a metastore with its database, such as default.{table}"
         )
 
     def _elsewhere(self, table: str) -> str:
-        """Suggest an output of another group, or a published dataset, that the group would have to
-        name.
-        """
+        """Suggest an output of another group, or a published dataset, with a similar name."""
         near = difflib.get_close_matches(
             table[:100], [*self._made_by, *self._published()], n=1, cutoff=0.6
         )

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from unstuck.cli.control import function_of
 from unstuck.cli.demo.demo import demo
-from unstuck.cli.jobs.control import (
-    alter,
-    cancel,
-    force_stop,
-    pause,
-    rerun,
-    resume,
-    retry,
-    skip,
-    stop,
-)
 from unstuck.cli.jobs.logs import logs
 from unstuck.cli.jobs.look import list_jobs, show, why
 from unstuck.cli.jobs.now import now
@@ -38,11 +28,12 @@ from unstuck.cli.specs.run import run
 from unstuck.cli.specs.submit import submit
 from unstuck.cli.specs.validate import validate
 from unstuck.cli.warehouse.datasets import datasets
-from unstuck.cli.warehouse.housekeeping import compact, restore, vacuum
-from unstuck.cli.warehouse.streams import stream
+from unstuck.cli.warehouse.housekeeping import compact, vacuum
+from unstuck.coordinator.command_table import COMMANDS, TargetKind
 
 RUN, INSPECT, CONTROL, OPERATE = "Run", "Inspect", "Control", "Operate"
-COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
+Row = tuple[str, str, Callable[..., None], str]
+LOOKS: tuple[Row, ...] = (
     (RUN, "run", run, "unstuck run flights.yaml --param year=2013"),
     (RUN, "submit", submit, "unstuck submit flights.yaml --param year=2013 --wait"),
     (RUN, "validate", validate, "unstuck validate flights.yaml"),
@@ -56,31 +47,19 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (INSPECT, "events", events, "unstuck events last --follow"),
     (INSPECT, "logs", logs, "unstuck logs flights 'by_month[3]' --follow"),
     (INSPECT, "datasets", datasets, "unstuck datasets report --files"),
-    (
-        CONTROL,
-        "pause",
-        pause,
-        "unstuck pause flights --now --reason 'the source is being repaired'",
-    ),
-    (CONTROL, "resume", resume, "unstuck resume flights"),
-    (CONTROL, "stop", stop, "unstuck stop flights"),
-    (CONTROL, "cancel", cancel, "unstuck cancel --name 'nightly-*' --since 1d --yes"),
-    (CONTROL, "force-stop", force_stop, "unstuck force-stop 20131231T235959-k3f9a2xw"),
-    (CONTROL, "retry", retry, "unstuck retry flights --param year=2014"),
-    (CONTROL, "alter", alter, "unstuck alter flights --set groups.clean.timeout=2h"),
-    (CONTROL, "skip", skip, "unstuck skip flights 'by_month[3]'"),
-    (CONTROL, "rerun", rerun, "unstuck rerun flights clean"),
+)
+OPERATIONS: tuple[Row, ...] = (
     (OPERATE, "fleet", fleet, "unstuck fleet"),
     (OPERATE, "health", health, "unstuck health worker --max-age 30s"),
     (OPERATE, "metrics", metrics, "unstuck metrics --serve :9464"),
     (OPERATE, "web", web, "unstuck web --address 127.0.0.1:8620"),
     (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
     (OPERATE, "compact", compact, "unstuck compact flights --target 128"),
-    (OPERATE, "restore", restore, "unstuck restore flights --version 3 --reason 'late rows'"),
     (OPERATE, "doctor", doctor, "unstuck doctor --json"),
 )
 
 
+stream = typer.Typer(help="Streams, from which datasets are loaded.", no_args_is_help=True)
 app = typer.Typer(
     name="unstuck",
     epilog="Exit codes: 0 fine · 1 the job did not finish well · 2 usage or spec · 3 no such job · "
@@ -114,8 +93,26 @@ def _unstuck(
     """
 
 
-for panel, word, command, example in COMMANDS:
-    app.command(word, rich_help_panel=panel, epilog=f"Example: {escape(example)}")(command)
+def _add_rows(rows: Iterable[Row]) -> None:
+    for panel, word, function, example in rows:
+        app.command(word, rich_help_panel=panel, epilog=f"Example: {escape(example)}")(function)
+
+
+def _add_commands(room: typer.Typer, panel: str | None, *targets: TargetKind) -> None:
+    for target in targets:
+        for command in COMMANDS[target].values():
+            epilog = f"Example: {escape(command.example)}"
+            room.command(command.name, rich_help_panel=panel, epilog=epilog)(function_of(command))
+
+
+_add_rows(LOOKS)
+_add_commands(app, CONTROL, TargetKind.JOB, TargetKind.GROUP)
+_add_commands(schedule, None, TargetKind.SCHEDULE, TargetKind.BACKFILL)
+_add_commands(stream, None, TargetKind.STREAM)
+_add_commands(pool, None, TargetKind.POOL)
+_add_commands(dead, None, TargetKind.DEAD_LETTER)
+_add_rows(OPERATIONS)
+_add_commands(app, OPERATE, TargetKind.DATASET)
 app.add_typer(
     schedule,
     name="schedule",

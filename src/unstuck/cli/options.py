@@ -17,7 +17,7 @@ from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, Written, listed, suggestion
 from unstuck.exits import ExitCode
 from unstuck.graph.svg import Svg, on_paper
 from unstuck.tasks.duration import since_time as moment
@@ -105,7 +105,7 @@ def written_spec(path: Path) -> Written:
 
     if path.suffix == ".py":
         raise SpecError(
-            [Problem(f"is Python: name its job, as in {path.stem}:job", source=str(path))]
+            [SpecProblem(f"is Python: name its job, as in {path.stem}:job", source=str(path))]
         )
     if path != STANDARD_INPUT:
         return read_file(path)
@@ -172,6 +172,12 @@ By = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+OtherWarehouse = Annotated[
+    str | None,
+    typer.Option(
+        "--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse)."
+    ),
+]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Graph = Annotated[
     Path | None,

@@ -5,21 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import redis
+from pydantic import Field
 
 from unstuck.client.job_handle import JobHandle
 from unstuck.client.schedule_client import ScheduleClient
-from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.command_table import (
+    COMMANDS,
+    Arg,
+    By,
+    Command,
+    Reason,
+    TargetKind,
+    documented,
+)
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.outbox import Notices
+from unstuck.coordinator.problems.detect import detect
+from unstuck.coordinator.problems.problem import Problem
+from unstuck.coordinator.problems.queues import full_pools, nobody_takes, unread_messages
+from unstuck.coordinator.problems.state import InstallationState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
@@ -45,10 +59,10 @@ from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.views.fleet_view import FleetView, fleet_of
+from unstuck.views.fleet_view import fleet_of
+from unstuck.views.installation import limits_of, read_state
 from unstuck.views.jobs.job_views import fleet_facts
-from unstuck.views.jobs.late_jobs import LateJob, late_jobs
-from unstuck.views.queues import full_pools, nobody_takes, unread_messages
+from unstuck.views.jobs.late_jobs import late_jobs
 from unstuck.views.running_code import different_code_for, unlike_runners
 from unstuck.views.waiting_offers import WaitingOffers, waiting_offers
 
@@ -57,6 +71,7 @@ _BREAKER = (
 )  # of this process: what hangs in a warehouse outlives the client that asked
 
 
+@documented(*COMMANDS[TargetKind.JOB].values(), *COMMANDS[TargetKind.GROUP].values())
 class Client:
     """Submit jobs, give them commands, and ask about them.
 
@@ -168,63 +183,26 @@ class Client:
         spec: Spec | None = None,
         params: Mapping[str, Any] | None = None,
         rerun: Sequence[str] = (),
+        start: str | None = None,
         adopt_all: bool = False,
         take_over: bool = False,
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle:
-        """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never
-        changes itself.
-
-        Work that stands is taken over by its marker, if it would be done the same way again.
-        Retrying a job twice is one new job.
-
-        Args:
-            spec: as of `submit`, in the place of the stored one; what differs, and what depends on
-                it, runs again.
-            params: values for parameters that are to change; what depends on them runs again.
-            rerun: groups that run again in any case, with all that comes after them.
-            adopt_all: take over work also where the code of its steps has changed since.
-            take_over: as of `submit`; a retry of a job that was submitted so takes over, too.
-            reason: why, for the event log of the new job.
-
-        Raises:
-            NoSuchJob, NoSuchGroup: there is none.
-            Refused: the job has not ended, or it is FINISHED.
-            DatasetOwned: another job owns a dataset that the job publishes.
-            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be
-                seen from here.
-            WarehouseSilent: its warehouse has not answered in time; nothing was stored.
-            SpecError: the parameters are wrong, or the spec names a version that the warehouse does
-                not have yet.
-            Unreachable: Redis could not be asked; asking again is safe.
-        """
-        how: dict[str, Any] = {
-            "spec": spec,
-            "params": params,
-            "rerun": rerun,
-            "adopt_all": adopt_all,
-        }
-        return JobHandle(
-            self, self._requests.retry(job, **how, take_over=take_over, reason=reason, by=by)
-        )
+        how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "start": start}
+        how |= {"adopt_all": adopt_all, "take_over": take_over, "reason": reason, "by": by}
+        return JobHandle(self, self._requests.retry(job, **how))
 
     def command(
-        self,
-        job: str,
-        action: Command,
-        *,
-        reason: str = "",
-        by: str | None = None,
-        now: bool = False,
+        self, job: str, word: str, *, reason: str = "", by: str | None = None, **arguments: Any
     ) -> CommandResult:
-        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it
-        changes nothing.
+        """Give a job a command by its word on the command line. Durable and idempotent: repeating
+        it changes nothing.
 
         Args:
+            word: such as ``force-stop``; ``arguments``: those of its method.
             reason: why, for the event log.
             by: who asks; the OS user by default.
-            now: of a pause: interrupt what is running.
 
         Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be
         done.
@@ -233,69 +211,41 @@ class Client:
             NoSuchJob: there is no such job.
             Unreachable: Redis could not be asked; asking again is safe.
         """
-        return CommandResult.of(self._requests.command(job, action, reason=reason, by=by, now=now))
+        return CommandResult.of(
+            self._requests.command(job, word, reason=reason, by=by, **arguments)
+        )
+
+    def pause(
+        self, job: str, *, now: bool = False, reason: str = "", by: str | None = None
+    ) -> CommandResult:
+        return self.command(job, "pause", now=now, reason=reason, by=by)
+
+    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "resume", reason=reason, by=by)
+
+    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "stop", reason=reason, by=by)
+
+    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "cancel", reason=reason, by=by)
+
+    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        return self.command(job, "force-stop", reason=reason, by=by)
 
     def alter(
         self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what
-        may change when.
-
-        Args:
-            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a
-                value out.
-
-        Raises:
-            SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
-        """
-        return CommandResult.of(self._requests.alter(job, values, reason=reason, by=by))
+        return self.command(job, "alter", values=values, reason=reason, by=by)
 
     def skip(
         self, job: str, group: str, *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Skip a group, a fork or one member that has not ended; what comes after decides by its
-        join rule.
-
-        Raises: NoSuchGroup; see also `command`.
-        """
-        return CommandResult.of(self._requests.skip(job, group, reason=reason, by=by))
+        return self.command(job, "skip", group=group, reason=reason, by=by)
 
     def rerun(
         self, job: str, group: str, *, reason: str = "", by: str | None = None
     ) -> CommandResult:
-        """Run a group, a fork or one member again, and everything after it.
-
-        Raises: NoSuchGroup; see also `command`.
-        """
-        return CommandResult.of(self._requests.rerun(job, group, reason=reason, by=by))
-
-    def pause(
-        self, job: str, *, reason: str = "", by: str | None = None, now: bool = False
-    ) -> CommandResult:
-        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody).
-
-        See `command`.
-        """
-        return CommandResult.of(self._requests.pause(job, reason=reason, by=by, now=now))
-
-    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """Go on with a paused job, with its full retry budget. See `command`."""
-        return CommandResult.of(self._requests.resume(job, reason=reason, by=by))
-
-    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """Start nothing more, let what runs end, and end the job. See `command`."""
-        return CommandResult.of(self._requests.stop(job, reason=reason, by=by))
-
-    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """Interrupt what runs and end the job; at the deadline it ends without its workers.
-
-        See `command`.
-        """
-        return CommandResult.of(self._requests.cancel(job, reason=reason, by=by))
-
-    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
-        """End the job at once, whatever its workers do. See `command`."""
-        return CommandResult.of(self._requests.force_stop(job, reason=reason, by=by))
+        return self.command(job, "rerun", group=group, reason=reason, by=by)
 
     def show(
         self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False
@@ -312,15 +262,9 @@ class Client:
         state, now, due = self._requests.state(job)
         if not why:
             return JobInfo.of_state(state, now, due)
-        if by_fleet:
-            fleet = self._fleet_facts(state, now)
-        else:
-            fleet = replace(
-                fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all())
-            )
-        return JobInfo.of_state(
-            state, now, due, explain(state, self._environment(now), due, members, fleet)
-        )
+        fleet = self._fleet_facts(state, now) if by_fleet else self._facts_of_job(state, now)
+        explained = explain(state, self._environment(now), due, members, fleet)
+        return JobInfo.of_state(state, now, due, explained)
 
     def _why(self, job: str) -> str:
         """The reason why a job waits, in one line; empty if there is no such job, or it cannot be
@@ -350,16 +294,20 @@ class Client:
     def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
         fleet = self.fleet(include_unserved=False)
         return replace(
-            fleet_facts(self._queries, state, now),
+            self._facts_of_job(state, now),
             durations=self._queries.durations(state),
             unread=unread_messages(fleet, self.settings.stalled_after),
             busy=nobody_takes(fleet),
-            pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
             unlike=unlike_runners(
                 {} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners
             ),
         )
+
+    def _facts_of_job(self, state: JobState, now: float) -> FleetFacts:
+        again = self._requests.again(state.job)
+        pools = full_pools(self.pools.all())
+        return replace(fleet_facts(self._queries, state, now), pools=pools, again=again)
 
     def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""
@@ -378,20 +326,21 @@ class Client:
             self._redis, self._keys, self.settings.runner_silence, include_unserved=include_unserved
         )
 
-    def late_jobs(self) -> list[LateJob]:
-        """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the
-        oldest first.
-        """
+    def late_jobs(self) -> list[Problem]:
+        """Return the problems of late names that no schedule submits, the oldest first."""
         return late_jobs(ExpectedJobsStore(self._redis, self._keys))
 
-    def failed_jobs(self) -> list[JobInfo]:
-        """Return the last job of each name that FAILED, unless a job of the name was submitted
-        since then.
+    def problems(self) -> list[Problem]:
+        """Return the problems of the installation, the worst first; see `unstuck now`.
 
-        The runs of ticks are not included: their schedules report them. The last failure comes
-        first.
+        >>> [(problem.code.value, problem.name) for problem in client.problems()]
+        [('NO_COORDINATOR', 'coordinators')]
         """
-        return self._jobs.failed()
+        return detect(self.problem_state(), limits_of(self.settings))
+
+    def problem_state(self) -> InstallationState:
+        """Read the state in which `problems` are detected."""
+        return read_state(self._redis, self._keys, self.settings)
 
     def offers(self) -> list[WaitingOffers]:
         """The offers that stand ready for runners, by queue and pool, those first that wait for
@@ -443,13 +392,19 @@ class Client:
         """
         return self._jobs.jobs(status, name, since, limit)
 
+    @Command(
+        "skip", TargetKind.STREAM, "unstuck stream skip loads broken.json --reason 'cut short'"
+    )
     def skip_file(
-        self, dataset: str, file: str, *, reason: str = "", by: str | None = None
+        self,
+        dataset: str,
+        file: Annotated[str, Arg("Its path, or its path in the folder of the stream.")],
+        *,
+        reason: Reason = "",
+        by: By = None,
     ) -> SkippedFile:
-        """Let the stream of a dataset pass over one file for good.
-
-        Args:
-            file: its path, or its path below the folder of the stream.
+        """Let the stream of a dataset pass over one file for good, with the content that it has
+        now.
 
         Raises:
             DatasetNotFound: no such dataset.
@@ -462,11 +417,25 @@ class Client:
             Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason
         )
 
+    @Command(
+        "restore", TargetKind.DATASET, "unstuck restore flights --version 3 --reason 'late rows'"
+    )
     def restore(
-        self, dataset: str, version: int, *, reason: str = "", by: str | None = None
+        self,
+        dataset: str,
+        version: Annotated[
+            int,
+            Arg("The version of the warehouse to go back to.", option="--version"),
+            Field(ge=1, lt=2**53),
+        ],
+        *,
+        reason: Reason = "",
+        by: By = None,
     ) -> Restored:
-        """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after
-        the dataset run.
+        """Publish an older version of a dataset again, as a version of its own, after which
+        schedules that follow it run.
+
+        Other datasets stay as they are.
 
         Raises:
             DatasetNotFound: there is no such dataset, or no such version.

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from unstuck.client.client import Client
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.commands.alter import work_of
-from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import Refused, WarehouseSilent
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed
 from unstuck.read_model.command_result import CommandResult
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import WarehouseMismatch
 
 
-def retry_job(
-    client: Client,
-    job: str,
-    *,
-    spec: JobSpec | None = None,
-    params: Mapping[str, Any] | None = None,
-    rerun: Sequence[str] = (),
-    adopt_all: bool = False,
-    take_over: bool = False,
-    reason: str = "",
-    by: str | None = None,
-) -> CommandResult:
+def retry_job(client: Client, job: str, arguments: Mapping[str, Any]) -> CommandResult:
     """Retry a job, with a forecast of what runs; arguments and errors are those of `Client.retry`.
 
     A refusal is an answer here, and the job of the answer is the new one.
     """
     try:
-        how: dict[str, Any] = {
-            "spec": spec,
-            "params": params,
-            "rerun": rerun,
-            "adopt_all": adopt_all,
-        }
-        new = client.retry(job, **how, take_over=take_over, reason=reason, by=by)
+        new = client.retry(job, **arguments)
     except (Refused, WarehouseSilent) as error:
         return CommandResult(Answer.REFUSED, client.show(job), str(error))
     except WarehouseMismatch as error:

@@ -11,13 +11,12 @@ from itertools import chain
 from typing import Any
 
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.tick import Tick
 from unstuck.coordinator.requests.schedule_requests import ScheduleRequests, wanted_ticks
 from unstuck.coordinator.schedules.backfill import Bound, Ticks
-from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
-from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView, view_of
+from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.tick_params import tick_params
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.schedule_store import ScheduleStore
@@ -25,6 +24,7 @@ from unstuck.coordinator.submitter import Submitter
 from unstuck.read_model.job import JobInfo
 from unstuck.read_model.job_list import JobList
 from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.views.installation import schedule_views
 from unstuck.views.jobs.job_views import idle
 
 
@@ -76,47 +76,11 @@ class ScheduleClient(ScheduleRequests):
     def all_and_unreadable(self) -> tuple[list[ScheduleView], dict[str, str]]:
         """All schedules, and those whose record cannot be read, each with a sentence."""
         records, damaged = self._store.load_all(self.names())
-        return self._views(records), damaged
-
-    def unwell(
-        self, *, overdue: float, behind: float, most: int
-    ) -> tuple[list[ScheduleView], dict[str, str]]:
-        """The schedules that need a look: few of many, so only these are read.
-
-        They are HALTED or tried again, their last run failed, or they are late or behind.
-
-        Args:
-            overdue: seconds after its time at which a schedule that nobody has decided is late.
-            behind: seconds for which something may lie unread in its streams.
-            most: of each kind.
-
-        Returns: also those of them whose record cannot be read, each with a sentence.
-        """
-        records, unreadable = self._store.load_all(self._store.unwell(overdue, behind, most))
-        return self._views(records), unreadable
-
-    def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
-        names = [record.name for record in records]
-        now, due, backlogs = (
-            self._store.now(),
-            self._store.due_at(names),
-            self._store.backlogs(names),
-        )
-        published = self._store.published_of(
-            [(record.warehouse, record.follows) for record in records]
-        )
-        runs = [run.job for record in records for run in record.going_on if run.job]
-        jobs = {job.id: job.status for job in JobList(self._queries).of_ids(runs)}
-        return [
-            view_of(record, now, at, of_inputs, jobs, backlog)
-            for record, at, of_inputs, backlog in zip(
-                records, due, published, backlogs, strict=True
-            )
-        ]
+        return schedule_views(self._store, self._queries, records), damaged
 
     def show(self, name: str) -> ScheduleView:
         """How a schedule stands. Raises: NoSuchSchedule."""
-        return self._views([self._record(name)])[0]
+        return schedule_views(self._store, self._queries, [self._record(name)])[0]
 
     def why(self, name: str) -> ScheduleExplanation:
         """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import redis
 
 from unstuck.coordinator.errors import Unreachable
+from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.problems.detect import detect
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.unreachable import answering
 from unstuck.doctor import fleet_checks
@@ -49,7 +51,7 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.refusals import may_not, refusal
 from unstuck.tasks.transport.rights import DOCTOR, lacking_rights
 from unstuck.tasks.warehouse.object_store import lacking_keys
-from unstuck.views.fleet_view import FleetView, fleet_of
+from unstuck.views.installation import limits_of, read_state
 
 T = TypeVar("T")
 
@@ -168,8 +170,9 @@ class Doctor:
                 findings.extend(checks.of_silence(checks.of_records(records, settings), refused))
                 if find_spec("deltalake") is None:
                     findings.extend(checks.of_delta(jobs_with_tables(client, keys)))
-                view = fleet_of(client, keys, settings.runner_silence)
-                of_fleet = fleet_checks.of_fleet(view, place, records.open, settings.stalled_after)
+                state = read_state(client, keys, settings, thorough=True)
+                view, problems = state.fleet, detect(state, limits_of(settings))
+                of_fleet = fleet_checks.of_problems(problems, view)
                 findings.extend(checks.of_silence(of_fleet, refused))
                 findings.extend(fleet_checks.of_versions(view, release_here()))
                 findings.extend(of_notices(notice_facts(client, keys), view))

@@ -1,4 +1,5 @@
-"""The doctor judges the processes of the fleet and the queues between them (pure).
+"""The doctor presents the problems that stop work, and checks the fleet for silent and stalled
+processes and for different versions (pure).
 
 ``views.fleet`` reads the facts. Every code has its cure in docs/troubleshooting.md.
 """
@@ -6,79 +7,73 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from unstuck.doctor.finding import Finding, ago, ok, problem, warning
+from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.problems.problem import Problem, ProblemCode
+from unstuck.coordinator.problems.queues import some
+from unstuck.doctor.finding import Finding, Level, ago, ok, warning
 from unstuck.tasks.identity import NO_SPARK, RunsOn, minor
-from unstuck.tasks.protocol.keys import CONTROL_QUEUE
-from unstuck.views.fleet_view import FleetView
-from unstuck.views.queues import STALLED_AFTER, some, unfit_runners, unread_messages
 from unstuck.views.words import count_of
 
-RESTART_COORDINATOR = (
-    "Look at their logs and restart them: Celery has stalled in them, or all their threads hang. "
-    "Submits and commands sent through Celery wait meanwhile, and so does the sweep of beat."
-)
-RESTART_WORKER = (
-    "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or "
-    "Celery in it has stalled. Other workers of the queue take what lies there; no job is lost by "
-    "a restart."
-)
+CHECKS = {
+    ("fleet", ProblemCode.NO_COORDINATOR): "COORDINATORS",
+    ("fleet", ProblemCode.NO_WORKER): "WORKERS",
+    ("fleet", ProblemCode.DEAD_LETTERS): "DEAD_LETTERS",
+    ("queue", ProblemCode.UNSERVED): "QUEUES",
+    ("queue", ProblemCode.UNREAD): "QUEUES",
+    ("host", ProblemCode.UNFIT): "HOSTS",
+    ("pool", ProblemCode.NO_SLOTS): "POOLS",
+    ("job", ProblemCode.HALTED): "JOBS_HALTED",
+    ("schedule", ProblemCode.HALTED): "SCHEDULES_HALTED",
+    ("schedule", ProblemCode.UNREADABLE): "SCHEDULES_HALTED",
+}
+MANY = ("JOBS_HALTED", "SCHEDULES_HALTED")  # checks with one finding for all problems
 
 
-def of_fleet(
-    view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER
-) -> Iterator[Finding]:
-    """Check the processes, and when each last consumed something; find queues that nobody empties.
-
-    Args:
-        stalled_after: UNSTUCK_STALLED_AFTER, in seconds; 0: ``views.queues.STALLED_AFTER`` holds.
-    """
-    yield _coordinators(view, place)
-    yield _runners(view, place, open_jobs)
-    yield from _unfit_hosts(view)
+def of_problems(problems: Iterable[Problem], view: FleetView) -> Iterator[Finding]:
+    """Present the problems that stop work; a check without a problem says what is there."""
+    by_check: defaultdict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        if (check := CHECKS.get((problem.kind, problem.code))) is not None:
+            by_check[check].append(problem)
+    for check, same in by_check.items():
+        if check in MANY and len(same) > 1:
+            yield _together(check, same)
+        else:
+            yield from (_finding(check, problem) for problem in same)
+    yield from (finding for finding in _well(view) if finding.code not in by_check)
     yield from _silent_and_stalled(view)
-    yield from _queues(view, stalled_after)
 
 
-def _coordinators(view: FleetView, place: str) -> Finding:
-    coordinators = [coordinator for coordinator in view.coordinators if not coordinator.silent]
-    if coordinators:
-        shown = [
-            f"{coordinator.host}:{coordinator.pid} "
-            f"(last report {ago(coordinator.read_at, view.at)})"
-            for coordinator in coordinators
-        ]
-        return ok("COORDINATORS", some(shown))
-    cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
-    return problem(
-        "COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure
-    )
+def _finding(check: str, problem: Problem) -> Finding:
+    subject = "" if problem.kind in ("fleet", "queue") else f"{problem.kind} {problem.name}: "
+    text = f"{subject}{problem.text or problem.code}"
+    return Finding(check, Level(problem.severity), text, problem.remedy)
 
 
-def _runners(view: FleetView, place: str, open_jobs: int) -> Finding:
-    runners = [runner for runner in view.runners if not runner.silent]
-    if runners:
-        shown = [
-            f"{runner.host}:{runner.pid} (last work {ago(runner.worked_at, view.at)})"
-            for runner in runners
-        ]
-        return ok("WORKERS", some(shown))
-    text = f"no worker is heard of at {place}, so nothing runs"
-    cure = (
-        "Start one: celery -A unstuck.tasks worker. If some run, they use another "
-        "UNSTUCK_REDIS_URL or "
-    )
-    return (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+def _together(check: str, problems: Sequence[Problem]) -> Finding:
+    names = [f"{problem.name} ({problem.text or problem.code})" for problem in problems]
+    text = f"{count_of(len(problems), problems[0].kind)} cannot continue: {some(names)}"
+    return Finding(check, Level.PROBLEM, text, "`unstuck now --json` has the remedy of each.")
 
 
-def _unfit_hosts(view: FleetView) -> Iterator[Finding]:
-    if unfit := [f"{host} ({why})" for host, why in unfit_runners(view).items()]:
-        cure = (
-            "Mend these hosts. Their runners try again every 30s while work stands ready; "
-            "nothing need be restarted."
-        )
-        yield problem("HOSTS", f"unfit for Spark, so they take no such work: {some(unfit)}", cure)
+def _well(view: FleetView) -> Iterator[Finding]:
+    coordinators = [
+        f"{process.host}:{process.pid} (last report {ago(process.read_at, view.at)})"
+        for process in view.coordinators
+        if not process.silent
+    ]
+    yield ok("COORDINATORS", some(coordinators))
+    runners = [
+        f"{process.host}:{process.pid} (last work {ago(process.worked_at, view.at)})"
+        for process in view.runners
+        if not process.silent
+    ]
+    yield ok("WORKERS", some(runners) or "no worker is heard of, and no job waits for one")
+    queues = some([f"{queue.name} {queue.length:,}" for queue in view.queues])
+    yield ok("QUEUES", queues or "no queue in use")
+    yield ok("DEAD_LETTERS", "there are no dead letters")
 
 
 def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
@@ -101,30 +96,6 @@ def _silent_and_stalled(view: FleetView) -> Iterator[Finding]:
             "between them and Redis."
         )
         yield warning("STALLED", text, cure)
-
-
-def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
-    unserved = [queue for queue in view.queues if queue.length and not queue.listeners]
-    for queue in unserved:
-        text = (
-            f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
-        )
-        start = f"celery -A unstuck.tasks worker -Q {queue.name}"
-        if queue.name == CONTROL_QUEUE:
-            start = "celery -A unstuck.coordinator worker -P threads"
-        yield problem("QUEUES", text, f"Start a process for it: {start}")
-    unread = unread_messages(view, stalled_after)
-    for queue in view.queues:
-        if queue.name in unread:
-            cure = RESTART_COORDINATOR if queue.name == CONTROL_QUEUE else RESTART_WORKER
-            yield problem(
-                "QUEUES", f"{count_of(queue.length, 'message')} on {unread[queue.name]}", cure
-            )
-    if not unserved and not unread:
-        yield ok(
-            "QUEUES",
-            some([f"{queue.name} {queue.length:,}" for queue in view.queues]) or "no queue in use",
-        )
 
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:

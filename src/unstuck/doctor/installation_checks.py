@@ -15,16 +15,16 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from unstuck.coordinator.explain.explanation import longest_gap
+from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.problems.queues import some
 from unstuck.doctor.finding import Finding, Level, ok, problem, warning
 from unstuck.doctor.host_facts import WarehouseFacts
 from unstuck.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.host import JAVA, SPARKS, how_to_install
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import WarehouseSeen
+from unstuck.tasks.protocol.process_status import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
-from unstuck.views.fleet_view import FleetView
-from unstuck.views.queues import some
 from unstuck.views.words import count_of
 
 OLDEST_REDIS = (7, 0)
@@ -210,20 +210,6 @@ def _clock(server: ServerFacts) -> Finding:
 def of_records(records: RecordFacts, settings: Settings) -> Iterator[Finding]:
     """Does anybody take what waits?"""
     yield _reports(records, settings)
-    if records.dead:
-        cure = (
-            "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck "
-            "dead "
-            "drop`."
-        )
-        what = (
-            "reports that nobody could apply, notices that nobody took, or submits that were "
-            "refused"
-        )
-        text = f"{count_of(records.dead, 'dead letter')}: {what}"
-        yield warning("DEAD_LETTERS", text, cure)
-    else:
-        yield ok("DEAD_LETTERS", "there are no dead letters")
     # As the fleet is set, which need not be as this process is.
     gap = longest_gap(settings.sweep_every if records.period is None else records.period)
     late = max(LATE, gap)
@@ -241,31 +227,6 @@ def of_records(records: RecordFacts, settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield ok("JOBS_OVERDUE", f"{count_of(records.open, 'open job')}, none overdue")
-    if records.halted:
-        text = (
-            f"{count_of(records.halted, 'open job')} cannot go on alone: no coordinator could "
-            "decide what is next"
-        )
-        cure = (
-            "`unstuck list --status HALTED` names each with its reason; resume or cancel it "
-            "when the cause is gone."
-        )
-        yield problem("JOBS_HALTED", text, cure)
-    if records.halted_schedules:
-        which = some([f"{name} ({why})" for name, why in records.halted_schedules.items()])
-        text = (
-            f"{count_of(len(records.halted_schedules), 'schedule')} cannot go on alone, and run "
-            "no "
-            f"job: {which}"
-        )
-        yield problem(
-            "SCHEDULES_HALTED", text, "`unstuck schedule why NAME` says why, and what helps."
-        )
-    for pool, waiting in records.closed_pools.items():
-        text = f"{count_of(waiting, 'group')} waiting for a slot of pool {pool}, which has 0"
-        yield warning(
-            "POOLS", text, f"Unless it was closed on purpose: `unstuck pool set {pool} N`."
-        )
     if records.newer:
         text = (
             f"a newer release than this one has stored {some(list(records.newer))}: coordinators "

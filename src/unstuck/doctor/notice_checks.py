@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.notices.outbox import Outbox
+from unstuck.coordinator.problems.queues import some
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.doctor.finding import Finding, ok, problem, warning
 from unstuck.doctor.redis_facts import open_jobs
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.views.fleet_view import FleetView
-from unstuck.views.queues import some
 from unstuck.views.words import count_of
 
 CODE = "NOTICES"

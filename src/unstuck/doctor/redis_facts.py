@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
@@ -16,8 +16,6 @@ from unstuck.coordinator.model.records import JOB_SCHEMA
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import REPORT_GROUP
-from unstuck.coordinator.store.pool_store import Pools
-from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 
 JOBS_EXAMINED = 200  # open jobs, the newest, that are looked at
@@ -61,8 +59,7 @@ class RecordFacts:
         lag: reports that no coordinator has read; None if that is not known.
         unread_age, pending_age: of the oldest report that nobody read; that somebody read and
             nobody finished.
-        dead: reports that nobody could apply.
-        open: jobs that have not ended; ``halted``: those that are HALTED.
+        open: jobs that have not ended.
         overdue: by how long the most overdue of the open jobs, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
         warehouses: of open jobs, the newest; ``newer``: those of them that a newer release has
@@ -70,15 +67,12 @@ class RecordFacts:
         period: UNSTUCK_SWEEP_EVERY of the process that swept last.
         stray: messages for a coordinator that were sent without any prefix, so that no fleet reads
             them.
-        halted_schedules: each that is HALTED, or cannot be read, with a word for why.
-        closed_pools: pools of no slots for which groups wait, and how many.
     """
 
     lag: int | None
     unread_age: float | None
     pending: int
     pending_age: float | None
-    dead: int
     open: int
     overdue: float | None
     overdue_job: str
@@ -87,10 +81,7 @@ class RecordFacts:
     warehouses: tuple[JobWarehouse, ...]
     period: float | None = None
     stray: int = 0
-    halted: int = 0
     newer: tuple[str, ...] = ()
-    halted_schedules: Mapping[str, str] = field(default_factory=dict)
-    closed_pools: Mapping[str, int] = field(default_factory=dict)
 
 
 def server_facts(client: redis.Redis) -> ServerFacts:
@@ -113,15 +104,11 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
     pipe = client.pipeline(transaction=True)
     pipe.time()
     pipe.exists(keys.reports)
-    pipe.xlen(keys.dead)
     pipe.zcard(keys.due)
     pipe.zrange(keys.due, 0, 0, withscores=True)
     pipe.hmget(keys.alive, ["at", "period"])
     pipe.exists(f"{keys.beat}:lock")
-    pipe.zcard(keys.status(Status.HALTED))
-    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat, halted = (
-        pipe.execute()
-    )
+    (seconds, micros), reports, open_jobs, first, (swept, period), beat = pipe.execute()
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
@@ -131,7 +118,6 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         unread_age=_age(unread, now),
         pending=pending,
         pending_age=_age(oldest, now),
-        dead=int(dead),
         open=int(open_jobs),
         overdue=None if due is None else now - float(due),
         overdue_job=str(overdue_job),
@@ -140,25 +126,8 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         warehouses=warehouses,
         period=None if period is None else float(period),
         stray=_stray_messages(client),
-        halted=int(halted),
         newer=newer,
-        halted_schedules=_halted_schedules(ScheduleStore(client, keys)),
-        closed_pools={
-            pool.name: pool.waiting
-            for pool in Pools(client, keys).all()
-            if pool.waiting and not pool.slots
-        },
     )
-
-
-def _halted_schedules(store: ScheduleStore) -> dict[str, str]:
-    records, unreadable = store.load_all(store.names())
-    halted = {
-        record.name: record.halted.code
-        for record in records
-        if record.halted is not None and not record.status.terminal
-    }
-    return {**halted, **dict.fromkeys(unreadable, "its record cannot be read")}
 
 
 def unknown_jobs(client: redis.Redis, keys: Keys, jobs: Sequence[str]) -> list[str]:

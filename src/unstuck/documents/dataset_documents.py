@@ -6,11 +6,11 @@ import datetime
 import math
 from typing import Any
 
-from unstuck.documents.document import Document
+from unstuck.documents.document import AnswerDocument
 from unstuck.tasks.protocol.replaced import Replaced
 
 
-class RestoredDocument(Document):
+class RestoredDocument(AnswerDocument):
     """A dataset that stands as it did before; ``new`` is false if it stood so already."""
 
     dataset: str
@@ -20,6 +20,17 @@ class RestoredDocument(Document):
     files: int
     replaced: Replaced | None
     stream: str | None
+
+
+class SkippedFileDocument(AnswerDocument):
+    """A file that the stream of a dataset passes over. ``version``: of the warehouse that says so;
+    0 before the first load. ``new`` is false if it was so already.
+    """
+
+    dataset: str
+    path: str
+    version: int
+    new: bool
 
 
 def plain_value(value: Any) -> Any:

@@ -14,6 +14,7 @@ from unicodedata import category
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
+from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.json_fields import iso
 
 # Other, format and separator characters that json.dumps leaves as they are.
@@ -54,6 +55,34 @@ class Document(BaseModel):
                 for name in cls.model_fields
             }
         )
+
+
+class AnswerDocument(Document):
+    """The answer of a command to one target. ``answer``: DONE, ALREADY, REFUSED, or the code of an
+    error.
+    """
+
+    answer: str
+    text: str
+
+    @property
+    def page(self) -> str:
+        """The name of the target whose page shows what the command has changed; empty if it is
+        removed.
+        """
+        return ""
+
+    @classmethod
+    def of_error(cls, target: str, error: UnstuckError) -> Self:
+        """Return the answer for a target that could not be asked."""
+        key = next(name for name in cls.model_fields if name not in AnswerDocument.model_fields)
+        return cls.model_validate({key: target, "answer": error.code, "text": str(error)})
+
+
+class OutcomeDocument(AnswerDocument):
+    """The answer of a command of which there is no more to say."""
+
+    name: str
 
 
 def plain(answer: Any) -> Any:

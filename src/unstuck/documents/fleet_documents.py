@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from unstuck.coordinator.model.notice import Notice
 from unstuck.doctor.finding import Finding, Level
-from unstuck.documents.document import Document, Time, Word
+from unstuck.documents.document import AnswerDocument, Document, Time, Word
 
 
 class FindingDocument(Document):
@@ -66,9 +66,7 @@ class NoticesDocument(Document):
     sent: list[SentNoticeDocument]
 
 
-class DeadLetterAnswerDocument(Document):
-    """The answer of a command to one dead letter: REPLAYED, DROPPED, REFUSED or GONE."""
+class DeadLetterAnswerDocument(AnswerDocument):
+    """The answer of a command to one dead letter; also REPLAYED or DROPPED."""
 
     id: str
-    answer: str
-    text: str

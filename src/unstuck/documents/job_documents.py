@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.store.answers import Submitted
-from unstuck.documents.document import Document, Word
+from unstuck.documents.document import AnswerDocument, Document, Word
 from unstuck.read_model.command_result import CommandResult
 
 
-class JobAnswerDocument(Document):
-    """The answer of a command to one job. ``answer``: DONE, ALREADY, REFUSED, NO_SUCH_JOB, or
-    WRONG: no such group.
-    """
+class JobAnswerDocument(AnswerDocument):
+    """The answer of a command to one job."""
 
     id: str
-    answer: str
-    intent: Intent | None
-    status: Status | None
-    text: str
-    retry_of: Word
+    intent: Intent | None = None
+    status: Status | None = None
+    retry_of: Word = None
+
+    @property
+    def page(self) -> str:
+        return self.id
 
     @classmethod
     def of_result(cls, result: CommandResult) -> JobAnswerDocument:

@@ -1,35 +1,20 @@
-"""The documents of ``now``: what is not well, what goes on, and what has ended."""
+"""The documents of ``now``: problems, running jobs, and ended jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from unstuck.client.now import MOST, EndedJobs, Seen, Trouble
+from unstuck.client.now import MAX_ROWS_SHOWN, EndedJobs, Snapshot
 from unstuck.coordinator.model.status import Status
-from unstuck.documents.document import Document, Time, Word
+from unstuck.coordinator.problems.problem import Problem
+from unstuck.documents.document import Document, Time
 from unstuck.read_model.job import JobInfo
 
 
-class TroubleDocument(Document):
-    """One thing that is not well. ``job`` is its id, null where it is about no single job."""
-
-    kind: str
-    name: str
-    status: str
-    text: str
-    since: Time
-    job: Word
-
-    @classmethod
-    def of_trouble(cls, trouble: Trouble, waits: Mapping[str, str]) -> TroubleDocument:
-        job = "" if trouble.job is None else trouble.job.id
-        return cls.of(trouble, text=trouble.text or waits.get(job, ""), job=job)
-
-
 class EndedDocument(Document):
-    """The jobs of one name that ended in the last day: the one that ended last, and how many ended
-    how.
+    """The jobs of one name that ended in the last day: the one that ended last, and the number by
+    status.
     """
 
     name: str
@@ -44,26 +29,21 @@ class EndedDocument(Document):
 
 
 class NowDocument(Document):
-    """Things that are not well, the worst first; the newest jobs that go on beside that; what
-    ended, the last first.
+    """Problems, the worst first; the newest running jobs without a problem; ended jobs, the last
+    first.
     """
 
     at: Time
-    not_well: list[TroubleDocument]
-    goes_on: list[JobInfo]
+    problems: list[Problem]
+    running: list[JobInfo]
     ended: list[EndedDocument]
 
     @classmethod
-    def of_seen(
-        cls,
-        snapshot: Seen,
-        reported: Sequence[Trouble],
-        ended: Sequence[EndedJobs],
-        waits: Mapping[str, str],
-    ) -> NowDocument:
+    def of_snapshot(cls, snapshot: Snapshot, waits: Mapping[str, str]) -> NowDocument:
+        """``snapshot``: explained; ``waits``: the line of ``why`` by job id."""
         return cls(
             at=snapshot.at,
-            not_well=[TroubleDocument.of_trouble(trouble, waits) for trouble in reported],
-            goes_on=[replace(job, why=waits.get(job.id, "")) for job in snapshot.beside(reported)],
-            ended=[EndedDocument.of_ended(ended_jobs) for ended_jobs in ended[:MOST]],
+            problems=list(snapshot.problems),
+            running=[replace(job, why=waits.get(job.id, "")) for job in snapshot.others],
+            ended=[EndedDocument.of_ended(each) for each in snapshot.ended[:MAX_ROWS_SHOWN]],
         )

@@ -16,7 +16,7 @@ from unstuck.coordinator.model.tick import TickOutcome
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
-from unstuck.documents.document import Document, Time, Word
+from unstuck.documents.document import AnswerDocument, Document, Time, Word
 from unstuck.read_model.job import JobInfo, json_of_list
 
 
@@ -222,18 +222,19 @@ class TickDocument(Document):
         return cls.of(backfill_tick, tick=backfill_tick.tick.timestamp())
 
 
-class ScheduleAnswerDocument(Document):
-    """The answer of a command to one schedule: DONE, ALREADY, REFUSED, or NO_SUCH_SCHEDULE, with a
-    null status.
+class ScheduleAnswerDocument(AnswerDocument):
+    """The answer of a command to one schedule.
 
-    ``warnings``: of the spec that `set` has stored.
+    ``status``: null if it is removed; ``warnings``: of the spec that `set` has stored.
     """
 
     name: str
-    answer: str
-    status: ScheduleStatus | None
-    text: str
+    status: ScheduleStatus | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def page(self) -> str:
+        return "" if self.status is None else self.name
 
     @classmethod
     def of_result(cls, result: ScheduleResult) -> ScheduleAnswerDocument:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from unstuck.coordinator.commands.job_commands import Answer, Command, command
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import command
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
@@ -38,7 +39,7 @@ from unstuck.in_process.stored import Fields
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import queue_of
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, whoami
 from unstuck.tasks.transport.lease import Claim
@@ -261,7 +262,7 @@ class Coordinator:
     def cancel(self, job: str, why: str) -> None:
         """As `Client.cancel`, by the user of this process."""
         record = self.record(job)
-        cancellation = command(record, Command.CANCEL, by=user_here(), why=why)
+        cancellation = command(record, "cancel", by=user_here(), why=why)
         if cancellation.answer is Answer.DONE:
             event = {"kind": "USER_CANCEL", "by": user_here(), "was": record.status, "text": why}
             self.store.command(cancellation.job, record, _mint(), event)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from unstuck.coordinator.store.totals import MOST_NAMES
+from unstuck.coordinator.store.totals import MAX_NAMES
 
 Kind = Literal["gauge", "counter", "histogram"]
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
@@ -69,14 +69,21 @@ LEFT_OUT = _metric(
     "reason",
 )
 
+PROBLEMS = _metric(
+    "gauge",
+    "problems",
+    "Problems that `unstuck now` shows, by code: at most 30 of a kind, such as failed jobs.",
+    "code",
+)
 JOBS = _metric("gauge", "jobs", "Jobs in the store.", "status")
 
 JOBS_ENDED = _metric(
     "counter",
     "jobs_ended_total",
     (
-        f"Jobs that have ended, by name and how; of {MOST_NAMES} names, and of all others together "
-        "as `(other)`."
+        f"Jobs that have ended, by name and status; of {MAX_NAMES} names, and of all others "
+        "together as `(other)`. It is 0 for each status of a name, and for schedules that no run "
+        "has ended of."
     ),
     "job_name",
     "status",

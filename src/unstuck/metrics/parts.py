@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import redis
@@ -22,11 +22,12 @@ from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.job_store import REPORT_GROUP
-from unstuck.coordinator.store.totals import PUBLISHING, Totals, job_of
+from unstuck.coordinator.store.totals import MAX_NAMES, PUBLISHING, Totals, job_of
 from unstuck.metrics import catalog
 from unstuck.metrics.sheet import Sheet
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
-from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, RunnerStatus, status_of
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, status_of
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.views.waiting_offers import HEADS, MOST_LANES, queued_since, record_of
@@ -47,16 +48,28 @@ def jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 
 def ended_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     pipe.hgetall(keys.totals)
-    (fields,) = yield
+    pipe.hkeys(keys.schedules)
+    fields, schedule_names = yield
+    names = set[str]()
     for field, text in sorted(fields.items()):
         with sheet.reading("totals"):
             totals, job = Totals.from_json(text), job_of(field)
             if job is not None:
-                for status, count in totals.counts.items():
-                    sheet.add(catalog.JOBS_ENDED, count, job or OTHER_JOBS, status.lower())
+                names.add(job)
+                _add_ended(sheet, job or OTHER_JOBS, totals.counts)
                 sheet.add_histogram(catalog.JOB_DURATION, totals, job or OTHER_JOBS)
             elif field == PUBLISHING:
                 sheet.add_histogram(catalog.PUBLISH_DURATION, totals)
+    # Further names are counted as OTHER_JOBS, so their own counters would stay 0.
+    free = max(0, MAX_NAMES - len(names - {""}))
+    for name in sorted(set(schedule_names) - names)[:free]:
+        _add_ended(sheet, name, {})
+
+
+def _add_ended(sheet: Sheet, name: str, counts: Mapping[str, int]) -> None:
+    """Add a counter for each status, so that ``increase()`` sees the first end."""
+    for status in (status for status in Status if status.terminal):
+        sheet.add(catalog.JOBS_ENDED, counts.get(status, 0), name, status.lower())
 
 
 def late_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -13,33 +14,35 @@ from functools import partial
 import redis
 from prometheus_client.registry import Collector
 
+from unstuck.coordinator.problems.detect import detect
+from unstuck.coordinator.problems.problem import ProblemCode
 from unstuck.metrics import catalog
 from unstuck.metrics.catalog import Family
 from unstuck.metrics.parts import PARTS, Part, processes
 from unstuck.metrics.sheet import Sheet
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.views.installation import limits_of, read_state
 
 log = logging.getLogger(__name__)
 
 
-def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[Family]:
-    """The metrics of a fleet now.
+def scrape(client: redis.Redis, settings: Settings) -> Sequence[Family]:
+    """Return the metrics of a fleet now.
 
     Args:
         client: must decode responses.
-        runner_silence: seconds after which a runner that was not heard of counts as silent.
 
     Raises: redis.RedisError: Redis did not answer.
     """
-    sheet = Sheet()
+    sheet, keys = Sheet(), Keys(settings.prefix)
     with client.pipeline(transaction=False) as pipe:
         pipe.time()
         waiting: list[tuple[str, Part, int]] = []
         parts = {make.__name__: make(pipe, keys, sheet) for make in PARTS}
         for name, part in {
             **parts,
-            "processes": processes(pipe, keys, sheet, runner_silence),
+            "processes": processes(pipe, keys, sheet, settings.runner_silence),
         }.items():
             before = len(pipe)
             next(part)
@@ -59,8 +62,20 @@ def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[F
                 else:
                     del pipe.command_stack[before:]  # of a part that failed while it asked more
             answers = pipe.execute(raise_on_error=False) if waiting else []
+    _add_problems(client, settings, sheet)
     sheet.add(catalog.UP, 1)
     return sheet.families()
+
+
+def _add_problems(client: redis.Redis, settings: Settings, sheet: Sheet) -> None:
+    try:
+        state = read_state(client, Keys(settings.prefix), settings)
+    except redis.ResponseError as error:  # a key is damaged, or this user may not read it
+        log.warning("the metric of problems is left out: %s", error)
+        sheet.unreadable("problems")
+        return
+    counts = Counter(problem.code for problem in detect(state, limits_of(settings)))
+    sheet.add_all(catalog.PROBLEMS, (((code.lower(),), counts[code]) for code in ProblemCode))
 
 
 def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> bool:
@@ -97,8 +112,7 @@ class Exporter(Collector):
     """
 
     def __init__(self, client: redis.Redis, settings: Settings) -> None:
-        keys, silence = Keys(settings.prefix), settings.runner_silence
-        self._read: Callable[[], Iterable[Family]] = partial(scrape, client, keys, silence)
+        self._read: Callable[[], Iterable[Family]] = partial(scrape, client, settings)
         self._lock = threading.Lock()
         self._under_way: Future[Iterable[Family]] | None = None
         self._away = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unstuck.coordinator.commands.job_commands import Answer, Commanded
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.read_model.job import JobInfo
 
 

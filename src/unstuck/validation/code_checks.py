@@ -20,8 +20,8 @@ from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.checks.sql import groups_read, wrong_statement
 from unstuck.coordinator.spec.checks.sql_tables import Writes
 from unstuck.coordinator.spec.checks.unused import Takes
-from unstuck.coordinator.spec.model import read_sql_file
-from unstuck.coordinator.spec.problems import Loc, Problem, Written, listed, suggestion
+from unstuck.coordinator.spec.problems import Loc, SpecProblem, Written, listed, suggestion
+from unstuck.coordinator.spec.sql_files import read_sql_file
 from unstuck.tasks.spec.group import GroupSpec, Step
 from unstuck.tasks.spec.sql_tokens import with_marked_results
 
@@ -44,7 +44,7 @@ class CodeOfSteps:
     """
 
     takes: Takes
-    problems: Sequence[Problem]
+    problems: Sequence[SpecProblem]
     writes: Writes
 
 
@@ -107,7 +107,7 @@ def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> C
         )
     answers = dict(zip(groups, answer, strict=True))
     problems = [
-        Problem(text, ("groups", i, "steps", step, "python"))
+        SpecProblem(text, ("groups", i, "steps", step, "python"))
         for i, group_answer in answers.items()
         for step, text in group_answer["problems"]
     ]
@@ -126,7 +126,7 @@ def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> C
 
 def _wrong_names(
     groups: Groups, uses: Mapping[int, Mapping[int, Any]], written: Writes
-) -> Iterator[Problem]:
+) -> Iterator[SpecProblem]:
     """Inputs that a step reads and nothing makes, and outputs that it should make and does not."""
     by_name = {group.name: group for group in groups.values()}
     for i, group in groups.items():
@@ -148,7 +148,7 @@ def _wrong_names(
                         suggestion(input_name, available)
                         or f"; there are: {listed(sorted(available)) or 'none'}"
                     )
-                    yield Problem(
+                    yield SpecProblem(
                         f"{name} reads the input {input_name!r}, which no need and no input "
                         f"gives{hint}",
                         loc,
@@ -161,7 +161,7 @@ def _wrong_names(
                 message = (
                     f"{name} neither returns a value nor writes to ctx.output({output!r}){near}"
                 )
-                yield Problem(message, (*loc, "output"))
+                yield SpecProblem(message, (*loc, "output"))
 
 
 def _written_by(group: GroupSpec, uses: Mapping[int, Any]) -> set[str] | None:
@@ -180,7 +180,7 @@ def _written_by(group: GroupSpec, uses: Mapping[int, Any]) -> set[str] | None:
 
 def statement_problems(
     groups: Groups, written: Written, conf: Mapping[str, str]
-) -> tuple[str, list[Problem], list[Problem]]:
+) -> tuple[str, list[SpecProblem], list[SpecProblem]]:
     """Parse the SQL of ``groups``: by Spark's own parser where there is Spark, else by sqlglot if
     it is installed.
 
@@ -190,11 +190,11 @@ def statement_problems(
         what parsed it, empty if nothing could; the problems; and what may be one: sqlglot is not
         Spark, and an extension of Spark's parser takes more than the parser alone.
     """
-    problems, doubtful = list[Problem](), list[Problem]()
+    problems, doubtful = list[SpecProblem](), list[SpecProblem]()
     every = []
     for statement in _statements(groups, written, conf):
         if wrong := wrong_statement(statement.sql):
-            problems.append(Problem(wrong, statement.loc))
+            problems.append(SpecProblem(wrong, statement.loc))
         else:
             every.append(statement)
     if not every:
@@ -213,7 +213,9 @@ def statement_problems(
     return answer["by"], problems, doubtful
 
 
-def _unparsed(statement: Statement, error: Mapping[str, Any], by: str, is_sure: bool) -> Problem:
+def _unparsed(
+    statement: Statement, error: Mapping[str, Any], by: str, is_sure: bool
+) -> SpecProblem:
     code, text = (
         match.groups() if (match := _CODE.match(error["message"])) else ("", error["message"])
     )
@@ -222,7 +224,7 @@ def _unparsed(statement: Statement, error: Mapping[str, Any], by: str, is_sure: 
         "" if is_sure else f"; {'an extension' if by.startswith('Spark') else 'Spark'} may take it"
     )
     place = f"line {error['line']}, column {error['column']} of {statement.where}"
-    return Problem(f"{place}: {text} ({who}){doubt}", statement.loc, line_inside=error["line"])
+    return SpecProblem(f"{place}: {text} ({who}){doubt}", statement.loc, line_inside=error["line"])
 
 
 def _statements(groups: Groups, written: Written, conf: Mapping[str, str]) -> Iterator[Statement]:

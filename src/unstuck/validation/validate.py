@@ -17,7 +17,7 @@ from unstuck.coordinator.spec.checks.sql_tables import UnknownTable, Writes, unk
 from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan
-from unstuck.coordinator.spec.problems import Problem, SpecError, Written
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem, Written
 from unstuck.documents.document import Document
 from unstuck.documents.problem import PlaceDocument
 from unstuck.tasks.settings import Settings
@@ -59,7 +59,7 @@ def validate_spec(
         SpecError: with all problems.
         BadRequest: nothing can be imported here.
     """
-    job, plan, problems, warnings = None, None, list[Problem](), list[Problem]()
+    job, plan, problems, warnings = None, None, list[SpecProblem](), list[SpecProblem]()
     try:
         job = JobSpec.from_written(written, params, scheduled=True)
         job.check_zone(settings.time_zone)

@@ -9,70 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import redis
 
 from unstuck.coordinator.errors import NewerJob
+from unstuck.coordinator.model.fleet import FleetView, QueueView, StalledView
 from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.read_model.job_list import JobList
-from unstuck.tasks.json_fields import OptionalTime, Time
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import (
-    COORDINATOR_SILENCE,
-    CoordinatorStatus,
-    ProcessRegistry,
-    RunnerStatus,
-)
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, ProcessRegistry
 
 # Open jobs, the newest, in which queues are looked for that nobody may listen to.
 JOBS_LOOKED_AT = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """One queue: how many messages wait in the broker, and how many runners listen (of ``control``:
-    coordinators).
-
-    Attributes:
-        oldest_since: since when its oldest message has lain there, as far as a coordinator that is
-            heard of has seen; None if nothing waits there, or nobody looked.
-    """
-
-    name: str
-    length: int
-    listeners: int
-    oldest_since: OptionalTime = None
-
-
-@dataclass(frozen=True, slots=True)
-class StalledView:
-    """A worker or coordinator (``host:pid``) that found at ``at`` that it received nothing more,
-    and ended itself.
-    """
-
-    worker: str
-    at: Time
-
-
-@dataclass(frozen=True, slots=True)
-class FleetView:
-    """The fleet at the time ``at``; silent processes come last.
-
-    Attributes:
-        swept_at: the last tick of any sweep.
-        stalled: workers and coordinators that stalled within the last day, the last one first.
-    """
-
-    at: Time
-    swept_at: OptionalTime
-    runners: tuple[RunnerStatus, ...]
-    coordinators: tuple[CoordinatorStatus, ...]
-    queues: tuple[QueueView, ...]
-    stalled: tuple[StalledView, ...] = ()
 
 
 def fleet_of(

@@ -9,39 +9,32 @@ import secrets
 import shlex
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from unstuck.client.retry_answer import retry_job
-from unstuck.coordinator.commands.job_commands import (
-    GROUPS_LEGAL,
-    LEGAL,
-    MEANS,
-    RETRY_LEGAL,
-    Answer,
-    Command,
-)
-from unstuck.coordinator.errors import NoSuchReport
-from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Status
-from unstuck.coordinator.schedules import schedule_commands
-from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, legal_commands
+from unstuck.coordinator.command_table import COMMANDS, Answer, Command, TargetKind
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
-from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
+from unstuck.documents.command_answers import give
 from unstuck.tasks.identity import user_here
 from unstuck.web.rendering import client_of, page
 
-T = TypeVar("T", bound=str)
 MOST_REASON = 500  # characters
 REMEMBERED = 1000  # actions whose forms may be sent again, and change nothing
-ENDS = (Command.STOP, Command.CANCEL, Command.FORCE_STOP, ScheduleCommand.STOP)
+PATHS = {
+    TargetKind.JOB: "/jobs",
+    TargetKind.GROUP: "/jobs",
+    TargetKind.SCHEDULE: "/schedules",
+    TargetKind.BACKFILL: "/schedules",
+    TargetKind.DEAD_LETTER: "/dead",
+}
+_PAGES = {**PATHS, TargetKind.DEAD_LETTER: "/fleet/dead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,90 +60,57 @@ class PageAction:
         return "-".join(("action", self.href, *(value for _, value in self.fields)))
 
 
-def job_actions(job: str, status: Status) -> list[PageAction]:
-    """The actions that are legal for a job in this status, by the table of the command line."""
-    actions = [
-        PageAction(
-            _label(command),
-            MEANS[command],
-            _job(job, command),
-            shlex.join(["unstuck", command, job]),
-            command in ENDS,
-        )
-        for command in Command
-        if status in LEGAL[command]
-    ]
-    if status in RETRY_LEGAL:
-        means = "Make a new job of this one. Finished work is taken over."
-        actions.append(
-            PageAction("Retry", means, _job(job, "retry"), shlex.join(["unstuck", "retry", job]))
-        )
-    return actions
-
-
-def group_actions(
-    job: str, status: Status, group: str, states: Iterable[GroupState]
+def actions_for(
+    target: TargetKind, subject: str, status: str, group: str = "", states: Collection[str] = ()
 ) -> list[PageAction]:
-    """The same for a group, a fork or one member of it; ``states``: of the group, or of its
-    members.
+    """The commands of the table that are legal now, and that need no more than a click.
+
+    Args:
+        subject: names the target, or the job of a ``group``; ``status``: of it.
+        states: of the group, or of its members.
     """
-    if status not in GROUPS_LEGAL:
-        return []
-    actions: list[PageAction] = []
-    present_states = set(states)
-    for word, leads_to, means in (
-        ("skip", GroupState.SKIPPED, "Skip it. The groups after it go by their join rules."),
-        ("rerun", GroupState.WAITING, "Run it again, and everything after it."),
-    ):
-        if any((state, leads_to) in GROUP_MOVES_REQUESTED for state in present_states):
-            command = shlex.join(["unstuck", word, job, group])
-            actions.append(
-                PageAction(
-                    _label(word), means, _job(job, word), command, fields=(("group", group),)
-                )
-            )
-    return actions
+    fields = {"group": group} if group else {}
+    return [
+        PageAction(
+            _label(command.name),
+            command.help,
+            f"{PATHS[target]}/{quote(subject, safe='')}/{command.name}",
+            shlex.join([*command.words, subject, *fields.values()]),
+            command.ends,
+            any(argument.name == "reason" for argument in command.arguments),
+            tuple(fields.items()),
+        )
+        for command in COMMANDS[target].values()
+        if on_page(command)
+        and status in command.legal
+        and (target is not TargetKind.GROUP or command.legal_groups & {*states})
+    ]
+
+
+def job_actions(job: str, status: str, advice: Collection[str]) -> list[PageAction]:
+    """The actions for a job. ``advice``: the commands of its explanation, which name a retry where
+    one helps.
+    """
+    actions = actions_for(TargetKind.JOB, job, status)
+    return [action for action in actions if action.label != "Retry" or action.command in advice]
+
+
+def on_page(command: Command) -> bool:
+    """It has no required argument but the group, so a button is enough."""
+    return all(arg.name == "group" for arg in command.arguments if arg.required)
 
 
 def schedule_actions(view: ScheduleView) -> list[PageAction]:
-    """The actions that are legal for a schedule as it stands."""
-    schedule = view.schedule
-    return [
-        PageAction(
-            _label(command),
-            schedule_commands.MEANS[command],
-            f"/schedules/{quote(schedule.name, safe='')}/{command}",
-            shlex.join(["unstuck", "schedule", command, schedule.name]),
-            command in ENDS,
-        )
-        for command in legal_commands(schedule.status)
-    ]
-
-
-def dead_letter_actions(letter: str, *, unreadable: bool = False) -> list[PageAction]:
-    """The actions for a dead letter; one that is ``unreadable`` can only be dropped."""
-    words = [("drop", "Remove it for good.")]
-    if not unreadable:
-        words.insert(0, ("replay", "Put it back, for a coordinator to apply or to send."))
-    return [
-        PageAction(
-            _label(word),
-            means,
-            f"/dead/{quote(letter, safe='')}/{word}",
-            shlex.join(["unstuck", "dead", word, letter]),
-            ends=word == "drop",
-            takes_reason=False,
-        )
-        for word, means in words
-    ]
+    """The actions that are legal for a schedule as it stands, and for its backfill."""
+    name, backfill = view.schedule.name, view.schedule.backfill
+    actions = actions_for(TargetKind.SCHEDULE, name, view.schedule.status)
+    if backfill is not None:
+        actions += actions_for(TargetKind.BACKFILL, name, backfill.status)
+    return actions
 
 
 def _label(word: str) -> str:
     return word.replace("-", " ").capitalize()
-
-
-def _job(job: str, word: str) -> str:
-    return f"/jobs/{quote(job, safe='')}/{word}"
 
 
 def by(request: Request) -> str:
@@ -227,75 +187,29 @@ def _answer(request: Request, command: list[str], act: Callable[[str, str], Answ
     return RedirectResponse(f"{done.to}?said={quote(f'{request.url.path} {once}', safe='')}", 303)
 
 
-def _to_job(word: Command, request: Request) -> Response:
-    job = request.path_params["job"]
+def _to_target(command: Command, request: Request) -> Response:
+    subject = request.path_params["subject"]
+    fields = {
+        argument.name: request.scope["unstuck.form"].get(argument.name, "")
+        for argument in command.arguments
+        if argument.required
+    }
 
     def act(who: str, reason: str) -> Answered:
-        done = client_of(request).command(job, word, reason=reason, by=who)
-        return Answered(done.answer is Answer.REFUSED, done.text, f"/jobs/{quote(job, safe='')}")
+        about = {"reason": reason, "by": who}
+        taken = {arg.name: about[arg.name] for arg in command.arguments if arg.name in about}
+        done = give(client_of(request), command, subject, fields | taken)
+        to = f"{_PAGES[command.target]}/{quote(done.page, safe='')}".rstrip("/")
+        return Answered(done.answer == Answer.REFUSED, done.text, to)
 
-    return _answer(request, [word, job], act)
-
-
-def _retry(request: Request) -> Response:
-    job = request.path_params["job"]
-
-    def act(who: str, reason: str) -> Answered:
-        done = retry_job(client_of(request), job, reason=reason, by=who)
-        return Answered(
-            done.answer is Answer.REFUSED, done.text, f"/jobs/{quote(done.job.id, safe='')}"
-        )
-
-    return _answer(request, ["retry", job], act)
-
-
-def _to_group(word: str, request: Request) -> Response:
-    job = request.path_params["job"]
-    group = request.scope["unstuck.form"].get("group", "")
-
-    def act(who: str, reason: str) -> Answered:
-        client = client_of(request)
-        done = (client.skip if word == "skip" else client.rerun)(job, group, reason=reason, by=who)
-        return Answered(done.answer is Answer.REFUSED, done.text, f"/jobs/{quote(job, safe='')}")
-
-    return _answer(request, [word, job, group], act)
-
-
-def _to_schedule(word: ScheduleCommand, request: Request) -> Response:
-    name = request.path_params["name"]
-
-    def act(who: str, reason: str) -> Answered:
-        done = client_of(request).schedules.command(name, word, reason=reason, by=who)
-        return Answered(
-            done.answer is Answer.REFUSED, f"{done.text}.", f"/schedules/{quote(name, safe='')}"
-        )
-
-    return _answer(request, ["schedule", word, name], act)
-
-
-def _to_dead_letter(word: str, request: Request) -> Response:
-    letter = request.path_params["letter"]
-
-    def act(who: str, _: str) -> Answered:
-        letters = client_of(request).dead_letters
-        done = (letters.replay if word == "replay" else letters.drop)(letter, by=who)
-        if done.word is DeadLetterAnswer.GONE:
-            raise NoSuchReport(done.text)
-        return Answered(done.word is DeadLetterAnswer.REFUSED, done.text, "/fleet/dead")
-
-    return _answer(request, ["dead", word, letter], act)
-
-
-def _routes(
-    path: str, handler: Callable[[T, Request], Response], words: Iterable[T]
-) -> list[Route]:
-    return [Route(f"{path}/{word}", partial(handler, word), methods=["POST"]) for word in words]
+    return _answer(request, [*command.words[1:], subject, *fields.values()], act)
 
 
 ROUTES = [
-    *_routes("/jobs/{job}", _to_job, Command),
-    *_routes("/jobs/{job}", _to_group, ("skip", "rerun")),
-    Route("/jobs/{job}/retry", _retry, methods=["POST"]),
-    *_routes("/schedules/{name}", _to_schedule, ScheduleCommand),
-    *_routes("/dead/{letter}", _to_dead_letter, ("replay", "drop")),
+    *(
+        Route(f"{path}/{{subject}}/{command.name}", partial(_to_target, command), methods=["POST"])
+        for target, path in PATHS.items()
+        for command in COMMANDS[target].values()
+        if on_page(command)
+    ),
 ]

@@ -15,9 +15,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.log_lines import LogAs, formatter, one_line
@@ -28,12 +27,13 @@ from unstuck.tasks.warehouse.files import Files
 MAX_BYTES = 32 * 1024 * 1024
 _QUIET = [logging.getLogger(name) for name in ("py4j", "celery.utils", "kombu", "amqp")]
 _LISTS = ("handlers", "filters")
-_RESTORED = ("level", "disabled", "propagate", "handlers", "filters", "formatter")
+_RESTORED = {"level", "disabled", "propagate", "handlers", "filters", "formatter"}
 
 
 class _StepLogger(logging.Logger):
-    """``ctx.log``. It stays enabled: ``dictConfig`` and ``fileConfig`` disable every logger that
-    they do not name.
+    """``ctx.log``, which stays enabled.
+
+    ``dictConfig`` and ``fileConfig`` disable every logger that they do not name.
     """
 
     disabled = property(lambda self: False, lambda self, value: None)
@@ -167,8 +167,9 @@ class AttemptLog:
 
 
 def set_levels() -> list[tuple[logging.Logger | logging.Handler, int]]:
-    """Log from INFO on, while the consoles keep the level of root. Returns what was changed, and
-    its level before.
+    """Log from INFO on, while consoles keep the level of root.
+
+    Returns each changed logger or handler with its earlier level.
 
     A runner does so once, for good, since each change of a logger makes all loggers forget what
     they know.
@@ -212,9 +213,7 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
-    """Take ``secrets`` out of all texts of ``record``, such as the names of its logger, its level
-    and its thread.
-    """
+    """Remove ``secrets`` from all texts of ``record``, including logger, level and thread names."""
     if not secrets.given:
         return
     for name, value in vars(record).items():
@@ -273,24 +272,11 @@ def _reaches_root(logger: logging.Logger) -> bool:
 
 @contextlib.contextmanager
 def logging_restored() -> Iterator[None]:
-    """Restore the settings of logging after the block: of every logger that exists now, and of
-    root's handlers.
-    """
+    """Restore the settings of all loggers, and of root's handlers, after the block."""
     root = logging.getLogger()
-    loggers = [
-        root,
-        *(
-            logger
-            for logger in list(root.manager.loggerDict.values())
-            if isinstance(logger, logging.Logger)
-        ),
-    ]
-    settings = [vars(target) for target in (*loggers, *root.handlers)]
-    lists = [
-        *map(itemgetter("filters"), settings),
-        *(now["handlers"] for now in settings[: len(loggers)]),
-    ]
-    before, held = [*map(dict.copy, settings)], [*map(list.copy, lists)]
+    every = (root, *root.manager.loggerDict.values())
+    loggers = [logger for logger in every if isinstance(logger, logging.Logger)]
+    before = [_Logging(vars(target)) for target in (*loggers, *root.handlers)]
     disabled, factory = root.manager.disable, logging.getLogRecordFactory()
     try:
         yield
@@ -298,14 +284,28 @@ def logging_restored() -> Iterator[None]:
         if root.manager.disable != disabled:
             logging.disable(disabled)
         logging.setLogRecordFactory(factory)
-        if not _equal((settings, lists), (before, held)):
-            copies = {id(current): copy for current, copy in zip(lists, held, strict=True)}
-            for now, then in zip(settings, before, strict=True):
-                kept = {name: copies[id(then[name])] for name in _LISTS if name in then}
-                now.update(
-                    {name: value for name, value in then.items() if name in _RESTORED} | kept
-                )
+        changed = [settings.put_back() for settings in before]
+        if any(changed):
             root.setLevel(root.level)  # makes every logger forget the levels that it had cached
+
+
+class _Logging:
+    """The settings of a logger or a handler, with the handlers and filters that it had."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings, self._before = settings, settings.copy()
+        self._lists = {name: [*settings[name]] for name in _LISTS if name in settings}
+
+    def put_back(self) -> bool:
+        """Restore the settings. Returns whether any had changed."""
+        now = (self._settings, {name: self._settings.get(name) for name in self._lists})
+        if _equal(now, (self._before, self._lists)):
+            return False
+        for name in _RESTORED & self._before.keys():
+            self._settings[name] = self._before[name]
+        for name, elements in self._lists.items():
+            self._before[name][:] = elements
+        return True
 
 
 def _equal(now: object, then: object) -> bool:

@@ -1,5 +1,4 @@
-"""The standard streams of an attempt: what a step prints goes to the worker's own stream and into
-the attempt's log.
+"""Copy what a step prints to the worker's stream and to the log of the attempt.
 
 The log gets whole lines. A line that does not end, such as a progress bar, is logged every
 ``SHOWN_EVERY`` seconds.
@@ -22,8 +21,7 @@ SHOWN_EVERY = 5.0  # seconds
 
 
 class _Line:
-    """The line that one thread has begun; one per thread, so that lines of several threads are not
-    mixed.
+    """The unfinished line of one thread, so that lines of several threads are not mixed.
 
     What is added went through ``stream``, so it holds no secret wherever the line is cut.
     """
@@ -93,8 +91,9 @@ class _Bytes(io.BufferedIOBase):
         self._tee.stream.flush()
 
     def close(self) -> None:
-        """Nothing: a wrapper around this closes it at its end, and others use the worker's stream
-        after the step.
+        """Do nothing, since others use the worker's stream after the step.
+
+        A wrapper around this closes it at its end.
         """
 
 
@@ -177,9 +176,7 @@ class Tee(io.TextIOWrapper):
             self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def reconfigure(self, *, encoding: str | None = None, **_: Any) -> None:
-        """Change the encoding alone: whatever a step wants, lines are written at once and no
-        character is an error.
-        """
+        """Change only the encoding. Lines are still written at once, with any character."""
         if encoding is not None:
             super().reconfigure(encoding=encoding, errors=self.errors)
             self._bytes.decoders.clear()

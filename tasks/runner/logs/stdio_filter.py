@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 
 from unstuck.tasks.errors import NotBegun
 from unstuck.tasks.protocol.secrets import Secrets, Stream
@@ -37,15 +38,15 @@ def filtered(
         NotBegun: the process that filters cannot be started.
     """
     streams = {1: sys.__stdout__, 2: sys.__stderr__}
-    open_ones = [fd for fd, stream in streams.items() if stream is not None and not stream.closed]
-    if not secrets.given or not open_ones:
+    descriptors = [fd for fd, stream in streams.items() if stream and not stream.closed]
+    if not secrets.given or not descriptors:
         yield
         return
     with ExitStack() as stack:
         try:
             with ExitStack() as ends:
-                pipes = {fd: os.pipe() for fd in open_ones}
-                for end in (end for pipe in pipes.values() for end in pipe):
+                pipes = {fd: os.pipe() for fd in descriptors}
+                for end in chain.from_iterable(pipes.values()):
                     ends.callback(os.close, end)
                 _start(secrets, {fd: read for fd, (read, _) in pipes.items()}, start)
                 for fd, (_, write) in pipes.items():
@@ -60,9 +61,7 @@ def filtered(
 def _start(
     secrets: Secrets, reads: Mapping[int, int], start: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    """Start the process that filters. ``reads``: the pipe that it reads for each of the worker's
-    descriptors.
-    """
+    """Start the process that filters. ``reads``: a pipe for each descriptor of the worker."""
     process = start(
         [sys.executable, "-m", "unstuck.tasks.runner.logs.stdio_filter", json.dumps(reads)],
         stdin=subprocess.PIPE,

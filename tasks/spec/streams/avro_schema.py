@@ -1,6 +1,4 @@
-"""The columns of Avro records: an Avro schema in JSON, and the types that all readers of an output
-know.
-"""
+"""Convert an Avro schema in JSON to columns with types that all readers know."""
 
 from __future__ import annotations
 
@@ -29,8 +27,9 @@ _LOGICAL = {
 
 
 def avro_columns(schema: str) -> Fields:
-    """The columns of the records of ``schema``. Raises: ValueError: it is no record, or has a type
-    that is not read.
+    """Return the columns of the records of ``schema``.
+
+    Raises: ValueError: it is no record, or has a type that is not read.
     """
     try:
         record = json.loads(schema)
@@ -47,9 +46,7 @@ def avro_columns(schema: str) -> Fields:
 
 
 class _Types:
-    """Reads a schema from its beginning to its end; a type that was named before may stand for
-    itself.
-    """
+    """Converts a schema from its beginning to its end. A named type can be referenced later."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
@@ -60,62 +57,46 @@ class _Types:
             raise ValueError(
                 f"the Avro schema is more than {_DEPTH} levels deep, or a type is part of itself"
             )
-        if isinstance(schema, list):
-            some = [branch for branch in schema if branch != "null"]
-            if len(some) != 1:
-                raise ValueError(
-                    f"a union of Avro wants one type beside null, not {_short(schema)}"
-                )
-            return self.kind(some[0], depth)
-        if isinstance(schema, str):
-            schema = {"type": schema}
-        name = schema.get("type") if isinstance(schema, dict) else None
-        if isinstance(name, dict | list):
-            return self.kind(name, depth + 1)
-        if not isinstance(name, str):
-            # No TypeError: this is about a value in a spec.
-            raise ValueError(f"{_short(schema)} is no type of Avro")  # noqa: TRY004
-        spark_type = self._of(name, schema, depth)
+        match schema:
+            case list():
+                return self.kind(_branch(schema), depth)
+            case {"type": dict() | list() as inner}:
+                return self.kind(inner, depth + 1)
+            case {"type": str(name)}:
+                spark_type = self._of(name, schema, depth)
+            case str(name):
+                return self._of(name, {}, depth)
+            case _:
+                raise ValueError(f"{_short(schema)} is no type of Avro")
         if "name" in schema and name in ("record", "enum", "fixed"):
-            space = schema.get("namespace")
-            self._named |= {
-                schema["name"]: spark_type,
-                **({f"{space}.{schema['name']}": spark_type} if space else {}),
-            }
+            self._named[schema["name"]] = spark_type
+            self._named[f"{schema.get('namespace', '')}.{schema['name']}"] = spark_type
         return spark_type
 
     def _of(self, name: str, schema: dict[str, Any], depth: int) -> Any:
-        logical = schema.get("logicalType")
-        if logical == "decimal" and name in ("bytes", "fixed"):
-            return _decimal(schema)
-        if logical is not None and logical != "decimal":
+        logical = schema.get("logicalType", "decimal")
+        if logical != "decimal":
             if logical not in _LOGICAL:
                 raise ValueError(
                     f"values of Avro's {logical} are not read; there are: {', '.join(_LOGICAL)}, "
                     "decimal"
                 )
             return _LOGICAL[logical]
-        if name == "record":
-            return self._record(schema, depth)
-        if name == "array":
-            return {
-                "type": name,
-                "elementType": self.kind(schema.get("items"), depth + 1),
-                "containsNull": True,
-            }
-        if name == "map":
-            value = self.kind(schema.get("values"), depth + 1)
-            return {
-                "type": name,
-                "keyType": "string",
-                "valueType": value,
-                "valueContainsNull": True,
-            }
-        if name in self._named:
-            return self._named[name]
-        if name not in _PLAIN:
+        match name:
+            case "bytes" | "fixed" if "logicalType" in schema:
+                return _decimal(schema)
+            case "record":
+                return self._record(schema, depth)
+            case "array":
+                element = self.kind(schema.get("items"), depth + 1)
+                return {"type": name, "elementType": element, "containsNull": True}
+            case "map":
+                value = self.kind(schema.get("values"), depth + 1)
+                kinds = {"keyType": "string", "valueType": value}
+                return {"type": name, **kinds, "valueContainsNull": True}
+        if name not in self._named and name not in _PLAIN:
             raise ValueError(f"{name[:100]!r} is no type of Avro that becomes a column")
-        return _PLAIN[name]
+        return self._named.get(name) or _PLAIN[name]
 
     def _record(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         fields = schema.get("fields")
@@ -128,6 +109,14 @@ class _Types:
             for record_field in fields
         ]
         return {"type": "struct", "fields": columns}
+
+
+def _branch(union: list[Any]) -> Any:
+    """Return the type of a union beside null. Raises: ValueError: it has several, or none."""
+    branches = [branch for branch in union if branch != "null"]
+    if len(branches) != 1:
+        raise ValueError(f"a union of Avro wants one type beside null, not {_short(union)}")
+    return branches[0]
 
 
 def _decimal(schema: dict[str, Any]) -> str:

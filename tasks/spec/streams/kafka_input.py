@@ -1,6 +1,4 @@
-"""A Kafka topic as the input of a group: its address, how its messages become rows, and the options
-of the client.
-"""
+"""Define a Kafka topic as an input: its address, its message format, and client options."""
 
 from __future__ import annotations
 
@@ -170,8 +168,9 @@ class KafkaInput(Strict):
 
     @property
     def fields(self) -> Fields:
-        """The columns of the rows. Raises: ValueError: one of the schema has a type that not all
-        readers know.
+        """The columns of the rows.
+
+        Raises: ValueError: a type of the schema is not known to all readers.
         """
         metadata = (
             self.metadata if self.metadata is not None else () if self.columns else tuple(_TYPES)
@@ -201,7 +200,5 @@ class KafkaInput(Strict):
 
     @property
     def identity(self) -> str:
-        """By which a stream is known again: brokers come and go, and the id of the topic is part of
-        a position.
-        """
+        """The identity of a stream. Brokers may change; the topic id is part of a position."""
         return f"{KAFKA}…/{self.topic}"

@@ -34,8 +34,9 @@ def declared(schema: str) -> Fields:
 
 
 def _parts(schema: str) -> Iterator[str]:
-    """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises:
-    ValueError.
+    """Split ``schema`` at the commas that are not inside brackets.
+
+    Raises: ValueError.
     """
     begin, open_ = 0, ""
     for kind, token, at in tokens(schema):

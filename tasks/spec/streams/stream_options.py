@@ -1,6 +1,4 @@
-"""Options of the files of a stream, by the names that Spark's reader has for them; others are
-refused.
-"""
+"""Parse the options of stream files, named as in Spark's reader. Others are refused."""
 
 from __future__ import annotations
 
@@ -85,24 +83,11 @@ class FileOptions:
 
 
 def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
-    """The ``options`` as values. Raises: ValueError: there is no such option, or it has no such
-    value.
+    """Parse ``options``.
+
+    Raises: ValueError: an option or its value is not known.
     """
-    normalized = {name.lower(): value for name, value in options.items()}
-    for name in [
-        key for key, value in normalized.items() if (format, key, value.lower()) in _ALWAYS
-    ]:
-        del normalized[name]
-    allowed = _BY_FORMAT[format]
-    if unknown := sorted(normalized.keys() - allowed):
-        choices = f"there are: {', '.join(sorted(allowed)) or 'none'}"
-        raise ValueError(
-            f"files of the format {format} have no option {unknown[0]}; "
-            f"{_INSTEAD.get(unknown[0], choices)}"
-        )
-    for name, alias in (("sep", "delimiter"), ("encoding", "charset")):
-        if alias in normalized:
-            normalized.setdefault(name, normalized[alias])
+    normalized = _normalized(format, options)
     parsed = FileOptions(
         header=_flag(normalized, "header") if "header" in normalized else None,
         separator=_character(normalized, "sep", ","),
@@ -120,22 +105,39 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
     return replace(parsed, escape="") if parsed.escape == parsed.quote else parsed
 
 
+def _normalized(format: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return ``options`` by the names that are read. Raises: ValueError: one is not known."""
+    normalized = {
+        name.lower(): value
+        for name, value in options.items()
+        if (format, name.lower(), value.lower()) not in _ALWAYS
+    }
+    allowed = _BY_FORMAT[format]
+    for unknown in sorted(normalized.keys() - allowed):
+        choices = f"there are: {', '.join(sorted(allowed)) or 'none'}"
+        raise ValueError(
+            f"files of the format {format} have no option {unknown}; "
+            f"{_INSTEAD.get(unknown, choices)}"
+        )
+    aliases = {"delimiter": "sep", "charset": "encoding"}
+    named = {aliases[name]: value for name, value in normalized.items() if name in aliases}
+    return {**named, **normalized}
+
+
 def check_columns(format: str, columns: Fields) -> None:
     """Raises: ValueError: files of this format cannot hold such columns."""
-    own = [column for column in columns if column["name"] != FILE_COLUMN]
-    if not own:
+    types = {column["name"]: column["type"] for column in columns}
+    types.pop(FILE_COLUMN, None)
+    if not types:
         raise ValueError(
             f"the schema wants a column beside {FILE_COLUMN}, which is the path of the file"
         )
-    if format == "text" and [column["type"] for column in own] != ["string"]:
+    if format == "text" and [*types.values()] != ["string"]:
         raise ValueError("a file of text has one column, of the type STRING")
-    if format == "csv" and (
-        nested := next(
-            (column["name"] for column in own if not isinstance(column["type"], str)), ""
-        )
-    ):
+    nested = [name for name, kind in types.items() if not isinstance(kind, str)]
+    if format == "csv" and nested:
         raise ValueError(
-            f"a file of CSV holds no lists, maps and structs, as the column {nested} is to be"
+            f"a file of CSV holds no lists, maps and structs, as the column {nested[0]} is to be"
         )
 
 

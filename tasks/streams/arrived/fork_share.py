@@ -1,5 +1,4 @@
-"""The share of a stream that a member of a fork reads, which follows from the path of a file or the
-partition alone.
+"""Divide a stream among the members of a fork, by the path of a file or by the partition alone.
 
 So members need not agree on a list: whenever each of them looks, a file is of one member.
 """

@@ -1,5 +1,6 @@
-"""Kafka: which offsets of a topic a job reads, from its position up to where the topic stands now;
-needs no Arrow.
+"""Find the offsets of a Kafka topic that a job reads; needs no Arrow.
+
+A job reads from its position to the end of the topic at this moment.
 
 No consumer group is used: where a stream goes on is part of the package, and a broker is told
 nothing of it.
@@ -29,8 +30,7 @@ _FIRST, _END = -2, -1  # instants that stand for the first offset of a partition
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic at one moment: by partition, the first offset that the broker has, and the one after
-    the last.
+    """A topic at one moment: for each partition, its first offset and the one after its last.
 
     The last is that of the last message before any open transaction.
     """
@@ -42,9 +42,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The part of a topic that one job reads: by partition, from one offset up to before
-    another.
-    """
+    """The part of a topic that one job reads: for each partition, a half-open range of offsets."""
 
     topic_id: str
     begin: Mapping[int, int]
@@ -175,18 +173,18 @@ class TopicClient:
         )
         heard = time.monotonic()
         while ends:
-            got = self._polled(min(at_once, left))
-            heard = time.monotonic() if got else heard
-            if time.monotonic() - heard > self.silent_after:
+            polled = self._polled(min(at_once, left))
+            if not polled and time.monotonic() - heard > self.silent_after:
                 raise self.unavailable(None, f"no message came for {self.silent_after:g} s")
-            batch, done = self._within(got, ranges, ends)
+            batch, done = self._within(polled, ranges, ends)
             left -= len(batch)
             if batch:
                 yield batch
-                heard = time.monotonic()  # the caller that took them may have taken its time
-            if done:
-                self.consumer.pause([TopicPartition(topic, partition) for partition in done])
-                ends = {partition: end for partition, end in ends.items() if partition not in done}
+            if polled:
+                heard = time.monotonic()  # after the caller, which may take its time
+            for partition in done:
+                self.consumer.pause([TopicPartition(topic, partition)])
+                del ends[partition]
 
     def _polled(self, most: int) -> list[Any]:
         """Return at most ``most`` messages; none if no message comes within half a second."""
@@ -261,8 +259,10 @@ class TopicClient:
 def reach_of(
     stream: KafkaInput, topic: Topic, position: KafkaPosition | None, share: Share = WHOLE
 ) -> Reach:
-    """The part of ``topic`` that a job reads which goes on from ``position``; None: the stream
-    begins.
+    """Return the part of ``topic`` that a job reads.
+
+    Args:
+        position: the position to continue from; None if the stream begins.
 
     A partition that is new begins at 0.
 
@@ -311,8 +311,9 @@ def _lost(stream: KafkaInput, topic: Topic, begin: Mapping[int, int]) -> dict[in
 
 
 def lag(topic: Topic, position: KafkaPosition | None) -> dict[int, int]:
-    """By partition, how many offsets of ``topic`` no job has read; a topic that was made again is
-    unread as a whole.
+    """Return the number of unread offsets of each partition.
+
+    All offsets of a topic that was deleted and created again are unread.
     """
     next_offsets = position.next if position is not None and not _replaced(topic, position) else {}
     return {
@@ -356,8 +357,9 @@ def _replaced(topic: Topic, position: KafkaPosition) -> str:
 
 
 def _shares(lengths: Mapping[int, int], room: int) -> dict[int, int]:
-    """How much of each length fits into ``room``: the same of each, and what a short one leaves
-    goes to the others.
+    """Return how much of each length fits into ``room``.
+
+    Each gets the same share. What a short one does not need goes to the others.
     """
     shares = {}
     for left, (partition, length) in zip(

@@ -1,6 +1,4 @@
-"""The files that have arrived for a stream: a listing of its folder, which coordinators may ask for
-too.
-"""
+"""List the files that have arrived for a stream. Coordinators use it as well."""
 
 from __future__ import annotations
 
@@ -82,9 +80,7 @@ def arrivals(stream: StreamInput, already_read: Seen) -> FileArrivals:
 def compare(
     listed: FolderListing, already_read: Seen
 ) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
-    """The files that are new, and those that were read before and have other content now; the
-    oldest first.
-    """
+    """Return new files, and read files whose content has changed, oldest first."""
     news = [
         (path, content)
         for path, content in listed.files.items()
@@ -116,8 +112,9 @@ def listing(stream: StreamInput) -> FolderListing:
 
 
 def _check_address(stream: str) -> None:
-    """Raises: FileNameInvalid: a folder of this machine has this name, and as a pattern it means
-    other folders.
+    """Check that the address of a stream is not ambiguous.
+
+    Raises: FileNameInvalid: it names an existing local folder, and as a pattern it matches others.
     """
     folder, patterns = _split(stream)
     if "://" in folder or not patterns or not os.path.lexists(stream.encode()):
@@ -192,9 +189,7 @@ class _Names:
         return cls(folder, by_level, hidden, counted, bool(patterns) and "." in patterns[-1])
 
     def folder_counts(self, name: str, depth: int) -> bool:
-        """Return whether the folder ``name`` counts, so many levels below the folder of the
-        stream.
-        """
+        """Return whether the folder ``name`` counts at this depth below the stream."""
         return self._fits_address(name, depth) and self.hidden.match(name) is None
 
     def file_counts(self, begin: str, name: str, depth: int) -> bool:
@@ -226,9 +221,7 @@ def _endings(format: str) -> re.Pattern[str]:
 
 
 def some_names(paths: Sequence[str]) -> str:
-    """The number of ``paths``, and the names of some; those that begin with ``_`` or ``.`` come
-    last.
-    """
+    """Return the number of ``paths`` and some names; names with a leading ``_`` or ``.`` last."""
     names = sorted(
         (path.rpartition("/")[2] for path in paths), key=lambda name: (name[:1] in "_.", name)
     )
@@ -251,8 +244,9 @@ def _alternatives(pattern: str) -> Iterator[str]:
 
 
 def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, int]]) -> None:
-    """Find the files below ``folder``. ``above``: the folders on the way to it, so that no link
-    leads round and round.
+    """Find the files below ``folder``.
+
+    ``above`` holds the parent folders, so that links cannot form a cycle.
 
     Written for speed: there may be tens of thousands of files, of which one is new.
     """

@@ -38,8 +38,7 @@ class FilesPosition:
 
 @dataclass(frozen=True, slots=True)
 class KafkaPosition:
-    """The next offset of each partition, and where the job which published this position began: it
-    read up to the next.
+    """The next offset of each partition, and the offset at which the publishing job began.
 
     Attributes:
         topic_id: of the topic, if the broker gives one; a topic that was deleted and made again has
@@ -107,8 +106,9 @@ def _all(parts: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
 
 
 def goes_on(published: Checkpoint | None, stream: str, generation: int, state: bool) -> bool:
-    """False if the stream begins again. Raises: Unrecoverable: ``published`` is not of this
-    stream.
+    """Return whether the stream continues from ``published``; False if it begins again.
+
+    Raises: Unrecoverable: ``published`` belongs to another stream.
     """
     if published is None or published.generation < generation:
         return False
@@ -202,8 +202,9 @@ _POSITION: TypeAdapter[FilesPosition | KafkaPosition] = TypeAdapter(Position)
 
 
 def write_position(files: Files, path: str, position: FilesPosition | KafkaPosition) -> int:
-    """Write ``position`` into the file ``path``, durably. Returns its bytes. Raises: OSError; as
-    ``Files.check``.
+    """Write ``position`` durably to the file ``path``. Returns the number of bytes.
+
+    Raises: OSError; as ``Files.check``.
     """
     data = zlib.compress(_POSITION.dump_json(position), level=1)
     files.write_durable(path, data)

@@ -1,5 +1,6 @@
-"""Files that a person skipped before anything was loaded from their stream: the first load counts
-them as read.
+"""Store files that a user skipped before the first load of their stream.
+
+The first load counts them as read.
 
 Once a dataset holds the position of its stream, this position says which files were skipped.
 """
@@ -26,8 +27,9 @@ class Skipped(NamedTuple):
 
 
 def note_skipped(files: Files, dataset: str, file: Skipped) -> bool:
-    """Note a file for the first load of ``dataset``, durably; a repeat changes nothing. False if it
-    was noted before.
+    """Store a skipped file durably for the first load of ``dataset``. Idempotent.
+
+    Returns False if it was stored before.
 
     Raises: OSError.
     """
@@ -39,8 +41,7 @@ def note_skipped(files: Files, dataset: str, file: Skipped) -> bool:
 
 
 def skipped(files: Files, datasets: Iterable[str]) -> list[Skipped]:
-    """The files that the first load of ``datasets`` passes over: those that still are what they
-    were.
+    """Return the skipped files of ``datasets`` whose content has not changed since.
 
     Raises: SourceUnavailable, OSError.
     """

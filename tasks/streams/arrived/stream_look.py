@@ -1,5 +1,6 @@
-"""A look at what has arrived for a stream: without Spark, and cheap where nothing has, so a
-coordinator looks often.
+"""Check what has arrived for a stream, without Spark.
+
+The check is cheap if nothing has arrived, since coordinators repeat it often.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class Looks:
         files_per_look: int = FILES_PER_LOOK,
         broker_timeout_ms: int = BROKER_TIMEOUT_MS,
     ) -> None:
-        """
+        """Create an empty cache of idle streams.
+
         Args:
             max_idle: idle streams whose names are kept.
             files_per_look: files of an idle stream that one look compares with what was read; the
@@ -111,7 +113,7 @@ class Looks:
             key = (stream.model_dump_json(), before)
             idle = self._idle.pop(key, None)
             if idle is not None and idle.stands(self._files_per_look):
-                self._idle[key] = idle  # the last one now
+                self._keep(key, idle)  # the last one now
                 return idle.look
             listed = listing(stream)
             already_read = _already_read(files, datasets, before)
@@ -121,19 +123,24 @@ class Looks:
             # This process lacks what it takes to ask the store; a worker may have it.
             return Look(reachable=False)
         new, changed = compare(listed, already_read)
+        ages = [file.written for file in new if file.written is not None]
         outcome = Look(
             len(new),
-            0 if stream.changed == "ignore" else len(changed),
+            len(changed) * (stream.changed != "ignore"),
             sum(file.size for file in new),
-            min((written for file in new if (written := file.written) is not None), default=None),
+            min(ages, default=None),
             len(listed.files),
             some_names(listed.ignored) if listed.ignored else "",
         )
         if listed.folders and not outcome.arrived:
-            self._idle[key] = _Idle(outcome, listed.folders, [*listed.files.items()])
-            for longest_ago in [*self._idle][: -self._max_idle]:
-                del self._idle[longest_ago]
+            self._keep(key, _Idle(outcome, listed.folders, [*listed.files.items()]))
         return outcome
+
+    def _keep(self, key: tuple[object, ...], idle: _Idle) -> None:
+        """Keep the names of an idle stream, and forget those that were looked at longest ago."""
+        self._idle[key] = idle
+        for oldest in [*self._idle][: -self._max_idle]:
+            del self._idle[oldest]
 
 
 def _published_path(stream: StreamInput, datasets: Mapping[str, DatasetState | None]) -> str:
@@ -186,9 +193,7 @@ def _look_at_topic(
 
 @dataclass(slots=True)
 class _Idle:
-    """Folders of this machine in which nothing is new: the names in each, and the files as they
-    were listed.
-    """
+    """Local folders without new files: their names, and the files as they were listed."""
 
     look: Look
     folders: Mapping[str, set[str]]
@@ -196,9 +201,7 @@ class _Idle:
     turn: int = 0
 
     def stands(self, compared: int) -> bool:
-        """Whether no name is new, and the next ``compared`` files have the content that they
-        had.
-        """
+        """Return whether no name is new and the next ``compared`` files are unchanged."""
         try:
             if not all(
                 names.issuperset(os.listdir(folder)) for folder, names in self.folders.items()

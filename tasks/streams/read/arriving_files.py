@@ -43,8 +43,7 @@ class ArrivingFiles:
             batch = copies.left_out(batch)
         read = read_files(reader.session, batch, self.spec, reader.files, reader.folder)
         copies.add_read(read)
-        bad = {aside.path: aside.error for aside in read.put_aside if not aside.gone}
-        done = [file for file in batch if file.path in read.rows or file.path in bad]
+        done = [file for file in batch if file.path in read.rows or file.path in read.bad]
         done += copies.settled({file.path for file in done})
         counts = {
             "looked": arrived.looked,
@@ -56,10 +55,10 @@ class ArrivingFiles:
             ignored=len(arrived.ignored),
             duplicates=len(copies.of),
             changed=len(arrived.changed),
-            put_aside=len(bad),
-            unsettled=sum(aside.gone for aside in read.put_aside),
+            put_aside=len(read.bad),
+            unsettled=len(read.gone),
         )
-        after = self._after(before, done, read, bad, read.digests | copies.digests)
+        after = self._after(before, done, read, read.digests | copies.digests)
         summary = _summary(self.spec, arrived, own, read, left) + copies.summary()
         return StreamBatch(read.frame, after, counts, summary, read.put_aside)
 
@@ -68,7 +67,6 @@ class ArrivingFiles:
         before: FilesPosition,
         done: Sequence[ArrivedFile],
         read: ReadFiles,
-        bad: dict[str, str],
         digests: dict[str, str],
     ) -> FilesPosition | None:
         """Return the position after the files ``done``; None without such files.
@@ -81,7 +79,7 @@ class ArrivingFiles:
         if self.reader.share.of == 1:
             contents = before.seen | contents
             digests = before.digests | digests
-        return FilesPosition(contents, dict(read.rows), bad, digests)
+        return FilesPosition(contents, dict(read.rows), read.bad, digests)
 
     @property
     def _max_bytes(self) -> int | None:
@@ -124,8 +122,9 @@ class _Copies:
         return kept
 
     def settled(self, done: Set[str]) -> list[ArrivedFile]:
-        """Return the copies that were left out; one of a file that was not read now is left for the
-        next job.
+        """Return the skipped copies.
+
+        A copy of a file that was not read in this attempt is left for the next job.
         """
         before = {*self._path_by_digest.values()}
         for file in [file for file in self._left_out if self.of[file.path] not in before | done]:
@@ -134,9 +133,7 @@ class _Copies:
         return self._left_out
 
     def add_read(self, read: ReadFiles) -> None:
-        """Add the copies among the files that were read; empty files are not copies of each
-        other.
-        """
+        """Add the copies among the files that were read. Empty files do not count as copies."""
         path_by_digest = dict(self._path_by_digest)
         for path, digest in read.digests.items():
             other = path_by_digest.setdefault(digest, path)
@@ -169,36 +166,34 @@ def _batch(
 def _summary(
     spec: StreamInput, arrived: FileArrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int
 ) -> str:
-    looked = f"looked at {_count(arrived.looked)} in {spec.stream}"
-    more = f"; ignored by their names: {some_names(arrived.ignored)}" if arrived.ignored else ""
-    if arrived.changed:
-        done = (
-            "read once more" if spec.changed == "again" else "passed over, as changed: ignore says"
-        )
-        more += (
-            f"; with other content than when it was read: {_count(len(arrived.changed))}, {done}"
-        )
-    more += (
-        f"; left for the next job, by max_files_per_run or max_bytes_per_run: {_count(left)}"
-        if left
-        else ""
-    )
-    gone = [aside.path for aside in read.put_aside if aside.gone]
-    more += (
-        f"; gone or changed meanwhile, and left for the next job: {_count(len(gone))}"
-        if gone
-        else ""
-    )
-    if bad := [aside for aside in read.put_aside if not aside.gone]:
-        more += (
-            f"; put aside: {_count(len(bad))}, the first of them {shown_path(bad[0].path)}: "
-            f"{bad[0].error}"
-        )
-    if len(own) < len(arrived.new):
-        more += f"; of other members of the fork: {_count(len(arrived.new) - len(own))}"
-    if not own:
-        return f"nothing new, {looked}{more}"
-    return f"new: {_count(len(own))} with {sum(file.size for file in own):,} bytes, {looked}{more}"
+    bad, many = next(iter(read.bad.items()), ("", "")), len(read.bad)
+    if spec.changed == "again":
+        changed = "read once more"
+    else:
+        changed = "passed over, as changed: ignore says"
+    if own:
+        summary = f"new: {_count(len(own))} with {sum(file.size for file in own):,} bytes"
+    else:
+        summary = "nothing new"
+    clauses = [
+        (len(arrived.ignored), f"ignored by their names: {some_names(arrived.ignored)}"),
+        (
+            len(arrived.changed),
+            f"with other content than when it was read: {_count(len(arrived.changed))}, {changed}",
+        ),
+        (left, f"left for the next job, by max_files_per_run or max_bytes_per_run: {_count(left)}"),
+        (
+            len(read.gone),
+            f"gone or changed meanwhile, and left for the next job: {_count(len(read.gone))}",
+        ),
+        (many, f"put aside: {_count(many)}, the first of them {shown_path(bad[0])}: {bad[1]}"),
+        (
+            len(arrived.new) - len(own),
+            f"of other members of the fork: {_count(len(arrived.new) - len(own))}",
+        ),
+    ]
+    looked = f"{summary}, looked at {_count(arrived.looked)} in {spec.stream}"
+    return "; ".join([looked, *(clause for count, clause in clauses if count)])
 
 
 def _nonzero(**counts: int) -> dict[str, int]:

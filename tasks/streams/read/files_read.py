@@ -69,6 +69,16 @@ class ReadFiles:
     put_aside: list[PutAsideEntry] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def bad(self) -> dict[str, str]:
+        """The files that cannot be read, by path, with the reason."""
+        return {aside.path: aside.error for aside in self.put_aside if not aside.gone}
+
+    @property
+    def gone(self) -> list[str]:
+        """The paths of files that were removed or changed since they were listed."""
+        return [aside.path for aside in self.put_aside if aside.gone]
+
 
 def read_files(
     session: Any,
@@ -160,8 +170,9 @@ def _refused(aside: PutAsideEntry) -> BadFile | FileUnsettled:
 def _read_some(
     arrived: Iterable[ArrivedFile], stream: StreamInput, zone: str, files: Files, folder: str
 ) -> tuple[list[_Outcome], dict[str, int]]:
-    """The outcome of each file, and the URIs and bytes of the files with the rows. Raises: as
-    `read_files`.
+    """Return the outcome of each file, and the URIs and sizes of the files with the rows.
+
+    Raises: as `read_files`.
     """
     parts = Parts(files, folder)
     outcomes = [_read_one(file, stream, zone, parts) for file in arrived]
@@ -179,36 +190,31 @@ def _in_tasks(
     warehouse: str,
     folder: str,
 ) -> tuple[list[_Outcome], dict[str, int]] | None:
-    """As `_read_some`, each task one share; None if the executors cannot. Raises: as
-    `read_files`.
+    """Run `_read_some` in Spark tasks, one for each share. Returns None if executors cannot.
+
+    Raises: as `read_files`.
     """
     parts = [partial(_task, share, stream, zone, warehouse, folder) for share in shares]
     what = f"the {sum(map(len, shares))} files of a stream"
+    errors = (BadFile, FileUnsettled, SourceUnavailable, OutOfMemory, OSError)
+    outcomes, written, gone = list[_Outcome](), dict[str, int](), list[str]()
     try:
-        errors = (BadFile, FileUnsettled, SourceUnavailable, OutOfMemory, OSError)
         answers = in_tasks(session, parts, errors, what)
+        if answers is None:
+            return None
     except (FileUnsettled, SourceUnavailable) as error:
         answers, gone = [], [str(error)]
-    else:
-        gone = [
-            aside["error"]
-            for answer in answers or []
-            for aside in answer["put_aside"]
-            if aside["gone"]
-        ]
-    if answers is None:
-        return None
+    for answer in answers:
+        aside = [PutAsideEntry(**entry) for entry in answer["put_aside"]]
+        outcomes += [*map(tuple, answer["rows"]), *aside]
+        written |= answer["written"]
+        gone += [entry.error for entry in aside if entry.gone]
     if gone:  # a folder of this host may not be one of theirs
         log.warning(
             "a task of Spark could not read a file as it was listed, so the driver reads all: %s",
             gone[0],
         )
         return None
-    outcomes, written = list[_Outcome](), dict[str, int]()
-    for answer in answers:
-        outcomes += [tuple(record) for record in answer["rows"]]
-        outcomes += [PutAsideEntry(**aside) for aside in answer["put_aside"]]
-        written |= answer["written"]
     return outcomes, written
 
 

@@ -1,5 +1,6 @@
-"""The stream of a group in one attempt: read once, and its position published with one of the
-group's outputs.
+"""Read the stream of a group once in an attempt.
+
+The position of the stream is published with one of the group's outputs.
 """
 
 from __future__ import annotations
@@ -104,12 +105,14 @@ class PublishedCheckpoints(Protocol):
 
 
 class GroupStream:
-    """The stream ``name`` of one attempt. One output of the group holds its position, which all
-    outputs share.
+    """The stream of one attempt, which is read once. One output of the group holds its position.
 
     That is the output whose dataset holds the position already, or else the first one that is
     written. With state it is the one output that is written from the stream, since Spark keeps the
     state of one query.
+
+    Attributes:
+        batch: the rows that have arrived.
     """
 
     def __init__(
@@ -119,94 +122,87 @@ class GroupStream:
         files: Files,
         staging: str,
         appended: Collection[str],
+        published: PublishedCheckpoints,
         *,
         skips: bool = False,
         share: Share = WHOLE,
     ) -> None:
-        """
+        """Read what has arrived since the published position.
+
         Args:
             appended: the outputs of the group that are published by appending to a dataset.
+            published: the datasets as of the submit of the job.
             skips: what is bad is put aside.
             share: of what has arrived, which ``source`` takes.
-        """
-        self.name, self._source, self._files, self._appended, self._skips = (
-            name,
-            source,
-            files,
-            appended,
-            skips,
-        )
-        self._spec, self._share = source.spec, share
-        self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
-        self._resume: Resume | None = None  # of the query, with state
-        self._state = f"{staging}/{name}.state"
-        self._holder: str | None = None
-        self._before: Checkpoint | None = None
-        self._from = ""  # the path of the position that the reading goes on from
-        self._taken: StreamBatch | None = None
-        self._written = False
-
-    def open(self, published: PublishedCheckpoints) -> StreamBatch:
-        """The rows that have arrived; looked up once.
 
         Raises:
             Unrecoverable: the datasets were loaded from another stream, or from a later generation.
             InputMissing: the published position is gone.
             Exception: what the source raises.
         """
-        if self._taken is None:
-            datasets = {name: published.standing(name) for name in self._appended}
-            self._holder = holder_of(datasets, self._spec.identity, self._spec.generation)
-            if self._holder is not None:
-                self._before = published.checkpoint(self._holder)
-            position = self._position()
-            if position is None and self._spec.kind == "files":
-                self._taken = self._first()
-            else:
-                self._taken = self._source.take(position)
-        return self._taken
+        self.name, self._files, self._appended, self._skips = name, files, appended, skips
+        self._spec, self._share, self._published = source.spec, share, published
+        self._staging = f"{staging}/{name}"
+        self._resume: Resume | None = None  # of the query, with state
+        self._written = False
+        datasets = {output: published.standing(output) for output in appended}
+        self._holder = holder_of(datasets, self._spec.identity, self._spec.generation)
+        self._before = None if self._holder is None else published.checkpoint(self._holder)
+        # The path of the position that the reading goes on from.
+        self._from = self._resumed_path()
+        self.batch = self._first(source) if self._begins else source.take(self._position())
 
-    def _first(self) -> StreamBatch:
-        """All that has arrived since ever, without what was skipped; the position says who skipped
-        it.
+    def _resumed_path(self) -> str:
+        before, spec = self._before, self._spec
+        goes = goes_on(before, spec.identity, spec.generation, spec.state)
+        return before.path if before is not None and goes else ""
+
+    @property
+    def _begins(self) -> bool:
+        return not self._from and self._spec.kind == "files"
+
+    @property
+    def _folder(self) -> str:
+        """Of the rows that have arrived, for Spark."""
+        return f"{self._staging}.arrived"
+
+    def _first(self, source: Source) -> StreamBatch:
+        """Return all that has ever arrived, without what was skipped.
+
+        The position records who skipped it.
         """
         passed = skipped(self._files, self._appended)
-        taken = self._source.take(FilesPosition({file.path: file.content for file in passed}))
+        batch = source.take(FilesPosition({file.path: file.content for file in passed}))
         # Noted by the member of a fork whose share it is, also if nothing else has arrived for this
         # one.
         own = [file for file in passed if self._share.has(file.path)]
-        after = taken.position if isinstance(taken.position, FilesPosition) else FilesPosition()
+        if not own:
+            return batch
+        after = batch.position if isinstance(batch.position, FilesPosition) else FilesPosition()
         contents = {file.path: file.content for file in own} | after.seen
         reasons = {file.path: file.why for file in own} | after.put_aside
-        return (
-            replace(taken, position=replace(after, seen=contents, put_aside=reasons))
-            if own
-            else taken
-        )
+        return replace(batch, position=replace(after, seen=contents, put_aside=reasons))
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
-        before, spec = self._before, self._spec
-        if before is None or not goes_on(before, spec.identity, spec.generation, spec.state):
+        if not self._from:
             return None
-        self._from = before.path
         try:
-            return read_position(self._files, before.path)
+            return read_position(self._files, self._from)
         except FileNotFoundError as error:
             raise InputMissing(
-                f"the position of a stream is gone: {self._files.uri(before.path)}"
+                f"the position of a stream is gone: {self._files.uri(self._from)}"
             ) from error
 
     def is_read_by(self, frame: Any) -> bool:
         """Whether a streaming ``frame`` is made of what has arrived."""
         return self._folder in plan_of(frame)
 
-    def resume(self, name: str, job: str, published: PublishedCheckpoints) -> Resume:
-        """From where the query goes on that the output ``name`` is written from.
+    def resume(self, name: str, job: str) -> Resume:
+        """Return where the query continues from which the output ``name`` is written.
 
         Raises: OutputInvalid: another output has the state.
         """
-        taken = self.open(published)
-        if not self._holds(name, published):
+        if not self._holds(name):
             has = f"{self._holder} has" if self._holder else "its dataset has"
             what = "the state of this stream" if self._holder else "the position of another stream"
             raise OutputInvalid(
@@ -216,69 +212,65 @@ class GroupStream:
             )
         state = self._before.state if self._before is not None and self._from else None
         before = "" if state is None else state.path
-        arrived = self._folder if taken.position is not None else ""
-        self._resume = Resume(job, name, self._state, before, arrived)
+        arrived = self._folder if self.batch.position is not None else ""
+        self._resume = Resume(job, name, f"{self._staging}.state", before, arrived)
         return self._resume
 
     def noted(
-        self,
-        folder: str,
-        outputs: Mapping[str, StagedOutput],
-        partition_by: Sequence[str],
-        published: PublishedCheckpoints,
+        self, folder: str, outputs: Mapping[str, StagedOutput], partition_by: Sequence[str]
     ) -> dict[str, StagedOutput]:
-        """The output in ``folder`` and its rejected rows, with the position.
+        """Return the output in ``folder`` and its rejected rows, with the position.
 
         What was put aside is among the rejected rows of the output that holds it. Others note it,
         so that they go on from there if they are loaded alone one day. Raises: OSError.
         """
-        name = folder.rpartition("/")[2]
-        if self._taken is None or name not in self._appended:
+        name, batch = folder.rpartition("/")[2], self.batch
+        if name not in self._appended:
             return dict(outputs)
-        if self._taken.position is None and not self._skips:
-            return self._noted_news(outputs, self._taken)
-        holds = self._is_written_with_position(name, published)
-        if self._skips and holds:
-            bad = [entry for entry in self._taken.put_aside if not entry.gone]
+        if self._skips and self._is_written_with_position(name):
+            bad = [entry for entry in batch.put_aside if not entry.gone]
             why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
             outputs = with_put_aside(self._files, folder, outputs, bad, partition_by, why)
-        if self._taken.position is None:
-            return self._noted_news(outputs, self._taken)
+        if batch.position is None:
+            return self._noted_news(outputs, batch)
+        holds = self._is_written_with_position(name)
         if self._holder is None or (self._spec.state and not holds):
             return dict(outputs)
         self._written |= holds
-        at = replace(
-            self._at(self._taken, self._taken.position), held_by="" if holds else self._holder
-        )
+        at = self._at(batch.position, held_by="" if holds else self._holder)
         return {**outputs, folder: replace(outputs[folder], checkpoint=at)}
 
-    def _is_written_with_position(self, name: str, published: PublishedCheckpoints) -> bool:
+    def _is_written_with_position(self, name: str) -> bool:
         """With state, the output of Spark's query holds the position, and no other."""
         if self._spec.state:
             return self._resume is not None and self._resume.output == name
-        return self._holds(name, published)
+        return self._holds(name)
 
-    def _at(self, taken: StreamBatch, position: FilesPosition | KafkaPosition) -> Checkpoint:
-        """The position after all that was taken, in its file. Raises: OSError."""
-        size = write_position(self._files, self._path, position)
-        spec, before, resume = self._spec, self._before, self._resume
-        return Checkpoint(
-            self._path,
+    def _at(self, position: FilesPosition | KafkaPosition, held_by: str) -> Checkpoint:
+        """Return the position after all that was taken, in its file. Raises: OSError."""
+        path = f"{self._staging}.position"
+        size = write_position(self._files, path, position)
+        spec = self._spec
+        at = Checkpoint(
+            path,
             size,
             spec.identity,
             spec.generation,
-            after=before.path if before is not None else "",
+            after="",
             kind=spec.kind,
-            counts=dict(taken.counts),
-            told=taken.summary,
+            counts=dict(self.batch.counts),
+            told=self.batch.summary,
+            held_by=held_by,
             adds_to=self._from if self._share.of > 1 else None,
-            state=None
-            if resume is None
-            else PackedState(resume.packed, self._files.size(resume.packed) or 0),
-            after_state=before.state.path
-            if before is not None and before.state is not None
-            else "",
         )
+        if self._resume is not None:
+            packed = self._resume.packed
+            at = replace(at, state=PackedState(packed, self._files.size(packed) or 0))
+        if self._before is not None:
+            at = replace(at, after=self._before.path)
+            if self._before.state is not None:
+                at = replace(at, after_state=self._before.state.path)
+        return at
 
     @staticmethod
     def _noted_news(
@@ -290,28 +282,28 @@ class GroupStream:
             for folder, output in outputs.items()
         }
 
-    def _holds(self, name: str, published: PublishedCheckpoints) -> bool:
+    def _holds(self, name: str) -> bool:
         """Whether the output ``name`` holds the position; the first that can does."""
         if self._holder is None:
-            before = published.checkpoint(name)
-            if (
-                before is not None
-                and before.generation >= self._spec.generation
-                and not before.held_by
-            ):
-                return False  # it holds the position of another stream
+            before = self._published.checkpoint(name)
+            if self._is_of_another_stream(before):
+                return False
             self._holder, self._before = name, before
         return name == self._holder
+
+    def _is_of_another_stream(self, at: Checkpoint | None) -> bool:
+        return at is not None and at.generation >= self._spec.generation and not at.held_by
 
     def close(self) -> None:
         """Remove the rows that only the steps of this attempt read. Raises: OSError."""
         self._files.remove_tree(self._folder)
 
     def check(self, outputs: Collection[str]) -> None:
-        """Raises: OutputInvalid: one of the ``outputs`` was written, and the one that holds the
-        position was not.
+        """Check that the output with the position was written if any of ``outputs`` was.
+
+        Raises: OutputInvalid.
         """
-        if self._taken is None or self._taken.position is None or self._written or not outputs:
+        if self.batch.position is None or self._written or not outputs:
             return
         wrote = f"the group read the stream {self.name} and wrote {', '.join(outputs)}"
         if self._spec.state:

@@ -1,5 +1,6 @@
-"""The messages of a Kafka topic as rows: an Arrow table, or files for Spark, which tasks write if
-they are many.
+"""Read the messages of a Kafka topic as rows: an Arrow table, or files for Spark.
+
+Spark tasks read a large number of messages.
 """
 
 from __future__ import annotations
@@ -63,19 +64,18 @@ class KafkaTopic:
         """Raises: as `read_messages`."""
         before = position if isinstance(position, KafkaPosition) else None
         outcome = read_messages(self.reader, self.spec, self.options, before)
-        after, next_offsets = outcome.position, {} if before is None else before.next
-        moved = any(
-            end != next_offsets.get(partition, after.began[partition])
-            for partition, end in after.next.items()
-        )
+        after, offsets = outcome.position, {} if before is None else before.next
         if before is None and self.reader.share.of > 1:
             moved = any(after.next.values())  # a partition without messages is known from now on
+        else:
+            moved = after.next != {**after.began, **offsets}
+        more = {
+            "left": outcome.left,
+            "put_aside": len(outcome.put_aside),
+            "lost": sum(end - begin for begin, end in after.lost.values()),
+        }
         counts = {"messages": outcome.rows + len(outcome.put_aside)}
-        counts |= {"left": outcome.left} if outcome.left else {}
-        counts |= {"put_aside": len(outcome.put_aside)} if outcome.put_aside else {}
-        counts |= (
-            {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
-        )
+        counts |= {name: count for name, count in more.items() if count}
         return StreamBatch(
             outcome.frame,
             after if moved else None,
@@ -86,35 +86,25 @@ class KafkaTopic:
 
 
 def _summary_of(spec: KafkaInput, outcome: ReadMessages) -> str:
-    read = sum(
-        1
-        for partition, end in outcome.position.next.items()
-        if end > outcome.position.began[partition]
-    )
-    text = (
-        f"{outcome.rows:,} messages of {read} of {len(outcome.position.next)} partitions are new "
-        "in "
-        f"{spec.stream}"
-    )
-    text += (
-        f"; left for the next job, by max_offsets_per_run: {outcome.left:,} offsets"
-        if outcome.left
-        else ""
-    )
+    at = outcome.position
+    read = sum(end > at.began[partition] for partition, end in at.next.items())
+    clauses = [
+        f"{outcome.rows:,} messages of {read} of {len(at.next)} partitions are new in {spec.stream}"
+    ]
+    if outcome.left:
+        clauses.append(f"left for the next job, by max_offsets_per_run: {outcome.left:,} offsets")
     if outcome.put_aside:
         first = outcome.put_aside[0]
-        text += (
-            f"; {len(outcome.put_aside):,} are no rows and were put aside, first {first.path} "
-            "at "
-            f"{first.line}"
+        clauses.append(
+            f"{len(outcome.put_aside):,} are no rows and were put aside, first {first.path} at "
+            f"{first.line}: {first.error}"
         )
-        text += f": {first.error}"
-    for partition, (begin, end) in outcome.position.lost.items():
-        text += (
-            f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, "
-            "which brokers have removed"
-        )
-    return text
+    clauses += [
+        f"of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers "
+        "have removed"
+        for partition, (begin, end) in at.lost.items()
+    ]
+    return "; ".join(clauses)
 
 
 def read_messages(
@@ -137,37 +127,48 @@ def read_messages(
             from ``position``.
         OSError: the warehouse failed.
     """
-    session, files, folder = reader.session, reader.files, reader.folder
     with TopicClient(stream, options) as client:
         reach = reach_of(stream, client.topic(), position, reader.share)
-        schema = schema_of(stream.fields)
-        if session is None:
+        if reader.session is None:
             rows = Rows()
             count, put_aside = _read(client, reach.open, rows)
-            frame = rows.table(arrow_schema(schema).empty_table())
+            frame = rows.table(arrow_schema(schema_of(stream.fields)).empty_table())
         else:
-            answers = None
-            if len(pieces := _pieces(reach.open, per_task)) > 1:
-                parts = [
-                    partial(_task, stream, dict(options), piece, files.uri(""), folder)
-                    for piece in pieces
-                ]
-                answers = in_tasks(session, parts, _ERRORS, stream.stream)
-            if answers is None:
-                answers = [_spooled(client, reach.open, files, folder)]
-            count = sum(answer["rows"] for answer in answers)
-            put_aside = [
-                PutAsideEntry(**aside) for answer in answers for aside in answer["put_aside"]
-            ]
-            written = dict(chain.from_iterable(answer["written"].items() for answer in answers))
-            frame = read_parquet(session, [(schema, written)])
-        if reach.topic_id and (now := client.topic_id()) != reach.topic_id:
+            frame, count, put_aside = _for_spark(client, reader, options, reach.open, per_task)
+        topic_id = client.topic_id() if reach.topic_id else reach.topic_id
+        if topic_id != reach.topic_id:
             raise SourceReplaced(
                 f"the topic of {stream.stream} was deleted and made again while it was read: its "
-                f"id is {now}, and was {reach.topic_id}. Nothing was published. To read the new "
-                f"topic from its beginning, say generation: {stream.generation + 1}"
+                f"id is {topic_id}, and was {reach.topic_id}. Nothing was published. To read the "
+                f"new topic from its beginning, say generation: {stream.generation + 1}"
             )
     return ReadMessages(frame, count, reach.position, put_aside, reach.left)
+
+
+def _for_spark(
+    client: TopicClient,
+    reader: Reader,
+    options: Mapping[str, str],
+    ranges: Mapping[int, tuple[int, int]],
+    per_task: int,
+) -> tuple[Any, int, list[PutAsideEntry]]:
+    """Return a Spark frame of ``ranges``, its rows, and the messages that are no row.
+
+    Raises: as `read_messages`.
+    """
+    files, folder, stream = reader.files, reader.folder, client.stream
+    answers, pieces = None, _pieces(ranges, per_task)
+    if len(pieces) > 1:
+        task = partial(_task, stream, dict(options), files.uri(""), folder)
+        parts = [partial(task, piece) for piece in pieces]
+        answers = in_tasks(reader.session, parts, _ERRORS, stream.stream)
+    if answers is None:
+        answers = [_spooled(client, ranges, files, folder)]
+    aside = chain.from_iterable(answer["put_aside"] for answer in answers)
+    written = dict(chain.from_iterable(answer["written"].items() for answer in answers))
+    frame = read_parquet(reader.session, [(schema_of(stream.fields), written)])
+    count = sum(answer["rows"] for answer in answers)
+    return frame, count, [PutAsideEntry(**entry) for entry in aside]
 
 
 _ERRORS = (BadRecord, OffsetsOutOfRange, SourceUnavailable, OSError)
@@ -189,9 +190,9 @@ def _pieces(
 def _task(
     stream: KafkaInput,
     options: dict[str, str],
-    ranges: dict[int, tuple[int, int]],
     warehouse: str,
     folder: str,
+    ranges: dict[int, tuple[int, int]],
 ) -> dict[str, Any]:
     with TopicClient(stream, options) as client:
         return _spooled(client, ranges, Files(warehouse), folder)
@@ -228,38 +229,47 @@ def _read(
 def _tables(
     stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAsideEntry]
 ) -> Iterator[Any]:
-    """The rows of each batch of messages. Raises: BadRecord."""
+    """Yield the rows of each batch of messages. Raises: BadRecord."""
     import pyarrow as pa
 
     schema = arrow_schema(schema_of(stream.fields))
-    value_fields = stream.value_fields
-    beside = schema.names[len(value_fields) :]
+    beside = schema.names[len(stream.value_fields) :]
     for messages in batches:
-        values = [message.value() for message in messages]
-        if stream.format == "avro" and stream.columns is not None:
-            table, bad = avro_rows(stream.columns, values)
-        elif stream.columns is not None:
-            table, bad = json_columns(value_fields, values, stream.on_other_columns)
-        elif stream.format == "text":
-            table, bad = _text(values)
-        else:
-            table, bad = pa.table({"value": pa.array(values, pa.binary())}), {}
+        table, bad = _decoded(stream, [message.value() for message in messages])
         if bad:
-            rejected = [
-                _aside(stream, messages[number], why) for number, why in sorted(bad.items())
-            ]
-            if stream.on_bad_record == "fail":
-                first, text = messages[min(bad)], json.dumps(rejected[0].text, ensure_ascii=False)
-                raise BadRecord(
-                    f"{stream.stream}: the message at offset {first.offset()} of partition "
-                    f"{first.partition()} is no row: {rejected[0].error}. It begins {text}. "
-                    "Nothing was published. Say on_bad_record: skip to put such messages aside, "
-                    "or mend what writes them"
-                )
-            put_aside += rejected
+            put_aside += _rejected(stream, messages, bad)
             messages = [message for number, message in enumerate(messages) if number not in bad]
         columns = [pa.array(_METADATA[name](messages), schema.field(name).type) for name in beside]
         yield pa.table([*table.columns, *columns], schema=schema)
+
+
+def _decoded(stream: KafkaInput, values: list[bytes | None]) -> tuple[Any, dict[int, str]]:
+    """Return the rows of ``values``, and by number why others are no row."""
+    import pyarrow as pa
+
+    if stream.columns is None:
+        if stream.format == "text":
+            return _text(values)
+        return pa.table({"value": pa.array(values, pa.binary())}), {}
+    if stream.format == "avro":
+        return avro_rows(stream.columns, values)
+    return json_columns(stream.value_fields, values, stream.on_other_columns)
+
+
+def _rejected(
+    stream: KafkaInput, messages: Sequence[Any], bad: Mapping[int, str]
+) -> list[PutAsideEntry]:
+    """Return the messages that are no row. Raises: BadRecord: the spec does not let them pass."""
+    rejected = [_aside(stream, messages[number], why) for number, why in sorted(bad.items())]
+    if stream.on_bad_record == "fail":
+        first, text = messages[min(bad)], json.dumps(rejected[0].text, ensure_ascii=False)
+        raise BadRecord(
+            f"{stream.stream}: the message at offset {first.offset()} of partition "
+            f"{first.partition()} is no row: {rejected[0].error}. It begins {text}. "
+            "Nothing was published. Say on_bad_record: skip to put such messages aside, "
+            "or mend what writes them"
+        )
+    return rejected
 
 
 def _text(values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:

@@ -1,5 +1,6 @@
-"""Files and messages that were put aside, as rows of ``<dataset>__rejected``, beside those that
-break a rule.
+"""Write files and messages that were put aside as rows of ``<dataset>__rejected``.
+
+The rows stand beside those that break a rule.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ def with_put_aside(
     partition_by: Sequence[str],
     why: str,
 ) -> dict[str, StagedOutput]:
-    """Return ``outputs``, the output in ``folder`` and its rejected rows, with what was put aside
-    among the rejected rows.
+    """Add what was put aside to the rejected rows of the output in ``folder``.
 
     Args:
         why: stands in the place of a rule there.

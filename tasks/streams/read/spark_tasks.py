@@ -1,6 +1,4 @@
-"""Reading a stream by tasks of Spark, each of which writes its rows into files and answers in
-JSON.
-"""
+"""Read a stream in Spark tasks, which write rows to files and answer in JSON."""
 
 from __future__ import annotations
 
@@ -26,8 +24,9 @@ def in_tasks(
     errors: Sequence[type[Exception]],
     what: str,
 ) -> list[Answer] | None:
-    """The answer of each of ``parts``, each in a task of its own; None if the executors lack what
-    it takes.
+    """Run each of ``parts`` in a Spark task of its own, and return the answers.
+
+    Returns None if the executors lack required packages.
 
     Args:
         parts: functions that executors can import; Spark may call one twice.
@@ -51,7 +50,7 @@ def in_tasks(
             .collect()
         )
     except Exception as error:
-        if not any(word in str(error) for word in _NO_PYTHON):
+        if not any(map(str(error).__contains__, _NO_PYTHON)):
             raise
         log.warning(
             "the executors of Spark cannot read %s, so its driver reads all: they need the Python "

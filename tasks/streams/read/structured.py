@@ -1,5 +1,4 @@
-"""The query of a stream with state: Spark runs it over the rows that have arrived, and keeps what
-it must remember.
+"""Run the query of a stream with state over the rows that have arrived.
 
 The attempt works on a copy of the state that is published with the dataset. What Spark has noted
 there counts only once the marker names it, and is seen only once the log does, so a dead attempt
@@ -8,7 +7,7 @@ leaves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,8 +56,9 @@ class Resume:
 
 
 def is_streaming(frame: Any) -> bool:
-    """True for a frame of Spark whose rows have yet to arrive; of Spark Connect, where asking is a
-    call, never.
+    """Return whether ``frame`` is a streaming frame of Spark.
+
+    Always False for Spark Connect, where the check would be a remote call.
     """
     return is_frame(frame) and not is_remote(frame) and bool(frame.isStreaming)
 
@@ -71,8 +71,9 @@ def is_remote(part: Any) -> bool:
 def stage_stream(
     files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume
 ) -> StagedOutput:
-    """Write what a streaming ``frame`` makes of the rows that have arrived into ``folder``, as
-    `stage` does.
+    """Run a streaming ``frame`` over the rows that have arrived, and write the result.
+
+    The result is written into ``folder`` as `stage` does.
 
     Raises:
         InputMissing: the published state is gone.
@@ -80,7 +81,7 @@ def stage_stream(
         Exception: as `stage`, and what Spark raises.
     """
     files.remove_tree(folder)
-    batches = [*_staged(files, folder, frame, partition_by, resume)] if resume.arrived else []
+    batches = _staged(files, folder, frame, partition_by, resume) if resume.arrived else []
     if not batches:
         nothing = frame.sparkSession.createDataFrame([], frame.schema)
         batches = [stage(files, f"{folder}/no-rows", nothing, partition_by)]
@@ -90,47 +91,12 @@ def stage_stream(
 
 def _staged(
     files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume
-) -> Iterable[StagedOutput]:
-    """The batches with rows, once Spark's checkpoint is packed. Raises: as `stage_stream`."""
-    files.remove_tree(resume.folder)
-    committed = -1
-    if resume.state:
-        try:
-            unpack(files, resume.state, resume.folder)
-            committed = newest_commit(files.paths(resume.folder))
-        except FileNotFoundError as error:
-            raise InputMissing(
-                f"the state of a stream is gone: {files.uri(resume.state)}"
-            ) from error
-    batches: dict[int, StagedOutput] = {}
-    raised: list[Exception] = []
-    listed, read = _listed(files, resume), set[int]()
-
-    def stage_batch(rows: Any, number: int) -> None:
-        try:
-            running = (
-                active
-                for active in frame.sparkSession.streams.active
-                if active.name == resume.folder
-            )
-            read.update(read_in_batch(next(running), resume.arrived))
-            batches[number] = stage(files, f"{folder}/batch-{number}", rows, partition_by)
-            reach(Point.AFTER_BATCH, resume.job)
-        except Exception as error:
-            raised.append(error)
-            raise
-
-    writer = frame.writeStream.queryName(resume.folder)
-    writer = writer.option("checkpointLocation", hadoop_uri(files.uri(resume.folder)))
-    query = writer.trigger(availableNow=True).foreachBatch(stage_batch).start()
-    try:
-        query.awaitTermination()
-    except Exception as error:  # noqa: BLE001 - raised again
-        # As it would be without a stream; Spark wraps it several times.
-        raise (raised[0] if raised else getattr(error, "_cause", None) or error) from None
-    finally:
-        query.stop()
-    if read != ({listed} if listed else set()):
+) -> list[StagedOutput]:
+    """Return the batches with rows, after packing the checkpoint. Raises: as `stage_stream`."""
+    committed = _resumed(files, resume)
+    listed = _listed(files, resume)
+    batches, read = _run_query(files, folder, frame, partition_by, resume)
+    if read != {listed} - {0}:
         raise StagingLost(
             f"Spark read {min(read, default=0)} of {listed} files with what has arrived, below "
             f"{files.uri(resume.arrived)}. The warehouse was away for a while, or somebody removed "
@@ -149,11 +115,56 @@ def _staged(
     pack(files, resume.folder, paths, resume.packed)
     if files.local_path("") is None:
         remove_folder(frame.sparkSession, files.uri(resume.folder))
-    with suppress(
-        OSError
-    ):  # it is of no use any more, and a state store may still write its snapshots there
+    with suppress(OSError):  # it is of no use any more, and a state store may still write to it
         files.remove_tree(resume.folder)
     return [batch for _, batch in sorted(batches.items()) if batch.rows]
+
+
+def _resumed(files: Files, resume: Resume) -> int:
+    """Unpack the published state. Returns the newest batch in it; -1 without state.
+
+    Raises: InputMissing; OSError.
+    """
+    files.remove_tree(resume.folder)
+    if not resume.state:
+        return -1
+    try:
+        unpack(files, resume.state, resume.folder)
+        return newest_commit(files.paths(resume.folder))
+    except FileNotFoundError as error:
+        raise InputMissing(f"the state of a stream is gone: {files.uri(resume.state)}") from error
+
+
+def _run_query(
+    files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume
+) -> tuple[dict[int, StagedOutput], set[int]]:
+    """Run the query over all that has arrived.
+
+    Returns the staged batches by number, and how many files each of them read.
+    """
+    batches, read, raised = dict[int, StagedOutput](), set[int](), list[Exception]()
+
+    def stage_batch(rows: Any, number: int) -> None:
+        try:
+            active = {query.name: query for query in frame.sparkSession.streams.active}
+            read.update(read_in_batch(active[resume.folder], resume.arrived))
+            batches[number] = stage(files, f"{folder}/batch-{number}", rows, partition_by)
+            reach(Point.AFTER_BATCH, resume.job)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    writer = frame.writeStream.queryName(resume.folder)
+    writer = writer.option("checkpointLocation", hadoop_uri(files.uri(resume.folder)))
+    query = writer.trigger(availableNow=True).foreachBatch(stage_batch).start()
+    try:
+        query.awaitTermination()
+    except Exception as error:  # noqa: BLE001 - raised again
+        # As it would be without a stream; Spark wraps it several times.
+        raise [*raised, getattr(error, "_cause", None) or error][0] from None
+    finally:
+        query.stop()
+    return batches, read
 
 
 def _listed(files: Files, resume: Resume) -> int:

@@ -15,12 +15,12 @@ from tests.cli.conftest import Cli
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import Status
+from unstuck.coordinator.problems.problem import ProblemCode
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
-from unstuck.doctor.finding import Level
-from unstuck.doctor.fleet_checks import of_fleet
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.processes import FORGOTTEN, CoordinatorStatus, ProcessRegistry
+from unstuck.tasks.protocol.process_status import CoordinatorStatus
+from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect
 
 
@@ -148,8 +148,8 @@ def test_a_coordinator_at_work_is_never_called_silent(
     handle = coordinator.reconciler.reconcile
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        found = of_fleet(coordinator.client.fleet(), "here", 3)
-        heard.append(next(one for one in found if one.code == "COORDINATORS").level is Level.OK)
+        codes = {problem.code for problem in coordinator.client.problems()}
+        heard.append(ProblemCode.NO_COORDINATOR not in codes)
         coordinator.redis.delete(coordinator.keys.processes)  # what was noted has grown old
         clock[0] += 20.0
         return handle(*args, **kwargs)

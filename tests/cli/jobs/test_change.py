@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator.commands.job_commands import Command
 
 
 @pytest.fixture
@@ -301,12 +300,12 @@ def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(
             (word, None)
             for word in ("pause", "stop", "cancel", "force-stop", "alter", "skip", "rerun")
         ),
-        ("resume", Command.PAUSE),
-        ("retry", Command.FORCE_STOP),
+        ("resume", "pause"),
+        ("retry", "force-stop"),
     ],
 )
 def test_who_asked_is_the_name_that_was_given(
-    cli: Cli, hand: ByHand, retrying: str, command: str, before: Command | None
+    cli: Cli, hand: ByHand, retrying: str, command: str, before: str | None
 ) -> None:
     if before is not None:
         hand.client.command(retrying, before)

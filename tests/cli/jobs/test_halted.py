@@ -50,7 +50,7 @@ def test_a_halted_job_and_a_paused_one_differ_in_every_command(
     assert f"unstuck resume {halted}" in cli.json("why", halted)[0]["help"]
     found = json.loads(cli("doctor", "--json").stdout)["findings"]
     (cure,) = [one["cure"] for one in found if one["code"] == "JOBS_HALTED"]
-    assert "unstuck list --status HALTED" in cure
+    assert f"unstuck resume {halted}" in cure
 
 
 def test_a_job_that_cannot_be_read_hides_no_other_from_a_list(

@@ -11,7 +11,6 @@ import pytest
 import redis
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.protocol.keys import Keys
@@ -48,7 +47,7 @@ def test_a_night_that_did_not_finish_well_is_said_to_whoever_submits_it_again(
         job = failed(cli, hand, spec)
     else:
         job = cli.json("submit", spec, "--key", "k")["id"]
-        hand.client.command(job, Command.CANCEL)
+        hand.client.command(job, "cancel")
         hand.decide(job)
 
     again = cli("submit", spec, "--key", "k")

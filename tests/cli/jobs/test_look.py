@@ -776,8 +776,11 @@ def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_ski
         "files": 1,
     }
     (landing / "b.json").write_text("{{")
-    done = cli.json("stream", "skip", "monthly", "b.json", "--reason", "cut short", "--by", "anna")
+    words = ("stream", "skip", "monthly", "b.json", "--reason", "cut short", "--by", "anna")
+    (done,) = cli.json(*words)
+    assert done.pop("text").startswith(str(landing / "b.json"))
     assert done == {
+        "answer": "DONE",
         "path": str(landing / "b.json"),
         "version": 4,
         "new": True,

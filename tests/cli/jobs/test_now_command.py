@@ -9,28 +9,33 @@ import redis
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 
-def coordinator_lives(client: redis.Redis) -> None:
+def fleet_lives(client: redis.Redis) -> None:
     one = CoordinatorStatus(id="c", host="host", pid=1, seen=0.0, queues=("control",))
-    ProcessRegistry(client, Keys()).note(lambda now: replace(one, seen=now))
+    runner = RunnerStatus(id="r", host="host", pid=2, worker_pid=2, queues=("spark",), seen=0.0)
+    for process in (one, runner):
+        ProcessRegistry(client, Keys()).note(
+            lambda now, process=process: replace(process, seen=now)
+        )
 
 
 def test_where_all_is_well_it_says_so_and_exits_0(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
-    coordinator_lives(client)
+    fleet_lives(client)
     done = cli("now")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "All is well.")
-    coordinator_lives(client)
+    fleet_lives(client)
     hand.finished("report")
     done = cli("now")
     assert done.returncode == 0
     assert "1 FINISHED" in done.stdout
 
 
-def test_what_is_not_well_comes_first_with_its_reason_and_exits_1(
+def test_what_is_problems_comes_first_with_its_reason_and_exits_1(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
     job = hand.submit({"name": "load", "retry": {"max": 0}}, name="night")
@@ -38,29 +43,29 @@ def test_what_is_not_well_comes_first_with_its_reason_and_exits_1(
     hand.fail(job, "load", "no such column: price")
     other = hand.submit({"name": "wait"}, name="day")
     hand.decide(other)
-    coordinator_lives(client)
+    fleet_lives(client)
     done = cli("now")
     assert done.returncode == 1
-    not_well, _, rest = done.stdout.partition("Goes on")
-    assert not_well.startswith("Not well (1)")
-    assert f"job night ({job})" in not_well
-    assert "no such column: price" in not_well
+    problems, _, rest = done.stdout.partition("Running")
+    assert problems.startswith("Problems (1)")
+    assert f"job night ({job})" in problems
+    assert "no such column: price" in problems
     assert other in rest
     assert "1 FAILED" in rest
-    coordinator_lives(client)
+    fleet_lives(client)
     done = cli("now", "--json")
     assert done.returncode == 1
     told = json.loads(done.stdout)
-    (trouble,), (going_on,), (ended,) = told["not_well"], told["goes_on"], told["ended"]
-    assert (trouble["kind"], trouble["name"], trouble["status"], trouble["job"]) == (
+    (problem,), (going_on,), (ended,) = told["problems"], told["running"], told["ended"]
+    assert (problem["kind"], problem["name"], problem["code"], problem["job"]) == (
         "job",
         "night",
         "FAILED",
         job,
     )
     assert (
-        trouble["text"].startswith("group load has FAILED")
-        or "no such column: price" in trouble["text"]
+        problem["text"].startswith("group load has FAILED")
+        or "no such column: price" in problem["text"]
     )
     assert (going_on["id"], bool(going_on["why"])) == (other, True)
     assert (ended["job"], ended["counts"]) == (job, {"FAILED": 1})

@@ -195,7 +195,7 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(
     """A log of a CI that ends in SUBMITTED or QUEUED helps nobody."""
     monkeypatch.setattr(watch, "QUIET", 0.3)
     monkeypatch.setattr(watch, "EVERY", 0.05)
-    monkeypatch.setattr(explain_job, "LONELY", 0.1)
+    monkeypatch.setattr(explain_job, "LONELY_S", 0.1)
     job = hand.submit({"name": "only", "queue": "gpu"})
     answers: list[Text | None] = []
     why = watch.waiting

@@ -176,7 +176,7 @@ def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
     done = cli("dead", "replay", "--all", "--yes")
     assert (done.returncode, done.stdout) == (0, "replay: 2 replayed\n")
     assert dead_letters(client) == []
-    assert cli("dead", "drop", "--all").stdout == "drop: there is no dead letter\n"
+    assert cli("dead", "drop", "--all").stdout == "drop: no dead letter fits\n"
 
 
 @pytest.mark.variant

@@ -68,26 +68,26 @@ def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_show
     spec.write_text(SPEC)
     cli("schedule", "set", spec)
     days = ("--from", "2026-03-28", "--to", "2026-03-30")
-    listed = cli("schedule", "backfill", "nightly", *days, "--dry-run").stdout
+    listed = cli("schedule", "ticks", "nightly", *days).stdout
     assert [line.strip() for line in listed.splitlines()] == [
         "2026-03-28 02:30:00+01:00  day=2026-03-28  missing",
         "2026-03-29 03:00:00+02:00  day=2026-03-29  missing",
         "2026-03-30 02:30:00+02:00  day=2026-03-30  missing",
         "3 ticks (3 missing); nothing is changed.",
     ]
-    first = cli.json("schedule", "backfill", "nightly", *days, "--dry-run")[0]
+    first = cli.json("schedule", "ticks", "nightly", *days)[0]
     known = {"tick": "2026-03-28T01:30:00.000Z", "params": {"day": "2026-03-28"}}
     assert first == {**known, "had": None, "outcome": "missing"}
     assert (
         "is on record: 0 of 3 ticks are done, at most 2 at once"
         in cli("schedule", "backfill", "nightly", *days, "--parallel", "2").stdout
     )
-    assert "is paused" in cli("schedule", "backfill", "nightly", "--pause").stdout
+    assert "is paused" in cli("schedule", "pause-backfill", "nightly").stdout
     assert "PAUSED" in cli("schedule", "show", "nightly").stdout
-    assert "is canceled" in cli("schedule", "backfill", "nightly", "--cancel").stdout
+    assert "is canceled" in cli("schedule", "cancel-backfill", "nightly").stdout
     assert cli("schedule", "run", "nightly", "--param", "day=2026-01-02").returncode == 0
     assert cli("schedule", "run", "nightly", "--param", "day=soon").returncode == 2
     wrong = cli("schedule", "backfill", "nightly", "--from", "yesterday", "--to", "2026-03-30")
     assert wrong.returncode == 2
     assert "expected a time with its offset from UTC" in wrong.stderr
-    assert cli("schedule", "backfill", "nightly", "--from", "2026-03-30").returncode == 2
+    assert cli("schedule", "backfill", "nightly").returncode == 2

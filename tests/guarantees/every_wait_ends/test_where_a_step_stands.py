@@ -19,7 +19,7 @@ from tests.support.servers import wait_until
 from tests.support.steps import hanging_steps
 from unstuck.cli.jobs.look import stacks_of
 from unstuck.coordinator.explain.explanation import Explanation
-from unstuck.coordinator.explain.stack_words import stage_told
+from unstuck.coordinator.explain.stack_words import stage_text
 from unstuck.documents.document import plain
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage, StepStack
@@ -202,7 +202,7 @@ def test_a_secret_in_the_name_of_a_file_is_not_shown(hung: Any) -> None:
 )
 def test_a_stage_of_spark_is_told_with_its_tasks(stage: dict[str, Any], told: str) -> None:
     one = SparkStage(id=12, name="count at etl.py:7", tasks=200, **{"failed": 0, **stage})
-    assert stage_told(one) == f"Spark stage 12 (count at etl.py:7): {told}"
+    assert stage_text(one) == f"Spark stage 12 (count at etl.py:7): {told}"
 
 
 def test_from_a_minute_on_at_the_same_lines_it_is_offered_to_take_the_attempt_back(

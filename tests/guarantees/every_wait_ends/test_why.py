@@ -16,7 +16,7 @@ from tests.guarantees.users_word_is_final.test_commands import STATES, backoff, 
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.commands.job_commands import INTENTS
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.decision import Environment
@@ -565,10 +565,10 @@ def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
 
 
 @pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
-@pytest.mark.parametrize("given", [None, *Command])
+@pytest.mark.parametrize("given", [None, *INTENTS])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_command(
-    coordinator: Coordinator, given: Command | None, state: Callable[[Coordinator], str]
+    coordinator: Coordinator, given: str | None, state: Callable[[Coordinator], str]
 ) -> None:
     job = state(coordinator)
     coordinator.offers()
@@ -600,21 +600,21 @@ def test_whatever_is_not_done_is_explained_in_every_state_and_under_every_comman
 
 # When the job gives up, what is said of its running attempt, and what becomes of that.
 ORDERED = {
-    Command.STOP: (
+    "stop": (
         "when they have ended; they are not interrupted",
         "",
         LOST,
         "no timeout is set",
         "RUNNING",
     ),
-    Command.CANCEL: (
+    "cancel": (
         "at the deadline, 1m00s after it was asked",
         ", and is told to end",
         LOST,
         "at the deadline, 1m00s after the cancel was asked for",
         "CANCELING",
     ),
-    Command.FORCE_STOP: (
+    "force-stop": (
         "when it is looked at next",
         "; force_stop was asked for, and it can change nothing any more",
         "it is ended",
@@ -627,7 +627,7 @@ ORDERED = {
 @pytest.mark.claim("`unstuck why` explains every group and job that is not done.")
 @pytest.mark.parametrize("given", ORDERED, ids=lambda given: given.name)
 def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when_it_ends(
-    coordinator: Coordinator, given: Command
+    coordinator: Coordinator, given: str
 ) -> None:
     whole, *attempt, becomes = ORDERED[given]
     retry = {"max": 3, "backoff": "1h", "jitter": 0}
@@ -648,11 +648,7 @@ def test_a_command_that_nobody_has_taken_in_yet_says_of_every_group_why_and_when
     assert view.due_at is not None
     asked = given.replace("-", "_")
     deadline = view.intent_at + coordinator.settings.cancel_deadline
-    at = {
-        Command.STOP: 0.0,
-        Command.CANCEL: deadline,
-        Command.FORCE_STOP: max(view.due_at, view.at),
-    }[given]
+    at = {"stop": 0.0, "cancel": deadline, "force-stop": max(view.due_at, view.at)}[given]
     found = view.explanations[job]
     assert found.what == f"ada asked for {asked}; 2 attempts have not ended yet"
     assert (found.next.what, found.ends.what, found.since) == (AGAIN, whole, view.intent_at)

@@ -140,7 +140,8 @@ COMMANDS = [
     ("rerun", Status.PAUSED, {"group": "b"}),
 ]
 OTHERS = {"sweep", "submit", "retry"}
-OF_SCHEDULES = {f"{word}_schedule" for word in ("set", "pause", "resume", "run", "stop", "remove")}
+WORDS = ("set", "pause", "resume", "run", "stop", "remove", "skip", "backfill")
+OF_SCHEDULES = {f"{word}_schedule" for word in WORDS}
 
 
 def test_every_task_of_a_coordinator_is_tested_here() -> None:

@@ -26,12 +26,12 @@ from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
+from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.problems.queues import nobody_takes
 from unstuck.tasks.host import java_version, lacking, unfit_for_spark
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
-from unstuck.views.fleet_view import FleetView
-from unstuck.views.queues import nobody_takes
 
 SPARK = {"name": "g", "queue": "heavy", "steps": [{"sql": "SELECT 1 AS one", "output": "numbers"}]}
 PLAIN = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}

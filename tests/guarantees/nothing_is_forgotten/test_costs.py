@@ -20,7 +20,8 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, joi
 from tests.support.network.lost_replies import LosesReplies
 from tests.support.servers import wait_until
 from unstuck import Client, JobSpec, SpecError, Status
-from unstuck.coordinator.commands.job_commands import Answer, Commanded
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.spec import plan

@@ -20,7 +20,6 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer, wait_until
 from unstuck import SpecError, Status
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.publishing.background import Background
 from unstuck.doctor.redis_facts import record_facts
 from unstuck.tasks.log_lines import JsonFormatter
@@ -266,7 +265,7 @@ def test_a_cancel_has_its_deadline_although_the_clock_was_set_back(
     (offer,) = coordinator.offers()
     coordinator.claim(offer)
     coordinator.sweep.run()
-    coordinator.client.command(job, Command.CANCEL)
+    coordinator.client.command(job, "cancel")
     coordinator.read()
     assert coordinator.status(job) is Status.CANCELING
     at = float(coordinator.redis.hget(coordinator.keys.of(job).job, "intent_at"))

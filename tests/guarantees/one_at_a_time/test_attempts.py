@@ -18,7 +18,6 @@ from tests.support.failpoints import Death, Died, Once, armed
 from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Status
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState
@@ -667,7 +666,7 @@ def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(
     assert not coordinator.sent
     assert coordinator.events(job, "only") == ["QUEUED"]
 
-    coordinator.client.command(job, Command.RESUME)
+    coordinator.client.command(job, "resume")
     coordinator.read()
     assert coordinator.sent == [offer], "at once, not after the dispatch timeout"
     assert coordinator.claim(offer, "runner2").answer == "CLAIMED"  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
-from unstuck.coordinator.publishing.publish_outputs import change_of
+from unstuck.coordinator.publishing.dataset_change import change_of
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.errors import SchemaMismatch

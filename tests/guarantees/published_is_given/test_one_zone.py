@@ -136,7 +136,7 @@ def test_a_conf_agrees_with_the_zone_of_the_job_and_a_job_has_one_zone() -> None
     ):
         JobSpec.from_values(scheduled, {}).check_zone("Asia/Tokyo")
     with pytest.raises(
-        SpecError, match="zone: the days of a job with a schedule are those of its schedule"
+        SpecError, match="zone: a job with a schedule uses the zone of its schedule"
     ):
         JobSpec.from_values({**spec, "schedule": berlin}, {})
     with pytest.raises(SpecError, match="zone: 'Asia/Tokio' is no time zone"):

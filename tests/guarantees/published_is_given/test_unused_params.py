@@ -84,7 +84,7 @@ def test_run_tells_the_same_before_it_begins(shop: Cli) -> None:
     (shop.folder / "shop.yaml").write_text(quoted)
     done = shop("run", "shop.yaml", "--only", "prices")
     assert (
-        "Warning: groups[1].steps[0].sql: ':day' is text in quotes, and no parameter; write"
+        "Warning: groups[1].steps[0].sql: ':day' in quotes is text, not a parameter; write"
         in done.stderr
     )
     assert done.returncode == 0

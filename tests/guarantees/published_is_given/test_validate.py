@@ -72,7 +72,7 @@ TOLD = [
     ),
     "bad.yaml:16:15: groups[4].steps[2].sql: several statements in one step",
     (
-        "bad.yaml:17:15: groups[4].steps[3].sql: what begins in line 1, column 8 of the statement "
+        "bad.yaml:17:15: groups[4].steps[3].sql: the text that begins at line 1, column 8 of the statement "
         "is not closed: 'a"
     ),
     "bad.yaml:18:91: groups[5].retry.max: expected 0 or more, not the number -1",
@@ -167,7 +167,11 @@ def test_without_spark_another_parser_only_warns(shop: Path) -> None:
 
 
 NO_STEPS = """
+import functools
+
 async def later(spark, ctx): ...
+
+later_too = functools.partial(later)
 
 def parts(spark, ctx):
     yield 1
@@ -186,7 +190,7 @@ class Daily:
 @pytest.mark.variant
 def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(NO_STEPS)
-    names = ["later", "parts", "swapped", "day_first", "Daily.load"]
+    names = ["later", "later_too", "parts", "swapped", "day_first", "Daily.load"]
     groups = [
         {"name": chr(97 + i), "steps": [{"python": f"steps:{name}"}]}
         for i, name in enumerate(names)
@@ -203,6 +207,7 @@ def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path
     ]
     causes = [
         "BAD_STEP_CALL: steps:later is an async def",
+        "BAD_STEP_CALL: steps:later_too is an async def",
         "BAD_STEP_CALL: steps:parts has a yield",
         "BAD_STEP_CALL: steps:swapped must take spark and ctx first, and would get spark as ctx",
         "BAD_STEP_CALL: steps:day_first must take spark and ctx first, and would get spark as day",

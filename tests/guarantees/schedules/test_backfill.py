@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
 from unstuck import BadKey, Refused, SpecError, Status
-from unstuck.client.now import Seen, troubles
+from unstuck.cli.app import app
 from unstuck.coordinator.model.schedule_record import Backfill, Redo
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
 from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.store.schedule_store import FORGET_AFTER, ScheduleStore
 from unstuck.tasks.failpoints import Point
@@ -160,10 +161,7 @@ def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(
 ) -> None:
     begun(coordinator, 3)
     (job,) = sweep(coordinator)
-    assert (
-        coordinator.client.schedules.command_backfill("hourly", BackfillCommand.CANCEL).answer
-        == "DONE"
-    )
+    assert coordinator.client.schedules.cancel_backfill("hourly").answer == "DONE"
     assert sweep(coordinator) == [job]
     coordinator.drive(job)
     assert sweep(coordinator) == []
@@ -226,22 +224,90 @@ def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed
         sweep(coordinator)
     assert (backfill(coordinator).status, len(coordinator.client.jobs())) == ("FAILED", 2)
     assert [
-        (one.kind, one.status)
-        for one in troubles(Seen.of(coordinator.client))
-        if one.kind == "schedule"
+        (problem.kind, problem.code)
+        for problem in coordinator.client.problems()
+        if problem.kind == "schedule"
     ] == [("schedule", "FAILED")]
     help_given = schedules.why("hourly").help
     skip = next(command for command in help_given if " skip " in command)
-    assert "unstuck schedule backfill hourly --resume" in help_given
-    with pytest.raises(Refused) as error:
-        coordinator.client.retry(job)
-    assert f"--from {tick_text(BEGIN)} --to {tick_text(BEGIN)} --redo failed" in str(error.value)
+    assert "unstuck schedule resume-backfill hourly" in help_given
     name, tick = skip.split()[-2:]
     assert schedules.skip(name, tick, reason="no source").answer == "DONE"
     (second,) = sweep(coordinator)
     assert coordinator.show(second).key == f"hourly@{tick_text(BEGIN + HOUR)}"
     outcomes = [tick.outcome for tick in schedules.backfill_ticks("hourly", *bounds)]
     assert outcomes == ["skipped", "running", "missing"]
+
+
+# What precedes the failed tick of a schedule, and the command that runs the tick again.
+ADVICE = {
+    "the clock": "schedule run hourly",
+    "a backfill": "schedule resume-backfill hourly",
+    "a canceled backfill": "schedule backfill hourly --from {tick} --to {tick} --redo failed",
+    "a canceled backfill, and later ticks": "schedule backfill hourly --from {tick} --from-here",
+    "a stopped schedule": "retry {job}",
+}
+
+
+def failed_tick(coordinator: Coordinator, case: str) -> str:
+    """Let a tick of a cumulative schedule fail for good. Returns the job of its run."""
+    schedules, last = coordinator.client.schedules, tick_text(BEGIN + HOUR)
+    in_seconds = {"every": "1s" if case == "the clock" else "1h", "retry": {"max": 0}}
+    schedules.set({**BALANCE, "schedule": in_seconds})
+    if case != "the clock":
+        schedules.backfill("hourly", tick_text(BEGIN), last)
+    runs = coordinator.client.schedules.runs
+    wait_until(lambda: bool(coordinator.sweep.run() or runs("hourly")), 10, "a run")
+    job = runs("hourly")[0].id
+    coordinator.read()
+    fail(coordinator, job)
+    coordinator.sweep.run()
+    if "canceled" in case:
+        schedules.cancel_backfill("hourly")
+        wait_until(lambda: not sweep(coordinator) and backfill(coordinator).over, 10, "its end")
+    if "later" in case:
+        schedules.set({**BALANCE, "groups": [group("a")], "schedule": in_seconds})
+        schedules.backfill("hourly", last, last)
+        (later,) = sweep(coordinator)
+        assert coordinator.drive(later) is Status.FINISHED
+        coordinator.sweep.run()
+        schedules.set({**BALANCE, "schedule": in_seconds})
+    if "stopped" in case:
+        schedules.stop("hourly")
+    return job
+
+
+@pytest.mark.claim("A command that `why` or a refusal names is accepted as the schedule is.")
+@pytest.mark.parametrize("case", ADVICE)
+def test_the_command_that_is_named_for_a_failed_tick_is_accepted(
+    coordinator: Coordinator, case: str
+) -> None:
+    job = failed_tick(coordinator, case)
+    key = coordinator.show(job).key
+    command = ADVICE[case].format(tick=key.removeprefix("hourly@"), job=job)
+    advice = coordinator.client.explain(job)[0].help
+    assert advice[0] == f"unstuck {command}"
+    if not command.startswith("retry"):
+        with pytest.raises(Refused, match=re.escape(f"`unstuck {command}`")):
+            coordinator.client.retry(job)
+    environ = {
+        "UNSTUCK_REDIS_URL": coordinator.settings.redis_url,
+        "UNSTUCK_WAREHOUSE": coordinator.settings.warehouse,
+    }
+    for text in (command, *(text.removeprefix("unstuck ") for text in advice[-2:])):
+        told = CliRunner().invoke(app, text.split(), env=environ)
+        assert told.exit_code == 0, told.output
+
+
+def test_no_command_is_named_for_a_tick_that_another_run_has_done(coordinator: Coordinator) -> None:
+    job = failed_tick(coordinator, "a backfill")
+    coordinator.client.schedules.resume_backfill("hourly")
+    (second,) = sweep(coordinator)
+    assert coordinator.drive(second) is Status.FINISHED
+    coordinator.sweep.run()
+    assert not [text for text in coordinator.client.explain(job)[0].help if "retry" in text]
+    with pytest.raises(Refused, match="this tick needs no other run"):
+        coordinator.client.retry(job)
 
 
 def test_a_run_by_hand_has_the_values_that_a_person_gives_to_its_parameters(
@@ -288,9 +354,7 @@ def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(
     coordinator.sweep.run()
     shown = schedules.show("hourly").schedule
     assert (shown.status, shown.failures, shown.retries, shown.runs) == ("WAITING", 0, (), ())
-    assert [one.job.id for one in troubles(Seen.of(coordinator.client)) if one.job is not None] == [
-        job
-    ]
+    assert [problem.job for problem in coordinator.client.problems() if problem.job] == [job]
     assert coordinator.client.retry(job).id != job
 
 

@@ -28,8 +28,8 @@ SPEC = {"name": "ticking", "schedule": {}, "groups": [group("a")]}
 def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is_over(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path, point: Point
 ) -> None:
-    """The next coordinator starts before that end, so only at its first look could a sweep have
-    found the tick.
+    """No sweep finds the tick: the next one is due in 20 minutes. The next coordinator may start
+    before or after the term ends.
     """
     seldom = {"sweep_every": 1200.0, "report_idle": 1200.0}
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path), lock_ttl=2.0, **seldom)
@@ -70,6 +70,7 @@ def test_what_becomes_due_by_time_is_looked_at_then_and_what_a_report_made_due_i
     coordinator: Coordinator,
 ) -> None:
     now = lambda: coordinator.schedule_store.now()  # noqa: E731
+    coordinator.sweep.run_due(0.5)
     job = coordinator.submit(group("a"))
     offered = lambda: bool(coordinator.sent)  # noqa: E731
     assert coordinator.sweep.run_due(0.5) == 0.5
@@ -84,3 +85,25 @@ def test_what_becomes_due_by_time_is_looked_at_then_and_what_a_report_made_due_i
     coordinator.schedules.run()
     coordinator.redis.zadd(coordinator.keys.schedules_due, {"ticking": now() + 0.3})
     assert BUSY_WAIT[1] <= coordinator.sweep.run_due(0.5) <= 0.3
+
+
+def test_the_first_look_of_a_coordinator_decides_what_became_due_before_it_started(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.submit(group("a"))
+    coordinator.sweep.run_due(0.5)
+    assert coordinator.sent
+
+
+def test_a_job_is_decided_at_its_time_by_a_coordinator_that_looks_late(
+    coordinator: Coordinator,
+) -> None:
+    now = lambda: coordinator.schedule_store.now()  # noqa: E731
+    coordinator.sweep.run_due(0.5)
+    job = coordinator.submit(group("a"))
+    term_ends = now() + 0.2
+    coordinator.redis.zadd(coordinator.keys.due, {job: term_ends})
+    coordinator.sweep.run_due(0.01)  # the term ends after the next look should have been
+    wait_until(lambda: now() >= term_ends, 5, "the end of the term")
+    coordinator.sweep.run_due(0.01)
+    assert coordinator.sent

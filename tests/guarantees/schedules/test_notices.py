@@ -23,8 +23,8 @@ from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.rules.expected import GIVEN_UP
-from unstuck.coordinator.reconcile import expected_jobs
+from unstuck.coordinator.notices.rules.expected import MAX_ABSENT
+from unstuck.coordinator.reconcile import expected_jobs, submitted_jobs
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Outcome
@@ -225,10 +225,10 @@ def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_i
     coordinator.redis.delete(
         coordinator.keys.jobs, coordinator.keys.summary
     )  # as if that had been days ago
-    for _ in range(GIVEN_UP):
+    for _ in range(MAX_ABSENT):
         as_if_expected_for_days(coordinator, "nightly", judged={})
         look(coordinator)
-    assert events(coordinator) == ["late"] * GIVEN_UP
+    assert events(coordinator) == ["late"] * MAX_ABSENT
     assert "until it is submitted again, it is not expected" in told(coordinator)[-1].text
     assert coordinator.redis.hlen(coordinator.keys.expected) == 0
 
@@ -237,8 +237,8 @@ def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_i
 def test_the_run_that_counts_is_found_among_any_number_of_other_jobs_and_each_of_these_is_read_once(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(expected_jobs, "MOST", most)
-    monkeypatch.setattr(expected_jobs, "OVERLAP", 0.0)
+    monkeypatch.setattr(submitted_jobs, "MAX_JOBS_PER_SCAN", most)
+    monkeypatch.setattr(submitted_jobs, "OVERLAP_S", 0.0)
     read = Counter[str]()
     lines = coordinator.expected_store.lines
 
@@ -312,7 +312,7 @@ def look(coordinator: Coordinator) -> None:
     """Look once more, in as many turns as it takes to look at all jobs; each looks at one or
     more.
     """
-    coordinator.clock.skip(expected_jobs.LOOK_EVERY)
+    coordinator.clock.skip(expected_jobs.SCAN_INTERVAL_S)
     for _ in range(2 + len(coordinator.client.jobs(limit=None))):
         coordinator.expected.run()
 

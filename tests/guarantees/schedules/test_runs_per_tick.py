@@ -27,7 +27,6 @@ from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.publishing.streams.job_backlog import BacklogLooks
 from unstuck.coordinator.reconcile import stream_looks
 from unstuck.coordinator.reconcile.wiring import mint
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.store.submissions import Submissions
@@ -223,7 +222,8 @@ def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(
         schedules.stop("ticking")
     assert coordinator.drive(job) is Status.FINISHED
     coordinator.sweep.run()
-    assert schedules.remove("ticking") == "schedule ticking is removed; the jobs of its runs stay"
+    told = schedules.remove("ticking").text
+    assert told == "schedule ticking is removed; the jobs of its runs stay"
     assert client.keys("*schedule*") == [coordinator.keys.of_schedule("ticking").schedule_events], (
         "for a while"
     )
@@ -551,6 +551,9 @@ def test_a_person_does_not_retry_a_run_beside_its_schedule(coordinator: Coordina
     coordinator.read()
     coordinator.work(coordinator.offers(job)[0], failed())
     coordinator.read()
+    with pytest.raises(Refused, match="unstuck schedule why ticking"):
+        coordinator.client.retry(job)
+    coordinator.sweep.run()
     with pytest.raises(Refused, match="unstuck schedule run ticking"):
         coordinator.client.retry(job)
     coordinator.client.schedules.stop("ticking")
@@ -781,9 +784,9 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
 
     def overtake() -> None:
         if given == "cancel":
-            schedules.command_backfill("ticking", BackfillCommand.CANCEL)
+            schedules.cancel_backfill("ticking")
         else:
-            schedules.command("ticking", ScheduleCommand(given))
+            getattr(schedules, given)("ticking")
         # Its submit hangs before the fence, for as long as it likes: the schedule is decided
         # meanwhile.
         coordinator.schedules.decide("ticking")
@@ -823,7 +826,7 @@ def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobod
         first.schedules.run()
     (job,) = [one.id for one in first.client.jobs()]
     if given == "cancel":
-        schedules.command_backfill("ticking", BackfillCommand.CANCEL)
+        schedules.cancel_backfill("ticking")
     else:
         schedules.stop("ticking")
     second.schedules.decide("ticking")

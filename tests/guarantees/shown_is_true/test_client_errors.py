@@ -19,8 +19,6 @@ from tests.support.servers import RedisServer, free_port, wait_until
 from tests.unit.coordinator.publishing.test_modes import BY_DAY, Nightly
 from unstuck import Client, JobHandle, Settings, Unreachable, UnstuckError
 from unstuck.cli.connection import connected
-from unstuck.coordinator.commands.job_commands import Command
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.tasks.transport.redis_client import connect
 
@@ -55,6 +53,7 @@ VALUES: dict[str, Any] = {
     "version": 1,
     "file": "a",
     "task": "unstuck.submit",
+    "word": "pause",
     "reason": "wrong",
     "arguments": {},
 }
@@ -72,17 +71,8 @@ def asked(room: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
                 one.POSITIONAL_OR_KEYWORD,
                 one.KEYWORD_ONLY,
             ):
-                given[one.name] = (
-                    VALUES[one.name] if one.name != "action" else GIVEN[name, type(room).__name__]
-                )
+                given[one.name] = VALUES[one.name]
         yield name, lambda method=method, given=given: method(**given)
-
-
-GIVEN = {
-    ("command", "Client"): Command.PAUSE,
-    ("command", "ScheduleClient"): ScheduleCommand.PAUSE,
-    ("command_backfill", "ScheduleClient"): BackfillCommand.PAUSE,
-}
 
 
 @pytest.mark.claim("The client raises documented errors only, never an error of the Redis library.")

@@ -15,7 +15,6 @@ import redis
 
 from tests.support.coordinator import Coordinator, failed, group
 from unstuck import Status
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.reconcile import reconciler
@@ -69,7 +68,7 @@ def test_what_a_commit_that_was_refused_would_have_told_is_not_told(
 
     def after_a_cancel(decision: Decision, *args: Any) -> CommitAnswer:
         if decision.notices and not coordinator.show(job).intent_by:
-            coordinator.client.command(job, Command.CANCEL)
+            coordinator.client.command(job, "cancel")
             assert commit(decision, *args) is CommitAnswer.CONFLICT
             assert outbox(coordinator) == []
             return CommitAnswer.CONFLICT
@@ -111,7 +110,7 @@ def test_a_job_that_nobody_can_decide_from_its_first_look_on_is_told_and_so_is_i
     assert told(coordinator) == [("halted", "HALTED")]
     assert "ZeroDivisionError: a bug" in outbox(coordinator)[0].text
     assert f"unstuck resume {job}" in outbox(coordinator)[0].commands
-    coordinator.client.command(job, Command.RESUME)
+    coordinator.client.command(job, "resume")
     coordinator.read()
     assert told(coordinator) == [("halted", "HALTED"), ("recovered", "PENDING")]
 
@@ -126,7 +125,7 @@ def test_a_damaged_job_is_told_as_halted_and_when_it_is_ended_by_force(
     for _ in range(3):
         coordinator.reconciler.cache.clear()
         coordinator.reconciler.reconcile(job)
-    coordinator.client.command(job, Command.FORCE_STOP)
+    coordinator.client.command(job, "force-stop")
     coordinator.read()
     assert told(coordinator) == [("halted", "HALTED"), ("failed", "CANCELED")]
     assert coordinator.status_of_record(job) is Status.CANCELED

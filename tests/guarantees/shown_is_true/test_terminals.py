@@ -16,7 +16,7 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer
-from unstuck.coordinator.publishing.publish_outputs import change_of
+from unstuck.coordinator.publishing.dataset_change import change_of
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files

@@ -13,7 +13,6 @@ from tests.cli.conftest import Cli
 from tests.guarantees.shown_is_true.test_states import staged, to_publish
 from tests.support.coordinator import Coordinator, failed, group, join
 from unstuck import Status
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
@@ -21,10 +20,10 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 WANTED = {
-    Command.PAUSE: Status.PAUSED,
-    Command.STOP: Status.STOPPED,
-    Command.CANCEL: Status.CANCELED,
-    Command.FORCE_STOP: Status.CANCELED,
+    "pause": Status.PAUSED,
+    "stop": Status.STOPPED,
+    "cancel": Status.CANCELED,
+    "force-stop": Status.CANCELED,
 }
 
 
@@ -97,7 +96,7 @@ def _offer(job: str, group_id: str, attempt: dict[str, object]) -> Offer:
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_every_command_in_every_state_ends_where_the_user_wanted(
-    coordinator: Coordinator, given: Command, state: Callable[[Coordinator], str]
+    coordinator: Coordinator, given: str, state: Callable[[Coordinator], str]
 ) -> None:
     job = state(coordinator)
     done = coordinator.client.command(job, given, reason="night")
@@ -114,7 +113,7 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
     )
     for offer in coordinator.offers():
         assert coordinator.claim(offer, "late").answer == "REFUSED"
-    if given is not Command.PAUSE:
+    if given != "pause":
         assert view.due_at is None
         assert all(GroupState(state).terminal for g in view.groups for state in g.states), (
             "every group has ended"
@@ -131,7 +130,7 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
 )
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_the_same_command_twice_is_done_then_already_and_one_event(
-    coordinator: Coordinator, given: Command
+    coordinator: Coordinator, given: str
 ) -> None:
     job = running(coordinator)
     assert coordinator.client.command(job, given).answer == "DONE"
@@ -260,7 +259,7 @@ def test_an_offer_that_a_runner_dropped_during_a_pause_stands_again_at_once_afte
 
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(
-    coordinator: Coordinator, given: Command
+    coordinator: Coordinator, given: str
 ) -> None:
     job, other = half_a_fork(coordinator), queued(coordinator)
     assert {offer.job for offer in coordinator.sent} == {job, other}
@@ -271,7 +270,7 @@ def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(
 
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_a_command_is_obeyed_although_the_records_of_attempts_are_gone(
-    coordinator: Coordinator, given: Command
+    coordinator: Coordinator, given: str
 ) -> None:
     """A store restored in part. The offer is offered again and taken back, in one decision."""
     job = queued(coordinator)
@@ -383,7 +382,7 @@ def test_resume_of_what_retries_or_has_ended_is_refused_and_of_what_goes_on_chan
 
 @pytest.mark.parametrize("given", WANTED, ids=lambda given: given.name)
 def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
-    coordinator: Coordinator, given: Command
+    coordinator: Coordinator, given: str
 ) -> None:
     job = running(coordinator)
     coordinator.client.command(job, given)
@@ -401,12 +400,10 @@ def test_a_command_whose_state_is_reached_changes_nothing_and_is_no_refusal(
 @pytest.mark.claim(
     "A job that is ended while it publishes is FINISHED only if its package is in the log."
 )
-@pytest.mark.parametrize(
-    "given", [Command.STOP, Command.CANCEL, Command.FORCE_STOP], ids=lambda given: given.name
-)
+@pytest.mark.parametrize("given", ["stop", "cancel", "force-stop"], ids=lambda given: given.name)
 @pytest.mark.parametrize("first", ["package", "command"])
 def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
-    make_coordinator: Callable[..., Coordinator], given: Command, first: str
+    make_coordinator: Callable[..., Coordinator], given: str, first: str
 ) -> None:
     """A publisher frozen inside publishing: exactly one of package and ABORT stands, and the status
     agrees.
@@ -574,7 +571,7 @@ def test_a_halted_job_can_be_resumed_and_canceled(coordinator: Coordinator) -> N
             coordinator.sweep.run()
         assert coordinator.status_of_record(job) is Status.HALTED
         coordinator.redis.delete(keys.groups)  # somebody mended it
-        coordinator.client.command(job, Command(end))
+        coordinator.client.command(job, end)
         act(coordinator, job)
         if end == "cancel":
             assert coordinator.status(job) is Status.CANCELED

@@ -34,7 +34,7 @@ def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked
     """WAIT speaks of what its own connection has written, and threads share the connections of a
     client.
     """
-    monkeypatch.setattr("unstuck.coordinator.submitter.DURABLE_WITHIN", 0.2)
+    monkeypatch.setattr("unstuck.coordinator.submitter.DURABLE_WITHIN_S", 0.2)
     for name in ("primary", "replica"):
         (tmp_path / name).mkdir()
     server = RedisServer(tmp_path / "primary")

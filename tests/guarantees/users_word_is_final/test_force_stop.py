@@ -13,7 +13,7 @@ import pytest
 from tests.guarantees.users_word_is_final.test_commands import running
 from tests.support.coordinator import Coordinator, group
 from unstuck import Refused, Status
-from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.commands.job_commands import INTENTS
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.read_model.command_result import CommandResult
 
@@ -21,13 +21,13 @@ GARBAGE = '{"'
 OTHERS: dict[str, Callable[[Coordinator, str], CommandResult]] = {
     **{
         given: lambda coordinator, job, given=given: coordinator.client.command(job, given)
-        for given in Command
+        for given in INTENTS
     },  # type: ignore[misc]
     "alter": lambda coordinator, job: coordinator.client.alter(job, {"max_parallel": 2}),
     "skip": lambda coordinator, job: coordinator.client.skip(job, "a"),
     "rerun": lambda coordinator, job: coordinator.client.rerun(job, "a"),
 }
-del OTHERS[Command.FORCE_STOP]
+del OTHERS["force-stop"]
 # ``schema``: what claims to be of a later release is left to it.
 RECORD = [item.name for item in fields(JobRecord) if item.name != "schema"]
 DAMAGES: dict[str, tuple[str, str, str | None]] = {

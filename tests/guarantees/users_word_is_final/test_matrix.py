@@ -20,7 +20,8 @@ from tests.support.jobs.invariants import Seen
 from tests.support.jobs.sample_jobs import SPECS, WITHOUT_OUTPUT
 from tests.support.jobs.state_space import COMMANDS, HALT, LOOK, WAIT, SmallWorld, Step
 from unstuck import Status
-from unstuck.coordinator.commands.job_commands import LEGAL, Answer, Command
+from unstuck.coordinator import command_table
+from unstuck.coordinator.command_table import Answer, TargetKind
 from unstuck.coordinator.model.status import (
     GROUP_MOVES,
     GROUP_MOVES_REQUESTED,
@@ -37,10 +38,10 @@ EXPANDED = 450  # worlds of each spec from which every step is tried
 COMMANDS_GIVEN = 3  # in one history
 BY_A_USER = {"command", "skip", "rerun", "alter", "halt"}
 WANTED = {
-    Command.PAUSE: Status.PAUSED,
-    Command.STOP: Status.STOPPED,
-    Command.CANCEL: Status.CANCELED,
-    Command.FORCE_STOP: Status.CANCELED,
+    "pause": Status.PAUSED,
+    "stop": Status.STOPPED,
+    "cancel": Status.CANCELED,
+    "force-stop": Status.CANCELED,
 }
 ENDS = (
     "succeed",
@@ -49,8 +50,8 @@ ENDS = (
     "gone",
     "hang",
 )  # what runners do while a command is brought about
-BOUNDED = (Command.CANCEL, Command.FORCE_STOP)  # they wait for no runner beyond the deadline
-PAUSE, CANCEL = Step("command", Command.PAUSE), Step("command", Command.CANCEL)
+BOUNDED = ("cancel", "force-stop")  # they wait for no runner beyond the deadline
+PAUSE, CANCEL = Step("command", "pause"), Step("command", "cancel")
 FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse", "never claimed")
 
 
@@ -110,7 +111,7 @@ LONG = {
             LOOK,
             PAUSE,
             LOOK,
-            Step("command", Command.RESUME),
+            Step("command", "resume"),
             LOOK,
         ],
     ),
@@ -123,7 +124,7 @@ LONG = {
             LOOK,
             _ends("a", WITHOUT_OUTPUT),
             LOOK,
-            Step("command", Command.RESUME),
+            Step("command", "resume"),
             LOOK,
         ],
     ),
@@ -135,7 +136,7 @@ LONG = {
             _ends("w[0]", "succeeded"),
             LOOK,
             HALT,
-            Step("command", Command.RESUME),
+            Step("command", "resume"),
             LOOK,
         ],
     ),
@@ -143,7 +144,7 @@ LONG = {
         "others",
         [
             *(LOOK, _claim("a"), _claim("b"), _ends("a", "succeeded"), _ends("b", "failed"), LOOK),
-            *(HALT, Step("rerun", "a"), Step("command", Command.RESUME), LOOK),
+            *(HALT, Step("rerun", "a"), Step("command", "resume"), LOOK),
         ],
     ),
     "a group that nobody takes in time": ("impatient", [LOOK, WAIT, LOOK]),
@@ -163,7 +164,7 @@ LONG = {
         "others",
         [
             *(LOOK, _claim("a"), _claim("b"), _ends("a", "succeeded"), _ends("b", "failed"), LOOK),
-            *(PAUSE, LOOK, Step("rerun", "a"), Step("command", Command.RESUME), LOOK),
+            *(PAUSE, LOOK, Step("rerun", "a"), Step("command", "resume"), LOOK),
         ],
     ),
     "a job without outputs whose last group had failed": (
@@ -301,7 +302,7 @@ def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
 def test_every_command_in_every_situation_ends_where_the_user_wanted(
     status: Status, step: Step
 ) -> None:
-    given, now = Command(step.to), bool(step.how)
+    given, now = step.to, bool(step.how)
     answers = set()
     for number, before in enumerate(worlds(status)):
         world = before.fork()
@@ -313,12 +314,12 @@ def test_every_command_in_every_situation_ends_where_the_user_wanted(
         if result.answer is not Answer.REFUSED:
             ends = ENDS if given in BOUNDED else ENDS[:-1]
             drive_on(before, world, given, ends[number % len(ends)])
-    assert status not in LEGAL[given] or answers - {Answer.REFUSED}, (
-        "it is legal, and was refused in every situation"
-    )
+    assert status not in command_table.COMMANDS[TargetKind.JOB][given].legal or answers - {
+        Answer.REFUSED
+    }, "it is legal, and was refused in every situation"
 
 
-def judge_answer(before: SmallWorld, given: Command, answer: Answer, text: str) -> None:
+def judge_answer(before: SmallWorld, given: str, answer: Answer, text: str) -> None:
     job = before.job
     assert job.id in text, text
     if answer is Answer.REFUSED:
@@ -328,40 +329,40 @@ def judge_answer(before: SmallWorld, given: Command, answer: Answer, text: str) 
         # A coordinator has yet to look; what may be done follows from what was asked for or said
         # last.
         return
-    if job.status not in LEGAL[given]:
+    if job.status not in command_table.COMMANDS[TargetKind.JOB][given].legal:
         assert answer is not Answer.DONE, f"{before}: {text}"
     elif answer is Answer.REFUSED:
-        assert (job.intent, given) == (Intent.FORCE_STOP, Command.CANCEL), f"{before}: {text}"
+        assert (job.intent, given) == (Intent.FORCE_STOP, "cancel"), f"{before}: {text}"
 
 
 def canceled(world: SmallWorld) -> set[str]:
     return {name for name, state in world.states().items() if state == S.CANCELED}
 
 
-def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str) -> None:
+def drive_on(before: SmallWorld, world: SmallWorld, given: str, runners: str) -> None:
     """Let everybody go on, and see that the job comes to rest where the user wanted it, and nothing
     starts.
     """
     offers, intent = dict(world.offers), world.job.intent
     world.go_on(runners)
     status = world.job.status
-    if given is Command.RESUME:
+    if given == "resume":
         assert status in (Status.FINISHED, Status.FAILED), f"{world}"
         return
     assert world.job.intent is intent, f"nobody but the user writes the intent: {world}"
     assert world.offers == offers, f"an attempt was started after the {given}: {world}"
     publishing = bool(before.job.phase)
-    if given is Command.PAUSE and not publishing:
+    if given == "pause" and not publishing:
         assert status is Status.PAUSED, f"{world}"
     elif before.slot == "package":
         assert status is Status.FINISHED, f"its package stood already: {world}"
-    elif given is Command.PAUSE:
+    elif given == "pause":
         assert status is (Status.FAILED if before.slot else Status.FINISHED), (
             f"a pause comes too late: {world}"
         )
     else:
         assert (status, world.slot) in ((WANTED[given], ""), (WANTED[given], "abort")), f"{world}"
-    if given is Command.PAUSE:
+    if given == "pause":
         assert canceled(world) == canceled(before), f"a pause cancels nothing: {world}"
     if status is Status.PAUSED:
         for _ in range(3):
@@ -410,7 +411,7 @@ def test_the_users_word_stands_against_every_failure_in_both_orders(
         world.play(*((step, LOOK, fails) if first == "command" else (fails, step)))
         offers, intent = dict(world.offers), world.job.intent
         world.go_on("obey")
-        assert world.job.status is WANTED[Command(step.to)], f"{world}"
+        assert world.job.status is WANTED[step.to], f"{world}"
         assert world.job.intent is intent, f"{world}"
         assert world.offers == offers, f"an attempt was started after the {step.to}: {world}"
         if world.job.status is Status.PAUSED:
@@ -418,5 +419,5 @@ def test_the_users_word_stands_against_every_failure_in_both_orders(
             assert not never_claimed or world.states()[name] == S.WAITING, (
                 f"its offer was taken back: {world}"
             )
-            world.give(Command.RESUME)
+            world.give("resume")
             assert world.go_on().job.status in (Status.FINISHED, Status.FAILED), f"{world}"

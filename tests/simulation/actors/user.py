@@ -27,7 +27,6 @@ from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.user_requests import UserRequest
 from unstuck.coordinator.commands.apply import CommandApplier
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.errors import NewerJob, NoSuchGroup, NoSuchJob, Refused
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
@@ -236,9 +235,9 @@ class User:
         self._due.remove(request)
         delay = self._stage.rng.uniform(0.0, self._stage.rng.choice((0.005, 0.03, 0.5, 2.0)))
         self._give_soon(replace(request, job=job), delay)
-        if request.given is Command.PAUSE and not request.then and self._stage.rng.random() < 0.6:
+        if request.given == "pause" and not request.then and self._stage.rng.random() < 0.6:
             self._give_soon(
-                UserRequest(0.0, job, Command.RESUME),
+                UserRequest(0.0, job, "resume"),
                 delay + self._stage.rng.choice((0.1, 3.0, 20.0)),
             )
 
@@ -247,7 +246,7 @@ class User:
 
     def resume(self, jobs: Iterable[str]) -> None:
         """At the end of all trouble."""
-        self._open([UserRequest(self._stage.now, job, Command.RESUME) for job in jobs])
+        self._open([UserRequest(self._stage.now, job, "resume") for job in jobs])
 
     def _open(self, requests: list[UserRequest]) -> None:
         self._requests = requests
@@ -299,16 +298,19 @@ class User:
     def _said(self, request: UserRequest) -> tuple[str, str]:
         """What was answered, and the job that is spoken of from now on."""
         client, job, given = self._fleet, request.job, request.given
-        if not isinstance(given, Command) and given.word == "retry":
+        if not isinstance(given, str) and given.word == "retry":
             return self._retried(job, given.values)
-        if isinstance(given, Command):
-            said = client.command(job, given, now=request.now, by="user")
+        if isinstance(given, str):
+            how = {"now": True} if request.now else {}
+            said = client.command(job, given, by="user", **how)
         elif given.word == "alter":
             # The reason says what was asked for, so that what was written can be held against it.
-            said = client.alter(job, given.values, reason=json.dumps(dict(given.values)), by="user")
+            asked_for = dict(given.values)
+            said = client.command(
+                job, "alter", values=asked_for, reason=json.dumps(asked_for), by="user"
+            )
         else:
-            ask = client.skip if given.word == "skip" else client.rerun
-            said = ask(job, given.group, by="user")
+            said = client.command(job, given.word, group=given.group, by="user")
         return f"{said.answer}, {said.text}", job
 
     def _retried(self, job: str, params: Mapping[str, Any]) -> tuple[str, str]:

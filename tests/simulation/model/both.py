@@ -13,7 +13,8 @@ import pytest
 import redis
 
 from tests.simulation.model.store import ModelStore
-from unstuck.coordinator.commands.job_commands import Answer, Command, Commanded, command
+from unstuck.coordinator.command_table import Answer
+from unstuck.coordinator.commands.job_commands import Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import JobRecord, Reason
@@ -212,7 +213,7 @@ class Both:
             )
         return answers[0], answers[1]
 
-    def command(self, which: int, given: Command, now: bool, command_id: str) -> tuple[Any, Any]:
+    def command(self, which: int, given: str, now: bool, command_id: str) -> tuple[Any, Any]:
         answers: list[Any] = []
         stores: tuple[Any, Any] = self.real, self.model
         for store, old in zip(stores, self.seen[which], strict=True):

@@ -30,9 +30,9 @@ from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_of_key
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.stream_looks import StreamLooks
-from unstuck.coordinator.schedules.decide_schedule import LogSeen
+from unstuck.coordinator.schedules.steps import LogSeen
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted
 from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import Store
@@ -180,7 +180,7 @@ class Unfit:
     def check(self) -> None:
         """Raises: SpecError."""
         if self._trouble.on and self._dice.random() < self._share and self._trouble.happens():
-            raise SpecError([Problem("there is no such version", ("groups",))])
+            raise SpecError([SpecProblem("there is no such version", ("groups",))])
 
 
 class QueriesAtHand:

@@ -31,10 +31,9 @@ from tests.simulation.stage.trouble import Trouble
 from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.tick import TickOutcome, tick_text
-from unstuck.coordinator.notices.rules import schedule_rules
+from unstuck.coordinator.notices.rules import alerts
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
 from unstuck.coordinator.requests import schedule_requests
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 
 # Before the nights on which the clocks of Berlin change, before a leap day, and on any day.
 BEGINNINGS = (1793496300.0, 1774745700.0, 1835395000.0, 1764200000.0)
@@ -57,7 +56,7 @@ def simulate_schedules(
     logging.disable(logging.CRITICAL)
     try:
         with (
-            patch.object(schedule_rules, "TOLD_AGAIN_AFTER", AGAIN),
+            patch.object(alerts, "TOLD_AGAIN_AFTER", AGAIN),
             patch.object(
                 schedule_requests, "unknown_targets", lambda *_: ()
             ),  # they are asked of a Redis
@@ -148,7 +147,7 @@ def _day_ahead(
     at = dice.uniform(2.0, lasts)
     back = at + dice.uniform(1.0, 15.0)
     for name in names:
-        given = dice.choice((ScheduleCommand.RESUME, ScheduleCommand.RUN))
+        given = dice.choice(("resume", "run"))
         person.gives(
             back + dice.uniform(0.1, 30.0),
             f"{given} {name}",
@@ -206,15 +205,11 @@ def _wishes(
             _gives_backfill(person, dice, name, start, at)
         else:
             words = (
-                *[ScheduleCommand.PAUSE] * 3,
-                *[ScheduleCommand.RESUME] * 4,
-                *[ScheduleCommand.RUN] * 3,
+                *["pause"] * 3,
+                *["resume"] * 4,
+                *["run"] * 3,
             )
-            given = (
-                dice.choice((*words, ScheduleCommand.STOP))
-                if dice.random() < 0.7
-                else ScheduleCommand.RESUME
-            )
+            given = dice.choice((*words, "stop")) if dice.random() < 0.7 else "resume"
             person.gives(at, f"{given} {name}", partial(_command, name=name, given=given))
 
 
@@ -232,7 +227,7 @@ def _gives_backfill(
     )
     person.gives(at, f"backfill {name}", begin)
     for _ in range(dice.choice((0, 0, 1, 3))):
-        given = dice.choice((BackfillCommand.PAUSE, BackfillCommand.RESUME, BackfillCommand.CANCEL))
+        given = dice.choice(("pause", "resume", "cancel"))
         person.gives(
             at + dice.uniform(1.0, 60.0),
             f"{given} backfill {name}",
@@ -259,8 +254,8 @@ def _set(client: ScheduleClient, spec: dict[str, Any]) -> Any:
     return client.set(spec, by="ann")
 
 
-def _command(client: ScheduleClient, name: str, given: ScheduleCommand) -> Any:
-    return client.command(name, given, by="ann")
+def _command(client: ScheduleClient, name: str, given: str) -> Any:
+    return getattr(client, given)(name, by="ann")
 
 
 def _skip(client: ScheduleClient, name: str, first: str, last: str) -> Any:
@@ -279,8 +274,8 @@ def _backfill(
     return client.backfill(name, first, last, **how, by="ann")
 
 
-def _steer(client: ScheduleClient, name: str, given: BackfillCommand) -> Any:
-    return client.command_backfill(name, given, by="ann")
+def _steer(client: ScheduleClient, name: str, given: str) -> Any:
+    return getattr(client, f"{given}_backfill")(name, by="ann")
 
 
 def _spec(dice: random.Random, name: str, streamed: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from unstuck.coordinator.model.schedule_record import Run, ScheduleIntent, ScheduleRecord
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.steps import policy_of
 
 Event = Mapping[str, Any]
 

@@ -20,12 +20,21 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleStatus,
 )
 from unstuck.coordinator.notices.rules import schedule_rules
+from unstuck.coordinator.notices.rules.alerts import Alerts
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
-from unstuck.coordinator.schedules import backfill, decide_schedule, schedule_commands, submission
+from unstuck.coordinator.schedules import (
+    backfill,
+    decide_schedule,
+    next_step,
+    run_end,
+    schedule_commands,
+    submission,
+)
 from unstuck.coordinator.schedules.backfill import ScheduleContext
-from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, Skip, Step, Submit, Wait
+from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision
 from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.schedules.steps import Skip, Step, Submit, Wait
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.coordinator.store.answers import CommitAnswer
 
@@ -72,7 +81,7 @@ def published_ticks_are_skipped() -> list[Patch]:
 @SCHEDULE_BUGS.plant(rules.OVERLAP, seed=1)
 def tick_starts_beside_a_run() -> list[Patch]:
     """A tick starts a run while another run is active, although ``overlap`` forbids it."""
-    original = decide_schedule.decide_schedule
+    original = decide_schedule.next_step
 
     def decide(record: ScheduleRecord, seen: RunsSeen, *arguments: Any) -> Step:
         step = original(record, seen, *arguments)
@@ -80,13 +89,13 @@ def tick_starts_beside_a_run() -> list[Patch]:
             return original(replace(record, runs=()), seen, *arguments)
         return step
 
-    return [(decide_schedule, "decide_schedule", decide)]
+    return [(decide_schedule, "next_step", decide)]
 
 
 @SCHEDULE_BUGS.plant(rules.PAUSED, seed=41)
 def tick_starts_under_a_pause() -> list[Patch]:
     """A tick starts a run while the schedule is paused."""
-    original = decide_schedule.decide_schedule
+    original = decide_schedule.next_step
 
     def decide(record: ScheduleRecord, *arguments: Any) -> Step:
         step = original(record, *arguments)
@@ -94,7 +103,7 @@ def tick_starts_under_a_pause() -> list[Patch]:
             return original(replace(record, intent=ScheduleIntent.RUN), *arguments)
         return step
 
-    return [(decide_schedule, "decide_schedule", decide)]
+    return [(decide_schedule, "next_step", decide)]
 
 
 @SCHEDULE_BUGS.plant(rules.LATEST, seed=46)
@@ -104,7 +113,7 @@ def oldest_missed_tick_starts_a_run() -> list[Patch]:
     def made_up(policy: ScheduleSpec, passed: tuple[float, float, int], *_: float) -> Step:
         return Submit(Run(tick=passed[0]))
 
-    return [(decide_schedule, "_made_up", made_up)]
+    return [(next_step, "_made_up", made_up)]
 
 
 @SCHEDULE_BUGS.plant(rules.STATUS, seed=62)
@@ -122,7 +131,7 @@ def halted_schedule_is_shown_as_paused() -> list[Patch]:
 @SCHEDULE_BUGS.plant(rules.BACKOFF, seed=66)
 def wait_before_a_retry_does_not_grow() -> list[Patch]:
     """A schedule waits equally long before each retry."""
-    return [(decide_schedule, "doubled", lambda wait, longest, times: min(wait, longest))]
+    return [(run_end, "doubled", lambda wait, longest, times: min(wait, longest))]
 
 
 @SCHEDULE_BUGS.plant(rules.FAILURES, seed=15)
@@ -185,7 +194,7 @@ def failed_tick_is_passed_over() -> list[Patch]:
 @SCHEDULE_BUGS.plant(rules.ORDER, seed=65)
 def clock_runs_beside_a_backfill_in_order() -> list[Patch]:
     """The clock starts runs although a backfill of ticks that build on each other is active."""
-    original = decide_schedule.decide_schedule
+    original = decide_schedule.next_step
 
     def decide(record: ScheduleRecord, *arguments: Any) -> Step:
         step = original(record, *arguments)
@@ -193,7 +202,7 @@ def clock_runs_beside_a_backfill_in_order() -> list[Patch]:
             return original(replace(record, backfill=None), *arguments)
         return step
 
-    return [(decide_schedule, "decide_schedule", decide)]
+    return [(decide_schedule, "next_step", decide)]
 
 
 @SCHEDULE_BUGS.plant(rules.LOST_BACKFILL, seed=48)
@@ -262,9 +271,9 @@ def resume_is_notified_as_recovery() -> list[Patch]:
 
     def failing(self: schedule_rules._ScheduleAlerts) -> None:
         if not self._record.failures and self._record.halted is None:
-            for key in self._standing():
+            for key in self.book.open_keys():
                 if schedule_rules._ends_with_success(key):
-                    self._close(key)
+                    self.book.close(key)
         original(self)
 
     return [(schedule_rules._ScheduleAlerts, "failing", failing)]
@@ -273,4 +282,4 @@ def resume_is_notified_as_recovery() -> list[Patch]:
 @SCHEDULE_BUGS.plant(rules.LATE_NOTICE, seed=36)
 def deadline_does_not_make_its_schedule_due() -> list[Patch]:
     """A schedule is not due when a deadline of its notices expires."""
-    return [(schedule_rules._ScheduleAlerts, "_look_by", lambda self, at: None)]
+    return [(Alerts, "look_by", lambda self, at: None)]

@@ -31,7 +31,8 @@ from unstuck.coordinator.model.schedule_record import (
 )
 from unstuck.coordinator.model.tick import TickOutcome, tick_of_key
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
-from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, LATE, policy_of
+from unstuck.coordinator.schedules.next_step import LATE
+from unstuck.coordinator.schedules.steps import CLOCKS_DIFFER, policy_of
 from unstuck.coordinator.schedules.trigger import next_tick, start_delay, ticks
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.coordinator.store.schedule_store import ScheduleChange

@@ -15,7 +15,7 @@ from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN
 from tests.simulation.schedules.store import ModelSchedules
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
-from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.trigger import previous_tick
 from unstuck.coordinator.store.schedule_store import ScheduleChange
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tests.simulation.stage.jobs import QUEUES, WHEN, SimulatedJob
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.spec.plan import Plan
 
 # Instead of a time, a moment: an attempt of the job was claimed, or has ended; or the job begins to
@@ -24,15 +23,15 @@ OVER = "over"
 # The commands after which a job can still do something come most often.
 _COMMANDS = (
     *(
-        Command.PAUSE,
-        Command.PAUSE,
-        Command.PAUSE,
-        Command.RESUME,
-        Command.RESUME,
-        Command.RESUME,
-        Command.RESUME,
+        "pause",
+        "pause",
+        "pause",
+        "resume",
+        "resume",
+        "resume",
+        "resume",
     ),
-    *(Command.STOP, Command.CANCEL, Command.CANCEL, Command.CANCEL, Command.FORCE_STOP),
+    *("stop", "cancel", "cancel", "cancel", "force-stop"),
 )
 
 
@@ -63,11 +62,11 @@ class UserRequest:
 
     at: float
     job: str
-    given: Command | Demand
+    given: str | Demand
     now: bool = False
     twice: bool = False
     moment: str = ""
-    then: tuple[tuple[float, Command | Demand], ...] = ()
+    then: tuple[tuple[float, str | Demand], ...] = ()
 
 
 def random_requests(
@@ -77,8 +76,8 @@ def random_requests(
     requests = []
     for _ in range(rng.choice((0, 0, 1, 3, 6, 9))):
         given, job = rng.choice(_COMMANDS), rng.choice(jobs)
-        moment = rng.choice(MOMENTS) if given is not Command.RESUME and rng.random() < 0.75 else ""
-        now = given is Command.PAUSE and rng.random() < 0.4
+        moment = rng.choice(MOMENTS) if given != "resume" and rng.random() < 0.75 else ""
+        now = given == "pause" and rng.random() < 0.4
         requests.append(
             UserRequest(rng.uniform(begin, end), job, given, now, rng.random() < 0.2, moment)
         )
@@ -98,17 +97,17 @@ def random_demands(
         moment = rng.choice(ASK_MOMENTS) if rng.random() < 0.8 else ""
         group = rng.choice(list(plan.groups))
         asked = [_demand(rng, plan, group) for _ in range(rng.choice((1, 1, 2, 3)))]
-        then: list[tuple[float, Command | Demand]] = [
+        then: list[tuple[float, str | Demand]] = [
             (rng.choice((0.0, 0.0, 0.3, 2.0)), demand) for demand in asked
         ]
-        first: Command | Demand = Command.PAUSE
+        first: str | Demand = "pause"
         if moment == "recovering" and rng.random() < 0.6:
             first = then.pop(0)[1]
         elif rng.random() < 0.8:
-            then.append((rng.choice((0.0, 0.1, 3.0, 20.0)), Command.RESUME))
+            then.append((rng.choice((0.0, 0.1, 3.0, 20.0)), "resume"))
         at, now, twice = rng.uniform(begin, end), rng.random() < 0.4, rng.random() < 0.2
         requests.append(
-            UserRequest(at, job, first, now and first is Command.PAUSE, twice, moment, tuple(then))
+            UserRequest(at, job, first, now and first == "pause", twice, moment, tuple(then))
         )
     return requests
 
@@ -123,11 +122,9 @@ def random_retries(
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
         job = rng.choice(list(jobs))
         moment = OVER if rng.random() < 0.8 else rng.choice(("", "", *MOMENTS))
-        then: list[tuple[float, Command | Demand]] = []
+        then: list[tuple[float, str | Demand]] = []
         if rng.random() < 0.4:
-            ending = rng.choice(
-                (Command.STOP, Command.CANCEL, Command.FORCE_STOP, Command.FORCE_STOP)
-            )
+            ending = rng.choice(("stop", "cancel", "force-stop", "force-stop"))
             then = [
                 (rng.choice((0.1, 1.0, 5.0)), ending),
                 (rng.choice((0.1, 2.0, 20.0)), _retry(rng, jobs[job].plan)),

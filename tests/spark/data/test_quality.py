@@ -29,11 +29,11 @@ from unstuck import (
     published,
     published_files,
 )
-from unstuck.coordinator.publishing.publish_outputs import change_of
+from unstuck.coordinator.publishing.dataset_change import change_of
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.frames.quality import stage_checked
-from unstuck.tasks.frames.refusals import refused_value
+from unstuck.tasks.frames.refusals import ValueRefused, refused_value
 from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -311,26 +311,71 @@ def test_a_column_of_our_name_is_refused(write: Write, session: Any, tmp_path: P
         stage_checked(Files(str(tmp_path)), "out", frame, checks, (), session)
 
 
-@pytest.mark.parametrize("rules", [{}, {"known": "value IS NOT NULL"}])
-def test_text_of_a_text_file_that_is_not_utf8_is_refused_with_its_file(
-    session: Any, tmp_path: Path, rules: dict[str, str]
-) -> None:
-    names = tmp_path / "names.txt"
-    names.write_bytes("Zoë\nRené\n".encode("latin-1"))
-    checks = Checks(quality=Quality(rules=rules, max_rejected_ratio=1.0) if rules else None)
-    read = session.read.text(str(names))
-    with pytest.raises(Exception) as error:
-        stage_checked(Files(str(tmp_path)), "names", read, checks, (), session)
-    message = refused_value(error.value)
-    assert (
-        "the column value has text that is not UTF-8. Read as ISO-8859-1 it begins with Zoë, in "
-        "the file"
-    ) in message
-    assert "names.txt" in message
+@pytest.fixture
+def latin(tmp_path: Path) -> str:
+    """Return the path of a text file in ISO-8859-1. Its name is a pattern for Hadoop."""
+    names = tmp_path / "names [1] ä.txt"
+    names.write_bytes("Ann,1\nZoë,2\nRené,3\n".encode("latin-1"))
+    return str(names).replace("[", "\\[").replace("]", "\\]")
 
-    decoded = read.selectExpr("decode(cast(value AS BINARY), 'ISO-8859-1') AS value")
-    staged = stage_checked(Files(str(tmp_path)), "names", decoded, checks, (), session)["names"]
-    assert read_table(Files(str(tmp_path)), [staged])["value"].to_pylist() == ["Zoë", "René"]
+
+@pytest.mark.parametrize("rules", [{}, {"known": "value IS NOT NULL"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda read: read,
+        lambda read: read.repartition(2),
+        lambda read: read.selectExpr("split(value, ',')[0] AS value"),
+        lambda read: read.selectExpr("named_struct('parts', split(value, ',')) AS value"),
+        lambda read: read.selectExpr("map(value, 1) AS value"),
+    ],
+    ids=["plain", "shuffled", "split", "nested", "map key"],
+)
+def test_text_of_a_file_that_is_not_utf8_is_refused_with_line_and_byte(
+    session: Any, tmp_path: Path, latin: str, rules: dict[str, str], change: Callable[[Any], Any]
+) -> None:
+    checks = Checks(quality=Quality(rules=rules, max_rejected_ratio=1.0) if rules else None)
+    frame = change(session.read.text(latin))
+    with pytest.raises(Exception) as error:
+        stage_checked(Files(str(tmp_path)), "names", frame, checks, (), session)
+    message = refused_value(error.value)
+    assert "the column value has text of a file that is not UTF-8" in message
+    assert "names [1] ä.txt, line 2, byte 3 (0xEB)" in message
+
+
+def test_text_is_accepted_in_the_encoding_that_its_step_names(
+    session: Any, tmp_path: Path, latin: str
+) -> None:
+    decoded = session.read.text(latin).selectExpr(
+        "split(decode(cast(value AS BINARY), 'ISO-8859-1'), ',')[0] AS value"
+    )
+    staged = stage_checked(Files(str(tmp_path)), "names", decoded, Checks(), (), session)["names"]
+    names = read_table(Files(str(tmp_path)), [staged])["value"].to_pylist()
+    assert names == ["Ann", "Zoë", "René"]
+
+
+def test_replaced_characters_of_csv_files_are_refused(session: Any, tmp_path: Path) -> None:
+    path = tmp_path / "names.csv"
+    path.write_bytes("Ann,1\nZoë,2\n".encode("latin-1"))
+    read = session.read.schema("name string, n int")
+    with pytest.raises(ValueRefused, match=r"names\.csv, line 2, byte 3 \(0xEB\)"):
+        stage_checked(Files(str(tmp_path)), "out", read.csv(str(path)), Checks(), (), session)
+
+    decoded = read.option("encoding", "ISO-8859-1").csv(str(path))
+    staged = stage_checked(Files(str(tmp_path)), "out", decoded, Checks(), (), session)["out"]
+    assert read_table(Files(str(tmp_path)), [staged])["name"].to_pylist() == ["Ann", "Zoë"]
+
+
+def test_a_replacement_character_that_a_file_has_is_stored(session: Any, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("a \ufffd b\n", encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    session.range(1).write.parquet(str(tmp_path / "other" / "ids"))
+    frame = session.read.text(str(tmp_path / "names.txt")).crossJoin(
+        session.read.parquet(str(tmp_path / "other" / "ids"))
+    )
+    staged = stage_checked(Files(str(tmp_path)), "names", frame, Checks(), (), session)["names"]
+    names = read_table(Files(str(tmp_path)), [staged])["value"].to_pylist()
+    assert names == ["a \ufffd b"]
 
 
 @pytest.mark.variant

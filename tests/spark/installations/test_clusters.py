@@ -24,6 +24,8 @@ from tests.support.servers import RedisServer, wait_until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.read_model.job import JobInfo
+from unstuck.tasks.frames.refusals import ValueRefused
+from unstuck.tasks.frames.spark import write_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import arrivals
 from unstuck.tasks.streams.read.files_read import TaskSizes, read_files
@@ -214,6 +216,11 @@ def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_on
         files, sizes = Files(str(tmp_path / "warehouse")), TaskSizes(driver=0)
         found = read_files(session, arrivals(stream, {}).new, stream, files, "_staging/x", sizes)
         assert (found.frame.count(), sorted(found.rows.values())) == (2, [1, 1])
+
+        (tmp_path / "names.txt").write_bytes("Ann\nZoë\n".encode("latin-1"))
+        names = session.read.text(str(tmp_path / "names.txt"))
+        with pytest.raises(ValueRefused, match=r"names\.txt, line 2, byte 3 \(0xEB\)"):
+            write_parquet(names, str(tmp_path / "names"))
         session.stop()
     assert rows["id"].to_list() == [1, 1]
     reason = ended.groups[0].members[0].reason

@@ -59,19 +59,21 @@ class Attempt:
         self.files, self.published = files, published
         self.staging = f"_staging/job/load/{number}-n-c"
         source = ArrivingFiles(stream, Reader(session, files, f"{self.staging}/_events.arrived"))
-        self.stream = GroupStream("_events", source, files, self.staging, ["loads", "others"])
+        self.stream = GroupStream(
+            "_events", source, files, self.staging, ["loads", "others"], published
+        )
 
     def write(self, name: str, frame: Any, checks: Checks | None = None) -> StagedOutput:
-        folder, resume = f"{self.staging}/{name}", self.stream.resume(name, "job", self.published)
+        folder, resume = f"{self.staging}/{name}", self.stream.resume(name, "job")
         arriving = partial(stage_stream, resume=resume)
         made = stage_checked(
             self.files, folder, frame, checks or Checks(), (), frame.sparkSession, arriving
         )
-        made = self.stream.noted(folder, made, (), self.published)
+        made = self.stream.noted(folder, made, ())
         return made[folder]
 
     def arrived(self) -> Any:
-        return self.stream.open(self.published).frame
+        return self.stream.batch.frame
 
 
 class Loads:

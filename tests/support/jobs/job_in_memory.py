@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck import JobSpec, Status
-from unstuck.coordinator.commands.job_commands import Command, command
+from unstuck.coordinator.commands.job_commands import command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
@@ -72,7 +72,7 @@ class Job:
         for name in groups:
             self.state.attempts[name] = replace(self.state.attempts[name], lease=self.now + LEASE)
 
-    def tell(self, given: Command) -> None:
+    def tell(self, given: str) -> None:
         """What a user asks for, on record until the next decision."""
         self.state.job = replace(
             command(self.state.job, given).job, intent_at=self.now, intent_by="ada"

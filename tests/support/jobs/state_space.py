@@ -21,9 +21,10 @@ from tests.support.jobs.invariants import Broken, Seen, judge
 from tests.support.jobs.job_in_memory import LEASE
 from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, RARE, SPECS, VALUES
 from unstuck import JobSpec, Status
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import Answer, Command, Commanded, command
+from unstuck.coordinator.commands.job_commands import INTENTS, Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import CommitGuard, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
@@ -56,8 +57,8 @@ LOOK = Step("look")
 WAIT = Step("wait")
 HALT = Step("halt")
 COMMANDS = (
-    *(Step("command", each) for each in Command),
-    Step("command", Command.PAUSE, "now"),
+    *(Step("command", each) for each in INTENTS),
+    Step("command", "pause", "now"),
 )
 
 
@@ -280,19 +281,19 @@ class SmallWorld:
     # ---- the user
     # ----------------------------------------------------------------------------------------------------
 
-    def give(self, given: Command, *, now: bool = False) -> Commanded:
+    def give(self, given: str, *, now: bool = False) -> Commanded:
         """One command, as ``Client.command`` gives it."""
         self.history = (*self.history, Step("command", given, "now" if now else ""))
         return self._written(command(self.job, given, now=now, by="me"))
 
     def _command(self, given: str, now: str) -> None:
-        self._written(command(self.job, Command(given), now=bool(now), by="me"))
+        self._written(command(self.job, given, now=bool(now), by="me"))
 
     def _skip(self, name: str, _: str) -> None:
-        self._written(skip(self.state(), name))
+        self._written(skip(self.state(), Order(), name))
 
     def _rerun(self, name: str, _: str) -> None:
-        self._written(rerun(self.state(), name, f"w{self.given}"))
+        self._written(rerun(self.state(), Order(word=f"w{self.given}"), name))
 
     def _alter(self, _: str, how: str) -> None:
         values = (
@@ -300,7 +301,7 @@ class SmallWorld:
             if how == "code"
             else {"max_parallel": self.job.revision + 1}
         )
-        self._written(alter(self.state(), values, self.now, "me", ""))
+        self._written(alter(self.state(), Order("me", at=self.now), values))
 
     def _written(self, result: Commanded) -> Commanded:
         """As ``command.lua`` writes it."""

@@ -87,9 +87,6 @@ CODE = {
     "socket": lambda: setattr(socket, "socket", broken),
     "tempfile": lambda: setattr(tempfile, "TemporaryDirectory", broken),
     "random": lambda: setattr(random, "random", broken),
-    "modules": lambda: [
-        sys.modules.pop(name) for name in ("json", "os", "unstuck.tasks.runner.attempt")
-    ],
 }
 STATE = {
     "environment": os.environ.clear,
@@ -122,10 +119,6 @@ def leave(spark: Any, ctx: Any, what: str, then: str = "") -> None:
     (CODE | STATE)[what]()
     if then:
         raise ValueError(then)
-
-
-def use_random(spark: Any, ctx: Any) -> None:
-    random.random()
 
 
 def import_and_leave(spark: Any, ctx: Any, module: str, what: str) -> None:

@@ -5,6 +5,7 @@ are damaged.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.notices.rules.expected import Expected
+from unstuck.coordinator.problems.problem import ProblemCode
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.metrics import scrape
 from unstuck.metrics.catalog import CATALOG
@@ -100,6 +102,24 @@ def test_a_report_that_a_coordinator_read_and_did_not_apply_goes_on_ageing(
     coordinator.redis.xadd(coordinator.keys.reports, {"kind": "due", "job": "j"}, id="1000-0")
     assert coordinator.stream.read(10, 0.0)
     assert scraped(coordinator)["unstuck_undecided_oldest_age_seconds"][("reports",)] > 1e9
+
+
+def test_the_first_failure_of_a_schedule_is_an_increase(coordinator: Coordinator) -> None:
+    spec = {"name": "hourly", "schedule": {"every": "1h"}, "groups": [group("a")]}
+    coordinator.client.schedules.set(spec)
+    ended = scraped(coordinator)["unstuck_jobs_ended_total"]
+    statuses = [status.lower() for status in Status if status.terminal]
+    assert ended == {("hourly", status): 0 for status in statuses}
+
+
+def test_the_problems_that_now_shows_are_counted_by_code(coordinator: Coordinator) -> None:
+    coordinator.redis.xadd(coordinator.keys.dead, {"reason": "UNKNOWN_JOB: it", "report": "{}"})
+    coordinator.submit(group("a"))
+    shown = Counter(problem.code.lower() for problem in coordinator.client.problems())
+    assert shown == {"no_coordinator": 1, "no_worker": 1, "dead_letters": 1}
+    counted = scraped(coordinator)["unstuck_problems"]
+    assert {code: count for (code,), count in counted.items() if count} == shown
+    assert len(counted) == len(ProblemCode)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,24 +12,19 @@ import typer
 from rich.text import Text
 
 from unstuck.cli.connection import connected
-from unstuck.cli.options import AsJson, Because, By, Params, TakeOver, params_of, read_spec
+from unstuck.cli.control import show_answers
+from unstuck.cli.options import AsJson, Because, By, TakeOver, read_spec
 from unstuck.cli.render.terminal import (
     clock,
     coloured,
     emit,
-    for_people,
     hanging,
     stderr,
     stdout,
     table,
     warn,
 )
-from unstuck.client.client import Client
-from unstuck.coordinator.commands.job_commands import Answer
-from unstuck.coordinator.errors import NoSuchSchedule, Refused
-from unstuck.coordinator.model.schedule_record import Redo
 from unstuck.coordinator.schedules.explain import backlog_facts
-from unstuck.coordinator.schedules.schedule_commands import MEANS, BackfillCommand, ScheduleCommand
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.documents.schedule_documents import (
     ScheduleAnswerDocument,
@@ -38,7 +33,6 @@ from unstuck.documents.schedule_documents import (
     TickDocument,
     WholeScheduleDocument,
 )
-from unstuck.exits import ExitCode
 from unstuck.views.words import count_of, one_line
 
 schedule = typer.Typer(
@@ -51,7 +45,6 @@ _TIME = (
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Of the schedule, which is that of its spec.")
 ]
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of schedules.")]
 
 
 @schedule.command(
@@ -75,7 +68,7 @@ def set_schedules(
     read = [read_spec(path, None, scheduled=True) for path in specs]
     how: dict[str, Any] = {"take_over": take_over, "reason": reason, "by": by}
     with connected() as connection:
-        results = [(spec.name, connection.client.schedules.set(spec, **how)) for spec in read]
+        results = [connection.client.schedules.set(spec, **how) for spec in read]
     _answer(results, as_json)
 
 
@@ -214,136 +207,30 @@ def print_event(event: dict[str, Any]) -> None:
     stdout.print(f"  {clock(event['at'])}  {event['kind']}  {one_line(details)}")
 
 
-def _command(command: ScheduleCommand) -> Callable[..., None]:
-    def run(names: Names, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
-        with connected() as connection:
-            results = [
-                (name, _try_command(connection.client, name, command, reason, by)) for name in names
-            ]
-        _answer(results, as_json)
-
-    run.__doc__ = MEANS[command]
-    return run
-
-
-def _try_command(
-    client: Client, name: str, command: ScheduleCommand, reason: str, by: str | None
-) -> ScheduleResult | str:
-    try:
-        return client.schedules.command(name, command, reason=reason, by=by)
-    except NoSuchSchedule as error:
-        return str(error)
-
-
-@schedule.command("run", epilog="Example: unstuck schedule run nightly --param day=2026-01-02")
-def run_schedules(
-    names: Names, param: Params = None, reason: Because = "", by: By = None, as_json: AsJson = False
-) -> None:
-    """Run now: try at once what has failed, or make a run that belongs to no tick.
-
-    --param makes such a run always.
-    """
-    if param is None:
-        _command(ScheduleCommand.RUN)(names, reason, by, as_json)
-    params = params_of(param or [])
-    with connected() as connection:
-        schedules = connection.client.schedules
-        results = [
-            (name, schedules.run(name, params=params, reason=reason, by=by)) for name in names
-        ]
-    _answer(results, as_json)
-
-
-for _simple_command in [
-    command for command in ScheduleCommand if command is not ScheduleCommand.RUN
-]:
-    schedule.command(
-        str(_simple_command), epilog=f"Example: unstuck schedule {_simple_command} nightly"
-    )(_command(_simple_command))
-
-
 @schedule.command(
-    "backfill",
-    epilog="Example: unstuck schedule backfill nightly --from 2026-01-01 --to 2026-01-31",
+    "ticks", epilog="Example: unstuck schedule ticks nightly --from 2026-01-01 --to 2026-01-31"
 )
-def backfill_schedule(
+def show_ticks(
     name: Name,
-    first: Annotated[str | None, typer.Option("--from", metavar="TIME", help=_TIME)] = None,
+    first: Annotated[str, typer.Option("--from", metavar="TIME", help=_TIME)],
     last: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Likewise; included.")
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TIME",
+            help="Likewise; included. Left out: the newest tick that has come.",
+        ),
     ] = None,
-    parallel: Annotated[int, typer.Option(help="So many runs may go on at once.")] = 1,
-    redo: Annotated[
-        Redo,
-        typer.Option(help="Of ticks that had a run before: run none, the failed, or all again."),
-    ] = "none",
     backwards: Annotated[
         bool, typer.Option("--backwards", help="Begin with the newest tick.")
     ] = False,
-    from_here: Annotated[
-        bool,
-        typer.Option(
-            "--from-here",
-            help="Of runs that build on each other: run --from and all later ticks again.",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the ticks, with the runs they had.")
-    ] = False,
-    pause: Annotated[
-        bool, typer.Option("--pause", help="Start none of its runs until --resume.")
-    ] = False,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with a paused or FAILED one: failed ticks run again."),
-    ] = False,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Start no run any more, and acknowledge failed ticks.")
-    ] = False,
-    reason: Because = "",
-    by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the ticks of a time that is past, at low priority. Coordinators do so: nothing depends on
-    this command.
-
-    Given again, it goes on with what is missing: a tick that had a run is left as it is, unless
-    --redo says otherwise.
-    """
-    commands = [
-        command
-        for command, is_requested in zip(BackfillCommand, (pause, resume, cancel), strict=True)
-        if is_requested
-    ]
-    begins = first is not None and (last is None) == from_here
-    if len(commands) + (first is not None or last is not None) != 1 or not (commands or begins):
-        raise typer.BadParameter(
-            "give --from and --to, --from and --from-here, or one of --pause, --resume, --cancel"
-        )
+    """List the ticks that a backfill would have, with the runs they had. Nothing is changed."""
     with connected() as connection:
         schedules = connection.client.schedules
-        if commands:
-            result = schedules.command_backfill(name, commands[0], reason=reason, by=by)
-        elif dry_run:
-            _show_ticks(connection.client, name, str(first), last, backwards, as_json)
-            return
-        else:
-            how: dict[str, Any] = {
-                "parallel": parallel,
-                "redo": redo,
-                "backwards": backwards,
-                "from_here": from_here,
-            }
-            result = schedules.backfill(name, str(first), last, **how, reason=reason, by=by)
-    _answer([(name, result)], as_json)
-
-
-def _show_ticks(
-    client: Client, name: str, first: str, last: str | None, backwards: bool, as_json: bool
-) -> None:
-    """Print what a backfill would run; nothing is changed."""
-    ticks = client.schedules.backfill_ticks(name, first, last, backwards=backwards)
-    view = client.schedules.show(name)
+        ticks = schedules.backfill_ticks(name, first, last, backwards=backwards)
+        view = schedules.show(name)
     if as_json:
         emit([TickDocument.of_tick(tick) for tick in ticks])
         return
@@ -358,71 +245,14 @@ def _show_ticks(
     stdout.print(f"{count_of(len(ticks), 'tick')} ({outcomes}); nothing is changed.")
 
 
-@schedule.command(
-    "skip",
-    epilog="Example: unstuck schedule skip nightly 2026-01-02T01:30:00Z --reason 'no source'",
-)
-def skip_tick(
-    name: Name,
-    tick: Annotated[
-        str, typer.Argument(metavar="TICK", help="A time with its offset, as `show` prints it.")
-    ],
-    reason: Because = "",
-    by: By = None,
-    as_json: AsJson = False,
-) -> None:
-    """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it
-    continues.
-    """
-    with connected() as connection:
-        result = connection.client.schedules.skip(name, tick, reason=reason, by=by)
-    _answer([(name, result)], as_json)
-
-
-@schedule.command("remove", epilog="Example: unstuck schedule remove nightly")
-def remove_schedules(names: Names, reason: Because = "", by: By = None) -> None:
-    """Forget schedules.
-
-    The jobs of their runs stay, and their event logs for the time of retention.
-    """
-    code = ExitCode.FINE
-    with connected() as connection:
-        for name in names:
-            try:
-                stdout.print(f"{connection.client.schedules.remove(name, reason=reason, by=by)}.")
-            except NoSuchSchedule as error:
-                stderr.print(str(error))
-                code = max(code, ExitCode.NO_SUCH_JOB)
-            except Refused as error:
-                stderr.print(f"{error}.")
-                code = ExitCode.REFUSED
-    raise typer.Exit(code)
-
-
 def _told(params: Mapping[str, str]) -> str:
     """The parameters that a tick gives to its job, to stand behind the tick."""
     return "".join(f"  {name}={value}" for name, value in params.items())
 
 
-def _answer(results: Sequence[tuple[str, ScheduleResult | str]], as_json: bool) -> None:
-    """Say what became of each schedule; leave with the worst code."""
-    out, code = for_people(as_json), ExitCode.FINE
-    answers = []
-    for name, result in results:
-        if isinstance(result, str):
-            code = ExitCode.NO_SUCH_JOB
-            answers.append(
-                ScheduleAnswerDocument(
-                    name=name, answer="NO_SUCH_SCHEDULE", status=None, text=result
-                )
-            )
-            stderr.print(result)
-            continue
-        if result.answer is Answer.REFUSED:
-            code = max(code, ExitCode.REFUSED)
-        answers.append(ScheduleAnswerDocument.of_result(result))
-        warn(f"{name}: {warning}" for warning in result.warnings)
-        (stderr if result.answer is Answer.REFUSED else out).print(f"{result.text}.")
-    if as_json:
-        emit(answers)
-    raise typer.Exit(code)
+def _answer(results: Sequence[ScheduleResult], as_json: bool) -> None:
+    """Show what became of each schedule that was set."""
+    for result in results:
+        warn(f"{result.schedule.name}: {warning}" for warning in result.warnings)
+    answers = [ScheduleAnswerDocument.of_result(result) for result in results]
+    show_answers("set", answers, as_json)

@@ -7,20 +7,17 @@ from rich.text import Text
 from unstuck.cli.connection import connected
 from unstuck.cli.options import AsJson
 from unstuck.cli.render.terminal import TextTable, emit, stderr, stdout, table
+from unstuck.coordinator.model.fleet import FleetView, QueueView
+from unstuck.coordinator.problems.detect import detect_in_fleet
+from unstuck.coordinator.problems.problem import Limits
 from unstuck.doctor.finding import ago
 from unstuck.doctor.fleet_checks import of_versions
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.keys import CONTROL_QUEUE
-from unstuck.tasks.protocol.processes import ProcessStatus
-from unstuck.tasks.redis_url import without_password
-from unstuck.views.fleet_view import FleetView, QueueView
-from unstuck.views.queues import unfit_runners
+from unstuck.tasks.protocol.process_status import ProcessStatus
+from unstuck.views.installation import limits_of
 from unstuck.views.running_code import SHORT, different_code
 from unstuck.views.words import one_line
-
-WORKER = "celery -A unstuck.tasks worker"
-COORDINATOR = "celery -A unstuck.coordinator worker -P threads"
 
 
 def fleet(as_json: AsJson = False) -> None:
@@ -29,7 +26,7 @@ def fleet(as_json: AsJson = False) -> None:
     """
     with connected() as connection:
         view = connection.client.fleet()
-        place = without_password(connection.client.settings.redis_url)
+        limits = limits_of(connection.client.settings)
     if as_json:
         emit(view)
         return
@@ -42,35 +39,18 @@ def fleet(as_json: AsJson = False) -> None:
         if number:
             stdout.print()
         stdout.print(listing)
-    for text in advice(view, place):
+    for text in advice(view, limits):
         stderr.print(text, soft_wrap=True)
 
 
-def advice(view: FleetView, place: str) -> list[str]:
-    """List what is missing, and the command that helps; nothing where all is well."""
-    lines = []
-    if not any(not runner.silent for runner in view.runners):
-        lines.append(
-            f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a "
-            "whole fleet)"
-        )
-    if not any(not coordinator.silent for coordinator in view.coordinators):
-        lines.append(
-            f"No coordinator is heard of at {place}, so nothing is decided. Start one with: "
-            f"{COORDINATOR}"
-        )
-    for queue in view.queues:
-        if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
-            lines.append(
-                f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q "
-                f"{queue.name}"
-            )
+def advice(view: FleetView, limits: Limits) -> list[str]:
+    """List the problems of the fleet and their remedies; nothing if all is well."""
+    problems = detect_in_fleet(view, limits)
+    lines = [f"{problem.text}. {problem.remedy}" for problem in problems]
     lines += [
         f"{sentence[0].upper()}{sentence[1:]}."
         for sentence in different_code(view.runners).values()
     ]
-    for host, why in unfit_runners(view).items():
-        lines.append(f"The host {host} is unfit for Spark, and takes no such work: {why}.")
     lines += [
         f"The fleet is mixed: {finding.text}. {finding.cure}"
         for finding in of_versions(view, RunsOn())

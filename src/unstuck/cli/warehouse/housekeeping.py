@@ -1,6 +1,4 @@
-"""``unstuck vacuum`` removes old versions, ``compact`` joins small files, ``restore`` goes back to
-a version.
-"""
+"""``unstuck vacuum`` removes old versions, ``compact`` joins small files."""
 
 from __future__ import annotations
 
@@ -16,12 +14,11 @@ from rich import filesize
 from rich.progress import Progress
 
 from unstuck.cli.connection import connected, settings_here
-from unstuck.cli.options import AsJson, By
+from unstuck.cli.options import AsJson, OtherWarehouse
 from unstuck.cli.render.terminal import emit, stderr, stdout
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
 from unstuck.coordinator.store.staging_index import StagingIndex
-from unstuck.documents.dataset_documents import RestoredDocument
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
@@ -30,13 +27,6 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.dataset_views import warehouse_at
 
 KEEP, OLDER_THAN = 10, "30d"
-
-OtherWarehouse = Annotated[
-    str | None,
-    typer.Option(
-        "--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse)."
-    ),
-]
 
 
 def vacuum(
@@ -148,53 +138,6 @@ def compact(
         stdout.print(
             f"{done.kept:,} small files stay for now: a job that is open, or may be retried, may "
             "need them"
-        )
-
-
-def restore(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")],
-    version: Annotated[
-        int, typer.Option("--version", min=1, help="The version of the warehouse to go back to.")
-    ],
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the history.")] = "",
-    by: By = None,
-    warehouse: OtherWarehouse = None,
-    as_json: AsJson = False,
-) -> None:
-    """Publish an older version of a dataset again, as a version of its own, after which schedules
-    that follow it run.
-
-    Other datasets stay as they are.
-    """
-    settings = settings_here()
-    if warehouse is not None:
-        settings = settings.model_copy(
-            update={"warehouse": Settings(warehouse=warehouse).warehouse}
-        )
-    warehouse_at(settings.warehouse)
-    with connected(settings) as connection:
-        done = connection.client.restore(name, version, by=by, reason=reason)
-    if as_json:
-        emit(RestoredDocument.of(done, dataset=name))
-        return
-    if done.new:
-        message = (
-            f"is published as it was at version {version}, with {done.rows:,} rows, as "
-            f"version {done.version}"
-        )
-    else:
-        message = (
-            f"has nothing to restore: version {done.version} is as it was at version {version}"
-        )
-    stdout.print(f"{name} {message}", soft_wrap=True)
-    if done.replaced is not None:
-        stdout.print(f"Its partitions: {done.replaced.text()}", soft_wrap=True)
-    if done.stream is not None:
-        stdout.print(
-            f"{name} is loaded from the stream {done.stream}, which goes on where it was: files "
-            "that were read are not read again. A higher generation: of the input reads all of "
-            "them again.",
-            soft_wrap=True,
         )
 
 

@@ -17,6 +17,7 @@ from unstuck.documents.problem import MEDIA_TYPE, ProblemDocument
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import release_here
 from unstuck.web.api.asked import problem
+from unstuck.web.api.command_routes import command_routes
 from unstuck.web.api.fleet_resources import datasets, fleet
 from unstuck.web.api.job_resources import jobs
 from unstuck.web.api.schedule_resources import schedules
@@ -49,7 +50,7 @@ def api_app(state: Any) -> FastAPI:
         },
     )
     app.state = state
-    for router in (jobs, schedules, datasets, fleet):
+    for router in (jobs, schedules, datasets, fleet, *command_routes()):
         app.include_router(router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

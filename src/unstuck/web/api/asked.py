@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from unstuck.client.client import Client
 from unstuck.client.find_job import find_job
@@ -169,19 +169,7 @@ Reason = Annotated[Text, Field(max_length=500, description="Why, for the event l
 By = Annotated[Text | None, Field(max_length=100, description="Who asks, for the event log.")]
 
 
-class Why(BaseModel):
-    """The reason of an action, and who asks for it; a person who is logged in is named whatever
-    stands here.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Reason = ""
-    by: By = None
-
-
 TAKE_OVER = "Publish also datasets that another job owns, and own them from then on."
-NO_WHY = Why()
 
 
 def refused(text: str) -> Response:

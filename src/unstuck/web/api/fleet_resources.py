@@ -4,22 +4,15 @@ published.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
 
-from unstuck.coordinator.errors import NoSuchReport
-from unstuck.coordinator.publishing.restore import Restored
+from unstuck.coordinator.model.fleet import FleetView, PoolView
 from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
-from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
-from unstuck.coordinator.store.pool_store import PoolView
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
-from unstuck.documents.dataset_documents import RestoredDocument
 from unstuck.documents.fleet_documents import (
-    DeadLetterAnswerDocument,
     ExaminationDocument,
     NoticesDocument,
 )
@@ -27,8 +20,7 @@ from unstuck.read_model.dataset import DatasetInfo, DatasetVersion
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.views.dataset_views import shown_dataset, versions_of
-from unstuck.views.fleet_view import FleetView
-from unstuck.web.api.asked import Ask, Why, refused
+from unstuck.web.api.asked import Ask
 
 fleet = APIRouter(tags=["fleet"])
 datasets = APIRouter(tags=["datasets"])
@@ -62,23 +54,6 @@ def pools(ask: Ask) -> Response:
     return ask.answer(ask.client.pools.all())
 
 
-class PoolBody(BaseModel):
-    """The size of a pool."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    slots: int = Field(
-        description="Attempts that may hold one at once; 0 lets nothing begin. What runs goes on."
-    )
-
-
-@fleet.post("/pools/{pool}", response_model=PoolView)
-def set_pool(ask: Ask, pool: str, body: PoolBody) -> Response:
-    """Make a pool, or change its size: as `unstuck pool set POOL SLOTS`."""
-    ask.client.pools.set(pool, body.slots)
-    return ask.answer(next(view for view in ask.client.pools.all() if view.name == pool))
-
-
 @fleet.get("/notices", response_model=NoticesDocument)
 def notices(ask: Ask, limit: Limit = 100) -> Response:
     """The notices that wait, and those that were sent: as `unstuck notify list --json`."""
@@ -100,26 +75,6 @@ def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
 def dead_letter(ask: Ask, letter: str) -> Response:
     """One dead letter, word for word: as `unstuck dead show ID --json`."""
     return ask.answer(ask.client.dead_letters.get(letter))
-
-
-class DeadLetterCommand(StrEnum):
-    REPLAY = "replay"
-    DROP = "drop"
-
-
-@fleet.post("/dead/{letter}/{command}", response_model=DeadLetterAnswerDocument)
-def resolve(ask: Ask, letter: str, command: DeadLetterCommand) -> Response:
-    """Put a dead letter back, or remove it for good: as `unstuck dead replay` and `unstuck dead
-    drop`.
-    """
-    letters = ask.client.dead_letters
-    act = letters.replay if command is DeadLetterCommand.REPLAY else letters.drop
-    done = act(letter, by=ask.by(None))
-    if done.word is DeadLetterAnswer.GONE:
-        raise NoSuchReport(done.text)
-    if done.word is DeadLetterAnswer.REFUSED:
-        return refused(done.text)
-    return ask.answer(DeadLetterAnswerDocument.of(done, answer=done.word))
 
 
 @datasets.get("/datasets", response_model=list[DatasetInfo])
@@ -157,26 +112,6 @@ def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
     return ask.answer(
         ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read)
     )
-
-
-class RestoreBody(Why):
-    """The version that a dataset goes back to."""
-
-    version: int = Field(ge=1, lt=2**53, description="Of the warehouse.")
-
-
-@datasets.post("/datasets/{name}/restore", response_model=RestoredDocument)
-def restore(ask: Ask, name: str, body: RestoreBody) -> Response:
-    """Publish an older version of a dataset again: as `unstuck restore NAME --version VERSION
-    --json`.
-    """
-    uri, by = ask.client.settings.warehouse, ask.by(body.by)
-
-    def act(place: Warehouse) -> Restored:
-        return ask.client.restore(name, body.version, reason=body.reason, by=by)
-
-    done = ask.in_warehouse(uri, f"whether dataset {name} is restored cannot be told", act)
-    return ask.answer(RestoredDocument.of(done, dataset=name))
 
 
 @datasets.get("/datasets/{name}/sources", response_model=list[SourceRead])

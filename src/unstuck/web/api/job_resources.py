@@ -1,5 +1,5 @@
 """The routes of jobs: what ``list``, ``show``, ``why``, ``events`` and ``logs`` answer, submit, and
-the commands.
+submit.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Response
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema
 
-from unstuck.client.now import Seen, ended_lately, troubles, waits_now
-from unstuck.client.retry_answer import retry_job
+from unstuck.client.now import Snapshot
 from unstuck.client.waits import waits_of
-from unstuck.coordinator.commands.job_commands import Answer, Command
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.problems.problem import Problem
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.documents.job_documents import (
-    JobAnswerDocument,
     SubmittedDocument,
 )
 from unstuck.documents.now_documents import NowDocument
 from unstuck.graph.svg import on_paper
-from unstuck.read_model.command_result import CommandResult
 from unstuck.read_model.event import EventInfo
 from unstuck.read_model.job import JobInfo, json_of_list
 from unstuck.read_model.log_line import LogLine
@@ -35,9 +32,7 @@ from unstuck.tasks.duration import since_time
 from unstuck.validation.validate import ValidationDocument, validate_spec
 from unstuck.views.jobs.job_logs import MOST_READ, find_logs, tail_of
 from unstuck.views.jobs.job_pictures import graph_of_job
-from unstuck.views.jobs.late_jobs import LateJob
 from unstuck.web.api.asked import (
-    NO_WHY,
     SPEC_BODY,
     TAKE_OVER,
     Ask,
@@ -47,9 +42,7 @@ from unstuck.web.api.asked import (
     SentSpec,
     Spec,
     Text,
-    Why,
     params_of,
-    refused,
     with_places,
 )
 
@@ -92,7 +85,7 @@ def list_jobs(
     )
 
 
-@jobs.get("/late-jobs", response_model=list[LateJob])
+@jobs.get("/late-jobs", response_model=list[Problem])
 def late_jobs(ask: Ask) -> Response:
     """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list
     --late --json`.
@@ -102,16 +95,11 @@ def late_jobs(ask: Ask) -> Response:
 
 @jobs.get("/now", response_model=NowDocument)
 def now(ask: Ask) -> Response:
-    """The things that are not well, what goes on, and what ended in the last day: as `unstuck now
-    --json`.
+    """The current problems, the running jobs, and the jobs that ended in the last day: as `unstuck
+    now --json`.
     """
-    snapshot = Seen.of(ask.client)
-    reported = troubles(snapshot)
-    return ask.answer(
-        NowDocument.of_seen(
-            snapshot, reported, ended_lately(snapshot), waits_now(ask.client, snapshot, reported)
-        )
-    )
+    snapshot, waits = Snapshot.of(ask.client).explained(ask.client)
+    return ask.answer(NowDocument.of_snapshot(snapshot, waits))
 
 
 @jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)
@@ -256,81 +244,3 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
 def graph(ask: Ask, job: Job) -> Response:
     """The graph of a job, as it stands."""
     return ask.sent(on_paper(graph_of_job(ask.client.show(job))), "image/svg+xml")
-
-
-class RetryBody(Why):
-    """The differences of the new job."""
-
-    params: dict[str, Any] = Field({}, description="Values for parameters that are to change.")
-    rerun: list[Text] = Field(
-        [], description="Groups that run again in any case, with all that comes after them."
-    )
-    adopt_all: bool = Field(
-        False, description="Take over work also where the code of its steps has changed."
-    )
-    take_over: bool = Field(False, description=TAKE_OVER)
-
-
-class AlterBody(Why):
-    """Values by path, all or none: `{"groups.clean.timeout": "2h"}`; null takes a value out."""
-
-    values: dict[Text, Any]
-
-
-class GroupBody(Why):
-    """A group, a fork, or one member: `by_month[3]`."""
-
-    group: Text
-
-
-class PauseBody(Why):
-    """The way in which a job is paused."""
-
-    now: bool = Field(False, description="Interrupt what is running; it is charged to nobody.")
-
-
-@jobs.post("/jobs/{job}/retry", response_model=JobAnswerDocument)
-def retry(ask: Ask, job: Job, body: RetryBody = RetryBody()) -> Response:  # noqa: B008
-    """Make a new job of one that FAILED, was CANCELED or STOPPED: as `unstuck retry JOB --json`."""
-    more = body.model_dump(include={"params", "rerun", "adopt_all", "take_over"})
-    return _answer(ask, retry_job(ask.client, job, reason=body.reason, by=ask.by(body.by), **more))
-
-
-@jobs.post("/jobs/{job}/alter", response_model=JobAnswerDocument)
-def alter(ask: Ask, job: Job, body: AlterBody) -> Response:
-    """Change values of the spec of a job: as `unstuck alter JOB --json`."""
-    return _answer(ask, ask.client.alter(job, body.values, reason=body.reason, by=ask.by(body.by)))
-
-
-@jobs.post("/jobs/{job}/skip", response_model=JobAnswerDocument)
-def skip(ask: Ask, job: Job, body: GroupBody) -> Response:
-    """Skip a group of a PAUSED, HALTED or RETRYING job: as `unstuck skip JOB GROUP --json`."""
-    return _answer(ask, ask.client.skip(job, body.group, reason=body.reason, by=ask.by(body.by)))
-
-
-@jobs.post("/jobs/{job}/rerun", response_model=JobAnswerDocument)
-def rerun(ask: Ask, job: Job, body: GroupBody) -> Response:
-    """Run a group of a PAUSED, HALTED or RETRYING job again: as `unstuck rerun JOB GROUP
-    --json`.
-    """
-    return _answer(ask, ask.client.rerun(job, body.group, reason=body.reason, by=ask.by(body.by)))
-
-
-@jobs.post("/jobs/{job}/pause", response_model=JobAnswerDocument)
-def pause(ask: Ask, job: Job, body: PauseBody = PauseBody()) -> Response:  # noqa: B008
-    """Start nothing more; what is running may end: as `unstuck pause JOB --json`."""
-    return _answer(ask, ask.client.pause(job, now=body.now, reason=body.reason, by=ask.by(body.by)))
-
-
-@jobs.post("/jobs/{job}/{command}", response_model=JobAnswerDocument)
-def command(ask: Ask, job: Job, command: Command, body: Why = NO_WHY) -> Response:
-    """Resume, stop, cancel or force-stop a job: as `unstuck COMMAND JOB --json`."""
-    return _answer(ask, ask.client.command(job, command, reason=body.reason, by=ask.by(body.by)))
-
-
-def _answer(ask: Asked, done: CommandResult) -> Response:
-    return (
-        refused(done.text)
-        if done.answer is Answer.REFUSED
-        else ask.answer(JobAnswerDocument.of_result(done))
-    )

@@ -1,17 +1,12 @@
-"""The routes of schedules: what ``schedule list``, ``show`` and ``why`` answer, and the
-commands.
-"""
+"""The routes of schedules: what ``schedule list``, ``show`` and ``why`` answer, and set."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
 
-from unstuck.coordinator.commands.job_commands import Answer
-from unstuck.coordinator.model.schedule_record import Redo
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
+from unstuck.coordinator.command_table import Answer
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.documents.schedule_documents import (
@@ -22,7 +17,6 @@ from unstuck.documents.schedule_documents import (
     WholeScheduleDocument,
 )
 from unstuck.web.api.asked import (
-    NO_WHY,
     SPEC_BODY,
     TAKE_OVER,
     Ask,
@@ -31,7 +25,6 @@ from unstuck.web.api.asked import (
     Reason,
     Spec,
     Text,
-    Why,
     refused,
     with_places,
 )
@@ -99,7 +92,7 @@ def spec_of(ask: Ask, name: str) -> Response:
     return ask.answer(ask.client.schedules.show(name).spec())
 
 
-@schedules.get("/schedules/{name}/backfill", response_model=list[TickDocument])
+@schedules.get("/schedules/{name}/ticks", response_model=list[TickDocument])
 def ticks(
     ask: Ask,
     name: str,
@@ -107,85 +100,12 @@ def ticks(
     last: Annotated[Text | None, Query(alias="to", max_length=50)] = None,
     backwards: bool = False,
 ) -> Response:
-    """The ticks that a backfill would run: as `unstuck schedule backfill NAME --dry-run --json`.
+    """The ticks that a backfill would run: as `unstuck schedule ticks NAME --json`.
 
     Changes nothing.
     """
     planned_ticks = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
     return ask.answer([TickDocument.of_tick(tick) for tick in planned_ticks])
-
-
-class BackfillBody(Why):
-    """The ticks that are run, ends included."""
-
-    first: Text = Field(
-        alias="from", max_length=50, description="A time with its offset, or a date."
-    )
-    last: Text | None = Field(
-        None,
-        alias="to",
-        max_length=50,
-        description="Likewise; included. Left out: the newest tick that has come.",
-    )
-    parallel: int = Field(1, description="So many runs may go on at once.")
-    redo: Redo = "none"
-    backwards: bool = False
-    from_here: bool = Field(
-        False, description="Of runs that build on each other: run `from` and all later ticks again."
-    )
-
-
-class SkipBody(Why):
-    """The tick that is left out."""
-
-    tick: Text = Field(max_length=50, description="A time with its offset.")
-
-
-@schedules.post("/schedules/{name}/skip", response_model=ScheduleAnswerDocument)
-def skip(ask: Ask, name: str, body: SkipBody) -> Response:
-    """Leave a tick out: it gets no run any more. As `unstuck schedule skip NAME TICK --json`."""
-    return _answer(
-        ask, ask.client.schedules.skip(name, body.tick, reason=body.reason, by=ask.by(body.by))
-    )
-
-
-@schedules.post("/schedules/{name}/backfill", response_model=ScheduleAnswerDocument)
-def backfill(ask: Ask, name: str, body: BackfillBody) -> Response:
-    """Run the ticks of a time that is past, at low priority: as `unstuck schedule backfill NAME
-    --json`.
-    """
-    how: dict[str, Any] = {
-        "parallel": body.parallel,
-        "redo": body.redo,
-        "backwards": body.backwards,
-    }
-    how["from_here"] = body.from_here
-    more = {**how, "reason": body.reason, "by": ask.by(body.by)}
-    return _answer(ask, ask.client.schedules.backfill(name, body.first, body.last, **more))
-
-
-@schedules.post("/schedules/{name}/backfill/{command}", response_model=ScheduleAnswerDocument)
-def command_backfill(ask: Ask, name: str, command: BackfillCommand, body: Why = NO_WHY) -> Response:
-    """Pause, resume or cancel the backfill of a schedule."""
-    done = ask.client.schedules.command_backfill(
-        name, command, reason=body.reason, by=ask.by(body.by)
-    )
-    return _answer(ask, done)
-
-
-@schedules.post("/schedules/{name}/remove", response_model=ScheduleAnswerDocument)
-def remove(ask: Ask, name: str, body: Why = NO_WHY) -> Response:
-    """Forget a schedule; the jobs of its runs stay: as `unstuck schedule remove NAME`."""
-    text = ask.client.schedules.remove(name, reason=body.reason, by=ask.by(body.by))
-    return ask.answer(ScheduleAnswerDocument(name=name, answer=Answer.DONE, status=None, text=text))
-
-
-@schedules.post("/schedules/{name}/{command}", response_model=ScheduleAnswerDocument)
-def command(ask: Ask, name: str, command: ScheduleCommand, body: Why = NO_WHY) -> Response:
-    """Pause, resume, run or stop a schedule: as `unstuck schedule COMMAND NAME --json`."""
-    return _answer(
-        ask, ask.client.schedules.command(name, command, reason=body.reason, by=ask.by(body.by))
-    )
 
 
 def _answer(ask: Asked, done: ScheduleResult) -> Response:

@@ -11,14 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from unstuck.coordinator.command_table import TargetKind
+from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.store.dead_letter_store import READABLE, UNREADABLE
 from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.doctor.examine import Doctor
 from unstuck.doctor.finding import Finding, Level
-from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
 from unstuck.tasks.redis_url import without_password
-from unstuck.views.fleet_view import FleetView
 from unstuck.views.running_code import SHORT, different_code
-from unstuck.web.actions import PageAction, dead_letter_actions
+from unstuck.web.actions import PageAction, actions_for
 from unstuck.web.paging import is_entry, part_of
 from unstuck.web.rendering import client_of, page
 
@@ -132,8 +134,8 @@ def dead_letters(request: Request) -> Response:
 
 
 def letter_row(letter: DeadLetter) -> LetterRow:
-    actions = dead_letter_actions(letter.id, unreadable=bool(letter.unreadable))
-    return LetterRow(letter, actions)
+    status = UNREADABLE if letter.unreadable else READABLE
+    return LetterRow(letter, actions_for(TargetKind.DEAD_LETTER, letter.id, status))
 
 
 def notices(request: Request) -> Response:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from unstuck.client.find_job import find_job
 from unstuck.client.waits import waits_of
+from unstuck.coordinator.command_table import TargetKind
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchGroup
 from unstuck.coordinator.model.records import Alteration
@@ -30,7 +31,7 @@ from unstuck.views.event_words import told, told_once
 from unstuck.views.jobs.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
 from unstuck.views.jobs.job_pictures import graph_of_job, timeline_of
 from unstuck.views.jobs.job_views import altered_while_running, folded
-from unstuck.web.actions import group_actions, job_actions
+from unstuck.web.actions import actions_for, job_actions
 from unstuck.web.pages import job_model as model
 from unstuck.web.paging import is_entry
 from unstuck.web.rendering import client_of, log_breaker, page, unchanged
@@ -139,7 +140,7 @@ def job(request: Request) -> Response:
         errors=errors,
         more_errors=more_errors,
         outputs=outputs,
-        actions=job_actions(view.id, view.status),
+        actions=job_actions(view.id, view.status, explained.help if explained else ()),
         anchor=model.anchor,
         job_href=model.job_href,
         drawn=DRAWN,
@@ -183,7 +184,7 @@ def group(request: Request) -> Response:
         errors=errors,
         more_errors=more_errors,
         outputs=model.outputs_of(shown),
-        actions=group_actions(view.id, view.status, name, states),
+        actions=actions_for(TargetKind.GROUP, view.id, view.status, name, states),
         anchor=model.anchor,
         job_href=model.job_href,
         **({} if whole else _log(request, view, name)),

@@ -1,6 +1,4 @@
-"""The screen Now: what is not well, each with its sentence; what goes on; what ended in the last
-day.
-"""
+"""The screen Now: the current problems, the running jobs, and the jobs that ended lately."""
 
 from __future__ import annotations
 
@@ -11,50 +9,49 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from unstuck.client.now import LATELY, MOST, Seen, Trouble, ended_lately, troubles, waits_now
+from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, Snapshot
+from unstuck.coordinator.problems.problem import Problem
 from unstuck.web.rendering import client_of, page, unchanged
 
 
 def now(request: Request) -> Response:
     client = client_of(request)
-    snapshot = Seen.of(client)
-    reported, ended = troubles(snapshot), ended_lately(snapshot)
-    # The sentences of a fleet hold durations; they are rendered anew with the ages.
-    etag_data = (
-        [
-            replace(trouble, text="") if _href(trouble) == "/fleet" else trouble
-            for trouble in reported
-        ],
-        snapshot.going_on,
-        ended,
-    )
+    snapshot = Snapshot.of(client)
+    # The sentences of a fleet contain durations; they are rendered anew with the ages.
+    stable = [
+        replace(problem, text="") if _href(problem) == "/fleet" else problem
+        for problem in snapshot.problems
+    ]
+    etag_data = (stable, snapshot.running, snapshot.ended)
     if same := unchanged(request, etag_data):
         return same
-    waits = waits_now(client, snapshot, reported)
+    snapshot, waits = snapshot.explained(client)
+    problems = snapshot.problems
     return page(
         request,
         "now.html",
         etag_data=etag_data,
-        troubles=[(trouble, _href(trouble)) for trouble in reported[: 2 * MOST]],
-        more_troubles=max(0, len(reported) - 2 * MOST),
-        going_on=snapshot.beside(reported),
-        more=len(snapshot.going_on) > MOST,
-        ended=ended[:MOST],
+        problems=[(problem, _href(problem)) for problem in problems[: 2 * MAX_ROWS_SHOWN]],
+        more_problems=max(0, len(problems) - 2 * MAX_ROWS_SHOWN),
+        running=snapshot.others,
+        more=len(snapshot.running) > MAX_ROWS_SHOWN,
+        ended=snapshot.ended[:MAX_ROWS_SHOWN],
         waits=waits,
         at=snapshot.at,
-        lately=LATELY,
+        lately=MAX_JOBS_PER_SCAN,
     )
 
 
-def _href(trouble: Trouble) -> str:
-    """The screen that says more of it."""
-    if trouble.kind == "job":
-        return (
-            f"/jobs?name={quote(trouble.name)}"
-            if trouble.job is None
-            else f"/jobs/{quote(trouble.job.id, safe='')}"
-        )
-    return f"/schedules/{quote(trouble.name, safe='')}" if trouble.kind == "schedule" else "/fleet"
+def _href(problem: Problem) -> str:
+    """Return the path of the screen with more about the subject of a problem."""
+    name = quote(problem.name, safe="")
+    match problem.kind:
+        case "job":
+            return f"/jobs/{quote(problem.job, safe='')}" if problem.job else f"/jobs?name={name}"
+        case "schedule":
+            return f"/schedules/{name}"
+        case _:
+            return "/fleet"
 
 
 ROUTES = [Route("/", now)]

@@ -26,7 +26,8 @@ from tests.support.machine import Limit
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.local.programs import Size
-from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.process_status import RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 SIZE = Size(workers=0, coordinators=2, light=2)
 STEP = {"python": "examples.noop:noop"}

@@ -29,7 +29,7 @@ from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.uptime import Observer
 from tests.chaos.driver.watch import Watch
 from unstuck import Unreachable
-from unstuck.coordinator.store.pool_store import PoolView
+from unstuck.coordinator.model.fleet import PoolView
 from unstuck.local.programs import Size
 
 SIZE = Size(workers=1, coordinators=2, light=2)

@@ -19,7 +19,7 @@ from tests.chaos.driver.uptime import Uptime
 from unstuck import Settings
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.reconcile.heartbeat import EVERY
-from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 
 

@@ -33,7 +33,7 @@ from tests.chaos.driver.schedules import (
 from unstuck import Status, UnstuckError, published_files
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.read_model.job import JobInfo

@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck import Client, Settings
 from unstuck.doctor.finding import Level
-from unstuck.doctor.fleet_checks import of_fleet
+from unstuck.doctor.fleet_checks import of_problems
 from unstuck.tasks.protocol.keys import Keys
 
 STALLED_AFTER = 1.0
@@ -110,6 +110,4 @@ def test_a_stalled_coordinator_ends_itself_and_a_working_one_does_not(
         view = people.fleet()
     app.close()
     assert [one.worker.rpartition(":")[2] for one in view.stalled] == [str(process.pid)]
-    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [
-        Level.WARNING
-    ]
+    assert [one.level for one in of_problems((), view) if one.code == "STALLED"] == [Level.WARNING]

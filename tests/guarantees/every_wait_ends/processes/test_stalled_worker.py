@@ -23,7 +23,7 @@ from tests.support.network.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings
 from unstuck.doctor.finding import Level
-from unstuck.doctor.fleet_checks import of_fleet
+from unstuck.doctor.fleet_checks import of_problems
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.transport.celery_app import celery_app
@@ -105,9 +105,7 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     with Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w"))) as people:
         view = people.fleet()
     assert [one.worker.rpartition(":")[2] for one in view.stalled] == [str(worker.process.pid)]
-    assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [
-        Level.WARNING
-    ]
+    assert [one.level for one in of_problems((), view) if one.code == "STALLED"] == [Level.WARNING]
 
 
 @pytest.mark.claim("A worker or coordinator that stalls ends itself, and a busy one does not.")

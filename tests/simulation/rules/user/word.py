@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 from tests.simulation.model.stored import StoredJob
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.records import AttemptRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 
 S = GroupState
-RESUMED = f"USER_{Command.RESUME.name}"
+RESUMED = "USER_RESUME"
 # What a command may write on the record of a job.
 ASKED = frozenset(
     {

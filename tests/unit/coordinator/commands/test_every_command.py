@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs.state_space import LOOK, SmallWorld, Step
+from unstuck.coordinator.command_table import COMMANDS, Order, TargetKind
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group_commands import rerun, skip
 from unstuck.coordinator.commands.job_commands import (
     GROUPS_LEGAL,
-    LEGAL,
+    INTENTS,
     RETRY_LEGAL,
-    Command,
     Commanded,
     command,
 )
@@ -82,12 +82,14 @@ def test_every_command_in_every_status(
 ) -> None:
     state = standing(failed_once, status, intent)
     others: dict[str, Callable[[], Commanded]] = {
-        "skip": lambda: skip(state, "a"),
-        "rerun": lambda: rerun(state, "a", "w"),
-        "alter of policy": lambda: alter(state, {"groups.a.timeout": "2h"}, 1.0, "anna", ""),
-        "alter of code": lambda: alter(state, {"groups.a.conf.spark.x": "1"}, 1.0, "anna", ""),
+        "skip": lambda: skip(state, Order(), "a"),
+        "rerun": lambda: rerun(state, Order(word="w"), "a"),
+        "alter of policy": lambda: alter(state, Order("anna", at=1.0), {"groups.a.timeout": "2h"}),
+        "alter of code": lambda: alter(
+            state, Order("anna", at=1.0), {"groups.a.conf.spark.x": "1"}
+        ),
     }
-    result = others[given]() if given in others else command(state.job, Command(given))
+    result = others[given]() if given in others else command(state.job, given)
     assert {"DONE": "D", "ALREADY": "A", "REFUSED": "-"}[result.answer] == wanted, result.text
     if wanted == "-":
         assert (result.job, str(status) in result.text) == (state.job, True)
@@ -95,9 +97,11 @@ def test_every_command_in_every_status(
 
 def test_the_table_has_every_status_and_says_what_the_code_says_of_each() -> None:
     assert {Status(row[0]) for row in ROWS} == set(Status)
-    assert set(COLUMNS[:5]) == {str(given) for given in Command}
+    assert set(COLUMNS[:5]) == {str(given) for given in INTENTS}
     done = {(status, given) for status, _, given, answer in CASES if answer == "D"}
-    for given in Command:
-        assert {status for status, what in done if what == given} <= LEGAL[given]
+    for given in INTENTS:
+        assert {status for status, what in done if what == given} <= COMMANDS[TargetKind.JOB][
+            given
+        ].legal
     assert {status for status, what in done if what == "skip"} == GROUPS_LEGAL
     assert {Status.FAILED, Status.CANCELED, Status.STOPPED} == RETRY_LEGAL

@@ -6,13 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.commands.job_commands import (
-    LEGAL,
-    Answer,
-    Command,
-    command,
-    status_has_followed,
-)
+from unstuck.coordinator.command_table import COMMANDS, Answer, TargetKind
+from unstuck.coordinator.commands.job_commands import INTENTS, command, status_has_followed
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Intent, Status
 
@@ -32,23 +27,23 @@ STANDINGS = [
 
 # Where a command would lead to what is so already: nobody has to be told no.
 REACHED = {
-    Command.RESUME: (Status.PENDING, Status.RUNNING),
-    Command.STOP: (Status.STOPPED,),
-    Command.CANCEL: (Status.CANCELED,),
-    Command.FORCE_STOP: (Status.CANCELED,),
+    "resume": (Status.PENDING, Status.RUNNING),
+    "stop": (Status.STOPPED,),
+    "cancel": (Status.CANCELED,),
+    "force-stop": (Status.CANCELED,),
 }
 
 
-@pytest.mark.parametrize("given", Command)
+@pytest.mark.parametrize("given", INTENTS)
 @pytest.mark.parametrize(("intent", "status"), STANDINGS)
 def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
-    given: Command, intent: Intent, status: Status
+    given: str, intent: Intent, status: Status
 ) -> None:
     job = replace(
         JOB, intent=intent, status=status, halted=HALTED.halted if status is Status.HALTED else None
     )
     result = command(job, given)
-    if status not in LEGAL[given]:
+    if status not in COMMANDS[TargetKind.JOB][given].legal:
         assert result.answer is (
             Answer.ALREADY if status in REACHED.get(given, ()) else Answer.REFUSED
         )
@@ -56,7 +51,7 @@ def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
         assert result.job == job, "nothing changed"
         assert job.id in result.text
         assert str(status) in result.text
-        assert status not in LEGAL[given] or intent is Intent.FORCE_STOP
+        assert status not in COMMANDS[TargetKind.JOB][given].legal or intent is Intent.FORCE_STOP
     if result.answer is Answer.ALREADY:
         assert result.job == job
 
@@ -64,11 +59,15 @@ def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
 def test_a_terminal_job_takes_no_command() -> None:
     for status in Status:
         if status.terminal:
-            assert not any(status in legal for legal in LEGAL.values())
+            assert not any(
+                status in legal
+                for word in INTENTS
+                for legal in [COMMANDS[TargetKind.JOB][word].legal]
+            )
 
 
 def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
-    result = command(HALTED, Command.RESUME)
+    result = command(HALTED, "resume")
     assert result.answer is Answer.DONE
     assert (result.job.halted, result.job.reset_budgets, result.job.intent) == (
         None,
@@ -78,16 +77,16 @@ def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
     assert not status_has_followed(result.job), (
         "it is shown as HALTED until a coordinator has looked"
     )
-    again = command(result.job, Command.RESUME)
+    again = command(result.job, "resume")
     assert (again.answer, "had been asked for before" in again.text) == (Answer.ALREADY, True)
-    assert command(result.job, Command.PAUSE).answer is Answer.DONE
+    assert command(result.job, "pause").answer is Answer.DONE
 
 
 @pytest.mark.parametrize("intent", [Intent.RUN, Intent.PAUSE])
 def test_a_halted_job_is_not_paused_so_that_it_never_looks_as_if_a_person_held_it(
     intent: Intent,
 ) -> None:
-    refused = command(replace(HALTED, intent=intent), Command.PAUSE)
+    refused = command(replace(HALTED, intent=intent), "pause")
     assert (refused.answer, "is HALTED" in refused.text, "unstuck why" in refused.text) == (
         Answer.REFUSED,
         True,
@@ -98,24 +97,23 @@ def test_a_halted_job_is_not_paused_so_that_it_never_looks_as_if_a_person_held_i
 
 def test_a_job_that_cannot_be_decided_after_a_cancel_says_what_ends_it() -> None:
     canceled = replace(HALTED, intent=Intent.CANCEL)
-    refused = command(canceled, Command.RESUME)
+    refused = command(canceled, "resume")
     assert (refused.answer, "unstuck force-stop" in refused.text) == (Answer.REFUSED, True)
-    assert command(canceled, Command.FORCE_STOP).answer is Answer.DONE
+    assert command(canceled, "force-stop").answer is Answer.DONE
 
 
 def test_a_command_that_comes_too_late_names_what_was_asked_before_as_it_is_typed() -> None:
-    forced = command(JOB, Command.FORCE_STOP).job
-    assert "a force-stop cannot be taken back" in command(forced, Command.RESUME).text
+    forced = command(JOB, "force-stop").job
+    assert "a force-stop cannot be taken back" in command(forced, "resume").text
     assert (
-        "force-stop was asked for, which cancel does not override"
-        in command(forced, Command.CANCEL).text
+        "force-stop was asked for, which cancel does not override" in command(forced, "cancel").text
     )
 
 
 def test_pause_now_after_a_pause_is_another_wish() -> None:
-    paused = command(JOB, Command.PAUSE).job
-    assert command(paused, Command.PAUSE).answer is Answer.ALREADY
-    now = command(paused, Command.PAUSE, now=True)
+    paused = command(JOB, "pause").job
+    assert command(paused, "pause").answer is Answer.ALREADY
+    now = command(paused, "pause", now=True)
     assert (now.answer, now.job.pause_now) == (Answer.DONE, True)
-    assert command(now.job, Command.PAUSE, now=True).answer is Answer.ALREADY
-    assert not command(now.job, Command.RESUME).job.pause_now
+    assert command(now.job, "pause", now=True).answer is Answer.ALREADY
+    assert not command(now.job, "resume").job.pause_now

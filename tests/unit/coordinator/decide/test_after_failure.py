@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck import Status
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.group_commands import rerun
-from unstuck.coordinator.commands.job_commands import Answer, Command
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.status import GroupState
 
@@ -251,8 +251,8 @@ def test_the_timeout_of_the_job_ends_its_cleanup_too() -> None:
     assert job.state.job.reason.code == "JOB_TIMEOUT"
 
 
-@pytest.mark.parametrize("command", [Command.STOP, Command.CANCEL, Command.FORCE_STOP])
-def test_no_cleanup_begins_in_a_job_that_a_person_ends(command: Command) -> None:
+@pytest.mark.parametrize("command", ["stop", "cancel", "force-stop"])
+def test_no_cleanup_begins_in_a_job_that_a_person_ends(command: str) -> None:
     job = failed()
     job.tell(command)
     job.decide()
@@ -268,12 +268,12 @@ def test_no_cleanup_begins_in_a_job_that_a_person_ends(command: Command) -> None
 
 def test_a_paused_cleanup_goes_on_when_the_job_is_resumed() -> None:
     job = failed()
-    job.tell(Command.PAUSE)
+    job.tell("pause")
     job.decide()
     assert job.record("clean").state is S.WAITING
     assert "resume" in str(job.why()["clean"].help)
     assert "canceled" not in job.why()["clean"].what
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     job.run("clean")
     assert job.status() is Status.FAILED
@@ -282,9 +282,9 @@ def test_a_paused_cleanup_goes_on_when_the_job_is_resumed() -> None:
 def test_a_rerun_that_would_leave_canceled_groups_behind_is_refused() -> None:
     """Else the job would end FINISHED although a group of it was canceled."""
     job = failed("all_done", group("other"))
-    job.tell(Command.PAUSE)
+    job.tell("pause")
     job.decide()
-    answer = rerun(job.state, "load", "word")
+    answer = rerun(job.state, Order(word="word"), "load")
     assert answer.answer is Answer.REFUSED
     assert "other was canceled (group load failed, and on_failure is cancel_others)" in answer.text
     assert "unstuck retry" in answer.text
@@ -295,14 +295,14 @@ def test_a_rerun_that_would_leave_canceled_groups_behind_is_refused() -> None:
     )
     fork.decide()
     fork.run("f[0]", failure())
-    fork.tell(Command.PAUSE)
+    fork.tell("pause")
     fork.decide()
-    assert rerun(fork.state, "f[0]", "word").answer is Answer.REFUSED
-    assert rerun(fork.state, "f", "word").answer is Answer.DONE
+    assert rerun(fork.state, Order(word="word"), "f[0]").answer is Answer.REFUSED
+    assert rerun(fork.state, Order(word="word"), "f").answer is Answer.DONE
     alone = failed()
-    alone.tell(Command.PAUSE)
+    alone.tell("pause")
     alone.decide()
-    assert rerun(alone.state, "load", "word").answer is Answer.DONE
+    assert rerun(alone.state, Order(word="word"), "load").answer is Answer.DONE
 
 
 def test_why_says_that_the_job_fails_after_what_still_runs() -> None:

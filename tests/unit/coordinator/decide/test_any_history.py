@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tests.support.jobs.invariants import judge_words
 from tests.support.jobs.sample_jobs import SPECS
 from tests.support.jobs.state_space import SmallWorld
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.status import Status
 
@@ -79,7 +78,7 @@ def run_well(world: SmallWorld) -> None:
     for _ in range(3):
         if world.go_on().job.terminal:
             break
-        world.give(Command.RESUME)
+        world.give("resume")
     assert world.job.terminal, f"{world}"
     if world.job.status is Status.FINISHED:
         assert world.slot == "package" or (not world.slot and world.state().without_outputs), (

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
 from unstuck.coordinator.model.records import AttemptRecord, Reason
@@ -158,19 +157,19 @@ def test_a_resume_makes_every_unclaimed_offer_again_at_once() -> None:
         job.decide()
         job.claim("b")
         if halted is None:
-            job.tell(Command.PAUSE)  # and nobody looks before the resume
+            job.tell("pause")  # and nobody looks before the resume
         else:
             job.state.job = replace(job.state.job, halted=halted, status=Status.HALTED)
         job.now += 1.0
-        job.tell(Command.RESUME)
+        job.tell("resume")
         decision = job.decide()
         assert offered(decision) == ["a"]
         assert job.states() == {"a": "QUEUED", "b": "RUNNING"}
         assert not job.decide().offers, "once"
 
 
-@pytest.mark.parametrize("given", [Command.PAUSE, Command.STOP, Command.CANCEL, Command.FORCE_STOP])
-def test_what_is_taken_back_unclaimed_is_withdrawn_from_its_queue(given: Command) -> None:
+@pytest.mark.parametrize("given", ["pause", "stop", "cancel", "force-stop"])
+def test_what_is_taken_back_unclaimed_is_withdrawn_from_its_queue(given: str) -> None:
     job = Job(group("a"), group("b", queue="heavy"), group("c"))
     offers = job.decide().offers
     job.claim("c")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.job_in_memory import Job, failure, group
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Status
@@ -107,7 +106,7 @@ def test_the_time_that_a_job_stands_paused_does_not_count(as_command: bool) -> N
     job.decide()
     job.run("a")
     if as_command:
-        job.tell(Command.PAUSE)
+        job.tell("pause")
         job.decide()
     else:  # as Store.halt writes it
         halted = Reason("UNDECIDABLE", "no")
@@ -116,7 +115,7 @@ def test_the_time_that_a_job_stands_paused_does_not_count(as_command: bool) -> N
         )
     assert job.status() is (Status.PAUSED if as_command else Status.HALTED)
     job.now += 10_000
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.status() is Status.RUNNING
     job.claim("b")
@@ -131,7 +130,7 @@ def test_the_time_that_a_job_stands_paused_does_not_count(as_command: bool) -> N
 
 def test_nothing_is_given_up_under_a_pause_and_what_ran_out_is_over_at_the_resume() -> None:
     job = late(chain())
-    job.tell(Command.PAUSE)
+    job.tell("pause")
     job.now += 100
     job.renew("b")
     job.decide()
@@ -139,7 +138,7 @@ def test_nothing_is_given_up_under_a_pause_and_what_ran_out_is_over_at_the_resum
     job.run("b")
     assert job.status() is Status.PAUSED
     job.now += 100
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.status() is Status.FAILED
     assert job.states()["c"] == "CANCELED"
@@ -147,7 +146,7 @@ def test_nothing_is_given_up_under_a_pause_and_what_ran_out_is_over_at_the_resum
 
 def test_under_a_stop_it_ends_what_still_runs_and_the_job_is_stopped() -> None:
     job = late(chain())
-    job.tell(Command.STOP)
+    job.tell("stop")
     job.decide()
     assert (job.status(), job.states()["b"]) == (Status.STOPPING, "RUNNING")
     job.now += 1
@@ -160,7 +159,7 @@ def test_under_a_stop_it_ends_what_still_runs_and_the_job_is_stopped() -> None:
 
 def test_under_a_cancel_nothing_changes() -> None:
     job = late(chain())
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     job.now += 10
     job.renew("b")
     job.decide()
@@ -238,7 +237,7 @@ def test_a_running_group_names_every_timeout_that_holds_and_its_job_the_time() -
 
 def test_a_stopping_and_a_paused_job_say_what_their_timeout_does() -> None:
     job = late(chain())
-    job.tell(Command.STOP)
+    job.tell("stop")
     job.decide()
     assert job.why()["j"].ends.what.endswith("before the job's timeout of 1h00m")
     assert job.why()["j"].ends.at == job.now + 1

@@ -5,17 +5,13 @@ Found by exploring (``support.state_space``).
 
 from __future__ import annotations
 
-from functools import partial
-
 from tests.support.jobs.state_space import HALT, LOOK, SmallWorld, Step
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import Answer, Command
 from unstuck.coordinator.model.status import Status
 
 CLAIM = Step("claim", "a")
-CANCEL, PAUSE, RESUME = (
-    Step("command", given) for given in (Command.CANCEL, Command.PAUSE, Command.RESUME)
-)
+CANCEL, PAUSE, RESUME = (Step("command", given) for given in ("cancel", "pause", "resume"))
 
 
 def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
@@ -24,8 +20,8 @@ def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
     """
     world = SmallWorld("chain").play(LOOK, CLAIM, LOOK, CANCEL, LOOK, HALT)
     assert world.job.status is Status.HALTED
-    for ask in (skip, partial(rerun, word="w")):
-        refused = ask(world.state(), "a")
+    for ask in (skip, rerun):
+        refused = ask(world.state(), Order(word="w"), "a")
         assert refused.answer is Answer.REFUSED
         assert "cancel was asked for" in refused.text
     assert world.go_on("gone").job.status is Status.CANCELED
@@ -34,9 +30,9 @@ def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
 def test_a_resume_repeated_before_anybody_has_looked_is_the_same_answer() -> None:
     """It said of a job that was still shown as PAUSED that it was not paused."""
     world = SmallWorld("chain").play(LOOK, PAUSE, LOOK, RESUME)
-    again = world.give(Command.RESUME)
+    again = world.give("resume")
     assert (again.answer, "had been asked for before" in again.text) == (Answer.ALREADY, True)
-    later = world.play(LOOK).give(Command.RESUME)
+    later = world.play(LOOK).give("resume")
     assert (later.answer, "it is not paused" in later.text) == (Answer.ALREADY, True)
 
 
@@ -46,7 +42,7 @@ def test_a_member_of_a_fork_that_is_to_run_again_cannot_be_skipped_ahead_of_its_
     """
     done = (Step("claim", "w[0]"), Step("finish", "w[0]", "succeeded"))
     world = SmallWorld("fork").play(LOOK, *done, LOOK, PAUSE, LOOK, Step("rerun", "w"))
-    refused = skip(world.state(), "w[1]")
+    refused = skip(world.state(), Order(), "w[1]")
     assert (refused.answer, "in a moment" in refused.text) == (Answer.REFUSED, True)
     world.play(LOOK, RESUME)
     assert world.go_on().job.status is Status.FINISHED

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.decide.failures import MAX_RELEASES
 from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.records import Alteration, Reason
@@ -525,7 +524,7 @@ def test_a_publisher_that_hung_and_is_heard_of_again_is_waited_for() -> None:
 def test_a_sign_of_life_of_a_package_that_is_not_wanted_any_more_changes_nothing() -> None:
     job = all_done()
     job.decide()
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     decision = job.decide(published=PublishResult(goes_on=True))
     assert decision.abort is not None, "the log is asked at once"
     asked = job.state.job.publish_heard
@@ -562,7 +561,7 @@ def test_a_job_that_is_ended_while_its_publisher_hangs_asks_the_log_at_once_and_
     job = all_done()
     job.now += 119.0
     job.decide()
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     decision = job.decide()
     assert (decision.abort is not None, decision.new_try) == (True, True)
     for _ in range(4):

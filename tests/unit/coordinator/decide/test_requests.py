@@ -9,14 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, Job, failure, group
+from unstuck.coordinator.command_table import Answer, Order
 from unstuck.coordinator.commands.group_commands import rerun, skip
-from unstuck.coordinator.commands.job_commands import (
-    Answer,
-    Command,
-    Commanded,
-    command,
-    status_has_followed,
-)
+from unstuck.coordinator.commands.job_commands import Commanded, command, status_has_followed
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
@@ -26,13 +21,13 @@ from unstuck.tasks.spec.work_order import GroupPlan
 S = GroupState
 RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}
 ENDING = {
-    Command.STOP: Status.STOPPED,
-    Command.CANCEL: Status.CANCELED,
-    Command.FORCE_STOP: Status.CANCELED,
+    "stop": Status.STOPPED,
+    "cancel": Status.CANCELED,
+    "force-stop": Status.CANCELED,
 }
 
 
-def ask(job: Job, given: Command) -> None:
+def ask(job: Job, given: str) -> None:
     """The command as its script writes it."""
     asked = command(job.state.job, given)
     assert asked.answer is Answer.DONE
@@ -53,9 +48,9 @@ def test_what_failed_before_anybody_looked_is_charged_to_the_budget_of_the_resum
     job.decide()
     job.claim("a")
     job.decide()
-    ask(job, Command.PAUSE)
+    ask(job, "pause")
     job.decide()
-    ask(job, Command.RESUME)
+    ask(job, "resume")
     job.finish("a", outcome)
     job.decide()
     assert job.record("a").state in (S.BACKOFF, S.QUEUED)
@@ -69,10 +64,10 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
     """
     job = Job(group("a", for_each={"n": [1, 2]}), max_parallel=2)
     job.decide()
-    ask(job, Command.PAUSE)
+    ask(job, "pause")
     job.decide()
     assert job.reason("a[0]").code == "USER_PAUSED"
-    ask(job, Command.RESUME)
+    ask(job, "resume")
     env = Environment(now=job.now, nonce="")
     assert not [told for told in explain(job.state, env, None) if "paused" in told.what], (
         "before it was decided"
@@ -94,17 +89,17 @@ def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_bu
     """
     job = Job(group("a", retry=RETRY))
     job.decide()
-    ask(job, Command.PAUSE)
+    ask(job, "pause")
     job.now += 50.0
     job.run("a", Outcome(OutcomeKind.RELEASED))
     job.now -= 50.0
-    ask(job, Command.RESUME)
+    ask(job, "resume")
     assert [offer.epoch for offer in job.decide().offers] == [2]
 
 
 @pytest.mark.parametrize("given", ENDING)
 def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
-    given: Command,
+    given: str,
 ) -> None:
     """Nothing of it stands in the log, or an ABORT does: FINISHED would be a lie about the one or
     the other.
@@ -118,9 +113,9 @@ def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
     assert job.status() is ENDING[given]
 
 
-@pytest.mark.parametrize("given", [Command.PAUSE, *ENDING])
+@pytest.mark.parametrize("given", ["pause", *ENDING])
 def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeyed(
-    given: Command,
+    given: str,
 ) -> None:
     """It is offered again in this decision: the store holds none yet, and would refuse any guard on
     it, for ever.
@@ -146,7 +141,7 @@ def test_a_cancel_that_came_after_the_pass_began_still_has_its_deadline_before_i
     job.decide()
     job.claim("a")
     job.decide()
-    ask(job, Command.CANCEL)
+    ask(job, "cancel")
     job.now -= 30.0
     job.state.attempts["a"] = replace(job.state.attempts["a"], lease=job.now + LEASE)
     job.decide()
@@ -155,7 +150,7 @@ def test_a_cancel_that_came_after_the_pass_began_still_has_its_deadline_before_i
 
 def _rerun(job: Job, group_id: str) -> Commanded:
     job.state.job = replace(job.state.job, warehouse="/nowhere")
-    said = rerun(job.state, group_id, "w")
+    said = rerun(job.state, Order(word="w"), group_id)
     assert said.answer is Answer.DONE
     job.state.job = said.job
     return said
@@ -170,7 +165,7 @@ def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
     job.run("b")
     before = job.plan.group_plans("/nowhere", "", job.state.job.reruns)["c"]
     job.run("c")
-    ask(job, Command.PAUSE)
+    ask(job, "pause")
     job.run("a", failure())
     said = _rerun(job, "a")
     assert "so will what comes after it: c" in said.text
@@ -189,7 +184,7 @@ def test_a_job_does_not_end_while_a_request_is_on_its_record(rows: dict[str, int
         job.decide(dispatch_window=5_000)
     job.run("x", rows=rows)
     job.run("f[0]", failure())
-    said = skip(job.state, "f")
+    said = skip(job.state, Order(), "f")
     assert said.answer is Answer.DONE
     job.state.job = said.job
     _rerun(job, "x")
@@ -230,7 +225,7 @@ def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
     job.run("a")
     job.run("x", failure())
     _rerun(job, "a")
-    said = skip(job.state, "b[1]")
+    said = skip(job.state, Order(), "b[1]")
     assert said.answer is Answer.REFUSED
     assert "just being made to run again" in said.text
     assert not status_has_followed(job.state.job), "so whoever asks is given a moment"

@@ -38,6 +38,7 @@ from unstuck.coordinator.notices.channels.apprise import AppriseTarget
 from unstuck.coordinator.notices.channels.celery_task import CeleryTask
 from unstuck.coordinator.notices.channels.channel import NoticeChannel, SendFailed
 from unstuck.coordinator.notices.channels.command import CommandTarget
+from unstuck.coordinator.notices.channels.http import seconds_of
 from unstuck.coordinator.notices.channels.mail import Mail
 from unstuck.coordinator.notices.channels.pagerduty import PagerDuty, pagerduty_event
 from unstuck.coordinator.notices.channels.slack import Slack, slack_message
@@ -110,7 +111,7 @@ def test_what_a_webhook_gets_is_verified_by_the_library_of_standard_webhooks(
 def test_a_redirect_is_not_followed(ops: Receiver) -> None:
     with receiver() as other:
         ops.answer = status(307, Location=other.url)
-        assert "redirect, which is never followed" in refused(webhook(ops))
+        assert f"a redirect to {other.url}, which is never followed" in refused(webhook(ops))
         assert other.received == []
 
 
@@ -121,6 +122,30 @@ def test_a_refusal_is_told_with_what_was_answered_and_how_long_the_receiver_want
     with pytest.raises(SendFailed, match="503 Service Unavailable: later please") as failed:
         send(webhook(ops))
     assert failed.value.wait == 90.0
+    assert not failed.value.permanent
+
+
+@pytest.mark.parametrize("code", [301, 308, 410])
+def test_a_redirect_and_gone_are_permanent(ops: Receiver, code: int) -> None:
+    ops.answer = status(code)
+    with pytest.raises(SendFailed) as failed:
+        send(webhook(ops))
+    assert failed.value.permanent
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("90", 90.0),
+        ("Thu, 01 Jan 1970 00:17:00 GMT", 20.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("soon", 0.0),
+        ("", 0.0),
+        ("-5", 0.0),
+    ],
+)
+def test_retry_after_is_a_number_of_seconds_or_a_date(header: str, seconds: float) -> None:
+    assert seconds_of(header, 1000.0) == seconds
 
 
 @pytest.mark.parametrize("answer", [hangs, drips])

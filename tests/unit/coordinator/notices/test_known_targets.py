@@ -13,12 +13,12 @@ from tests.cli.conftest import Cli
 from tests.support.network.receivers import notice
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings
+from unstuck.coordinator.model.fleet import FleetView
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.doctor.finding import Finding, Level
 from unstuck.doctor.notice_checks import NoticeFacts, notice_facts, of_notices
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.views.fleet_view import FleetView
 
 KEYS = Keys()
 SPEC: dict[str, Any] = {

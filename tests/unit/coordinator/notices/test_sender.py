@@ -82,6 +82,17 @@ def hook(to: Receiver, **more: Any) -> dict[str, Any]:
     return {"webhook": to.url, "timeout": "30s", **more}
 
 
+def test_a_permanent_refusal_is_a_dead_letter_at_once_and_names_the_location(
+    fleet: Fleet, ops: Receiver
+) -> None:
+    ops.answer = status(308, Location="https://new.example.com/hook")
+    sender = fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1), notice(2, problem="other"))
+    assert [sender.send_next("ops") for _ in range(3)] == [TryEnd.DEAD, TryEnd.DEAD, None]
+    (first, _) = fleet.letters()
+    assert "a redirect to https://new.example.com/hook" in first["reason"]
+
+
 def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(
     fleet: Fleet, ops: Receiver
 ) -> None:

@@ -401,7 +401,10 @@ def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake
     Path(lake.path, "something.csv").write_text("a")
     failed = lake.publish("one", lake.spec("append"), [row(1)]).failed
     assert failed is not None
-    assert (failed.code, "a folder with files" in failed.text) == ("TABLE_UNFIT", True)
+    assert (failed.code, "its folder has files, but there is no Delta table" in failed.text) == (
+        "TABLE_UNFIT",
+        True,
+    )
 
     inside = replace(lake, path=f"{lake.root}/flights")
     failed = inside.publish("two", inside.spec("append"), [row(1)]).failed

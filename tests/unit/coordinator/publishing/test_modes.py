@@ -398,8 +398,8 @@ def test_partitions_cannot_be_told_where_files_were_parted_in_another_way(nightl
 
     assert result.failed is not None
     assert result.failed.code == "PARTITION_MISMATCH"
-    assert "parted by no column" in result.failed.text
-    assert "parts by day" in result.failed.text
+    assert "partitioned by no column" in result.failed.text
+    assert "partitions by day" in result.failed.text
 
     nightly.publish("three", OutputSpec(partition_by=("day",)), "2013-01-02", "2013-01-03")
     nightly.publish("four", BY_DAY, "2013-01-02")
@@ -472,8 +472,8 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
                 "outputs": {"flights": {**PARTED, "partitions": {"a": ["x", ":dya"]}}},
             },
             (
-                "outputs.flights.partitions.a: no parameter 'dya' of the step that makes "
-                "'flights'; did you mean 'day'?"
+                "outputs.flights.partitions.a: the step that makes 'flights' has no parameter "
+                "'dya'; did you mean 'day'?"
             ),
         ),
         (
@@ -503,7 +503,7 @@ DELTA = {"format": "delta", "path": "/lake/flights"}
                     },
                 ],
             },
-            "'flights' is not published, because other groups need load; name it in publish:",
+            "'flights' is not published, since other groups need load; name it in publish:",
         ),
         (
             {"outputs": {"flights": {"mode": "append"}}, "publish": []},

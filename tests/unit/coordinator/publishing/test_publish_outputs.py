@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-import unstuck.coordinator.publishing.publish_outputs
+import unstuck.coordinator.publishing.package
 from tests.support.paths import ROOT
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
@@ -385,7 +385,7 @@ def test_a_warehouse_that_was_away_for_one_look_fails_nothing(
         warehouse.back()
         return found
 
-    monkeypatch.setattr(unstuck.coordinator.publishing.publish_outputs, "read_marker", look)
+    monkeypatch.setattr(unstuck.coordinator.publishing.package, "read_marker", look)
     assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
 
 
@@ -710,7 +710,7 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.publish_outputs
+    doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.package
     codes = (
         package.MARKER_GONE,
         package.OUTPUT_MISSING,

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.jobs.job_in_memory import Job, group
 from tests.support.servers import wait_until
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Decision, Environment, PublishResult
@@ -128,6 +127,6 @@ def test_what_is_said_while_it_is_tried_while_it_waits_and_while_it_is_tried_aga
     assert found.tried == "tried once: no route"
     assert found.line(job.now) == "publishing, try 2, after: no route"
 
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     found = told(job, job.decide())
     assert "the warehouse log is asked which was first, last heard of 0.0s ago" in found.what

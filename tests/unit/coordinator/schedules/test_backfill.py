@@ -16,17 +16,16 @@ from unstuck.coordinator.model.schedule_record import Backfill, Redo, Run, Sched
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text, ticks_changed
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import decide, policy_of, settled
+from unstuck.coordinator.schedules.decide_schedule import decide, settled
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import (
-    BackfillCommand,
-    ScheduleCommand,
     backfill_command,
     begin_backfill,
     command,
     set_again,
     skip,
 )
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.submission import not_submitted, submitted
 
 T0 = 1_800_000_000.0  # a whole hour
@@ -72,7 +71,7 @@ class Play:
         self.record = result.record
         return f"{result.answer}: {result.text}"
 
-    def command(self, given: BackfillCommand) -> str:
+    def command(self, given: str) -> str:
         result = backfill_command(self.record, given, T0 + self.seconds, "bob")
         self.record = result.record
         return result.answer
@@ -236,7 +235,7 @@ def test_a_stop_after_its_last_run_has_ended_does_not_cancel_it() -> None:
     play.give(-1, -1)
     (run,) = play.decide()
     play.jobs[run] = replace(play.jobs[run], status=Status.FINISHED, ended_at=T0)
-    play.record = command(play.record, ScheduleCommand.STOP, T0 + play.seconds, "bob").record
+    play.record = command(play.record, "stop", T0 + play.seconds, "bob").record
     play.decide()
     assert (play.backfill.status, play.backfill.progress) == ("DONE", "1 of 1 ticks are done")
 
@@ -271,24 +270,22 @@ def test_a_pause_holds_until_a_person_resumes_and_what_goes_on_may_end() -> None
     play = Play()
     play.give()
     play.decide()
-    assert play.command(BackfillCommand.PAUSE) == "DONE"
-    assert play.command(BackfillCommand.PAUSE) == "ALREADY"
+    assert play.command("pause") == "DONE"
+    assert play.command("pause") == "ALREADY"
     assert play.ends() == play.decide(1000) == []
     assert play.backfill.status == "PAUSED"
     assert play.give().startswith("ALREADY: the backfill of schedule s is PAUSED: 1 of 5")
-    assert play.command(BackfillCommand.RESUME) == "DONE"
-    assert play.command(BackfillCommand.RESUME) == "ALREADY"
+    assert play.command("resume") == "DONE"
+    assert play.command("resume") == "ALREADY"
     assert play.decide() == [key(-4)]
 
 
 def test_it_waits_while_its_schedule_is_paused() -> None:
     play = Play()
-    play.record = settled(command(play.record, ScheduleCommand.PAUSE, T0 + 1, "ann").record, T0 + 1)
+    play.record = settled(command(play.record, "pause", T0 + 1, "ann").record, T0 + 1)
     assert "it waits until the schedule is resumed" in play.give()
     assert play.decide() == []
-    play.record = settled(
-        command(play.record, ScheduleCommand.RESUME, T0 + 2, "ann").record, T0 + 2
-    )
+    play.record = settled(command(play.record, "resume", T0 + 2, "ann").record, T0 + 2)
     assert play.decide() == [key(-5)]
 
 
@@ -297,15 +294,15 @@ def test_a_cancel_ends_it_for_good_when_its_runs_have_ended_and_another_may_be_g
     play.give()
     play.decide()
     assert play.give(-9, -1).startswith("REFUSED: ")
-    assert play.command(BackfillCommand.CANCEL) == "DONE"
+    assert play.command("cancel") == "DONE"
     assert play.backfill.status == "CANCELING"
-    assert play.command(BackfillCommand.RESUME) == "ALREADY"
+    assert play.command("resume") == "ALREADY"
     assert play.ends() == []
     assert (play.backfill.status, play.backfill.progress) == ("CANCELED", "1 of 5 ticks are done")
-    assert play.command(BackfillCommand.CANCEL) == "ALREADY"
-    assert play.command(BackfillCommand.RESUME) == "REFUSED"
+    assert play.command("cancel") == "ALREADY"
+    assert play.command("resume") == "REFUSED"
     assert play.give(-9, -1).startswith("DONE: ")
-    stopped = command(play.record, ScheduleCommand.STOP, T0 + 9, "ann").record
+    stopped = command(play.record, "stop", T0 + 9, "ann").record
     assert stopped.backfill is not None
     assert stopped.backfill.canceled
 
@@ -329,7 +326,7 @@ def test_a_failed_tick_is_tried_again_by_the_policy_before_the_next_one_and_then
     )
     assert [event["kind"] for event in play.events].count("BACKFILL_FAILED") == 1
     assert play.record.failures == 0  # of the runs by the clock
-    assert play.command(BackfillCommand.RESUME) == "DONE"
+    assert play.command("resume") == "DONE"
     assert play.decide() == [key(-5, 3)], "the tick that failed, not the one after it"
     assert play.ends() == [key(-4)]
 
@@ -367,7 +364,7 @@ def test_where_failures_do_not_stop_it_the_other_ticks_run_and_it_stays_failed_u
         f"2 of 3 ticks are done, 1 failed ({failed})",
     )
     assert list(play.record.problems) == ["backfill"]
-    assert play.command(BackfillCommand.CANCEL) == "DONE"
+    assert play.command("cancel") == "DONE"
     play.decide()
     assert (play.backfill.status, list(play.record.problems)) == ("CANCELED", [])
 
@@ -455,7 +452,7 @@ def test_a_run_that_can_never_be_submitted_halts_it_and_a_resume_tries_again() -
     play.record = noted[0]
     assert play.decide(1000) == []
     assert (play.backfill.status, play.begun, play.record.status) == ("FAILED", [], "WAITING")
-    play.command(BackfillCommand.RESUME)
+    play.command("resume")
     assert play.decide() == [key(-5)]
 
 

@@ -23,20 +23,12 @@ from unstuck.coordinator.model.schedule_record import (
 )
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.schedules.decide_schedule import (
-    CLOCKS_DIFFER,
-    NOT_READ,
-    TERM,
-    LogSeen,
-    ScheduleDecision,
-    decide,
-    policy_of,
-    settled,
-)
+from unstuck.coordinator.schedules.decide_schedule import TERM, ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.explain import explain_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
-from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, command, set_again
+from unstuck.coordinator.schedules.schedule_commands import JUDGES, command, set_again
 from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.schedules.steps import CLOCKS_DIFFER, NOT_READ, LogSeen, policy_of
 from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, submitted
 from unstuck.coordinator.schedules.trigger import start_delay
 
@@ -88,7 +80,7 @@ class Play:
 
     def command(self, given: str, seconds: float | None = None) -> str:
         self.now = self.now if seconds is None else T0 + seconds
-        result = command(self.record, ScheduleCommand(given), self.now, "bob", "why not")
+        result = command(self.record, given, self.now, "bob", "why not")
         self.record = settled(result.record, self.now)
         self.events += result.events
         return result.answer
@@ -127,12 +119,12 @@ def test_a_tick_whose_package_is_in_the_log_is_done_and_not_skipped() -> None:
 
 
 def test_a_resume_does_not_skip_a_tick_whose_package_is_in_the_log() -> None:
-    paused = settled(command(record(), ScheduleCommand.PAUSE, T0 + 1).record, T0 + 1)
-    resumed = command(paused, ScheduleCommand.RESUME, T0 + 130, log=published(120))
+    paused = settled(command(record(), "pause", T0 + 1).record, T0 + 1)
+    resumed = command(paused, "resume", T0 + 130, log=published(120))
     kinds = [(event["kind"], event.get("code")) for event in resumed.events]
     assert kinds == [("USER_RESUME", None), ("SKIPPED", "PAUSED"), ("RUN_FINISHED", "DONE")]
     known = replace(published(120), noted=[T0 + 120])
-    again = command(paused, ScheduleCommand.RESUME, T0 + 130, log=known)
+    again = command(paused, "resume", T0 + 130, log=known)
     assert len(again.events) == 2, "the index of ticks has its run"
 
 
@@ -562,7 +554,7 @@ def test_every_command_in_every_status(status: ScheduleStatus) -> None:
     standing = settled(STANDS[status], T0)
     assert derive(standing) is status
     changed = replace(standing, spec='{"other": 1}')
-    results = [command(standing, given, T0 + 5, "bob", "because") for given in ScheduleCommand]
+    results = [command(standing, given, T0 + 5, "bob", "because") for given in JUDGES]
     results.append(set_again(standing, changed, T0 + 5))
     told = []
     for result in results:
@@ -576,11 +568,11 @@ def test_every_command_in_every_status(status: ScheduleStatus) -> None:
             assert str(status) in result.text
             assert "unstuck schedule" in result.text, "it says what to do instead"
     assert tuple(told) == ANSWERS[status]
-    assert list(ScheduleCommand) == ["pause", "resume", "run", "stop"]
+    assert list(JUDGES) == ["pause", "resume", "run", "stop"]
 
 
 def test_a_resume_of_a_schedule_that_retries_is_refused_with_the_advice_to_run_it() -> None:
-    result = command(settled(STANDS[ScheduleStatus.RETRYING], T0), ScheduleCommand.RESUME, T0)
+    result = command(settled(STANDS[ScheduleStatus.RETRYING], T0), "resume", T0)
     assert result.answer == "REFUSED"
     assert "unstuck schedule run s" in result.text
 
@@ -692,12 +684,12 @@ def test_a_version_published_by_a_clock_that_is_ahead_does_not_delay_its_run(jit
 
 def test_a_run_that_is_not_submitted_yet_waits_under_a_pause_and_is_none_after_a_stop() -> None:
     pending = decide(record(), {}, T0 + 60).record
-    paused = settled(command(pending, ScheduleCommand.PAUSE, T0 + 61, "bob").record, T0 + 61)
+    paused = settled(command(pending, "pause", T0 + 61, "bob").record, T0 + 61)
     held = decide(paused, {}, T0 + 70)
     assert (held.submits(T0 + 70), held.record.status) == ([], ScheduleStatus.PAUSED)
-    resumed = settled(command(held.record, ScheduleCommand.RESUME, T0 + 80).record, T0 + 80)
+    resumed = settled(command(held.record, "resume", T0 + 80).record, T0 + 80)
     assert [run.key("s") for run in decide(resumed, {}, T0 + 80).submits(T0 + 80)] == [key(60)]
-    stopped = settled(command(pending, ScheduleCommand.STOP, T0 + 61).record, T0 + 61)
+    stopped = settled(command(pending, "stop", T0 + 61).record, T0 + 61)
     ended = decide(stopped, {}, T0 + 62)
     assert (ended.submits(T0 + 62), ended.record.runs, ended.due) == ([], (), None)
     job = Run(T0 + 60).job_id("s")

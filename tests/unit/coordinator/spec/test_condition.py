@@ -94,9 +94,9 @@ def test_a_condition_is_true_or_false(text: str, holds: bool) -> None:
         ("results.clean.nope > 0", "none > 0 cannot be compared; ask whether it is none first"),
         ("params.text < 3", "'a%s' < 3 cannot be compared"),
         ("params.full > 0", "true > 0 cannot be compared"),
-        ("params.n", "3 stands where true or false is wanted; compare it"),
-        ("not params.text", "'a%s' stands where true or false is wanted"),
-        ("params.days and params.full", "a list stands where true or false is wanted"),
+        ("params.n", "expected true or false, not 3; compare it"),
+        ("not params.text", "expected true or false, not 'a%s'"),
+        ("params.days and params.full", "expected true or false, not a list"),
         ("params.n in params.text", "3 in 'a%s': expected a list, or text in text"),
         ("1 in results.failed.rows", "1 in none: expected a list"),
         ("params.text % params.n == 1", "'a%s' % 3: expected two numbers"),
@@ -105,7 +105,7 @@ def test_a_condition_is_true_or_false(text: str, holds: bool) -> None:
         ("-params.text == 1", "a sign before 'a%s': expected a number"),
         ("1 / (params.n - 3) > 1", "1 / 0: division by zero"),
         ("9 ** 4000000 > 1", "9 ** 4000000 has more than 1,024 bits"),
-        ("(-8) ** 0.5 > 1", "-8 ** 0.5 is no real number"),
+        ("(-8) ** 0.5 > 1", "-8 ** 0.5 is not a real number"),
         ("results.clean.text + results.clean.text == 'x'", "+ of two texts is longer than 10,000"),
         ("results.clean.many + results.clean.many == 'x'", "+ of two lists is longer than 10,000"),
         ("params.days[2] == 1", "a list of 2 has no place 2"),
@@ -363,22 +363,25 @@ SQL = "  - {name: b, steps: [{sql: x, output: o}]}\n"
         ("params.zzz", "at character 1: unknown parameter 'zzz'; there are: full"),
         (
             "results.g.x > 1",
-            "at character 1: 'g' is this group itself, which has no results before it has run",
+            "at character 1: 'g' is this group, which has no results before it has run",
         ),
-        ("rows > 0", "at character 1: unknown name 'rows'; expected params or results; quote text"),
+        (
+            "rows > 0",
+            "at character 1: unknown name 'rows'; expected params or results; put text in quotes",
+        ),
         ("result.a.rows > 0", "at character 1: unknown name 'result'; did you mean 'results'?"),
         (
             "params.full and len(results.a.rows)",
             "at character 17: `len(results.a.rows)` is not allowed; a condition has and",
         ),
-        ("results.a", "at character 1: results alone is no value; name a group and its result"),
-        ("results[params.full].rows", "at character 1: results alone is no value"),
-        ("params", "at character 1: params alone is no value; name a parameter, as in params.full"),
+        ("results.a", "at character 1: results is not a value; name a group and its result"),
+        ("results[params.full].rows", "at character 1: results is not a value"),
+        ("params", "at character 1: params is not a value; name a parameter, as in params.full"),
         ("'é' == params.full.__class__", "at character 8: '__class__' is not allowed"),
         ("params.full & true", "at character 1: `params.full & true` is not allowed"),
         (
             "params.full is 1",
-            "at character 1: is wants none, true or false on its right; use == here",
+            "at character 1: is compares only with none, true or false; use == here",
         ),
         ("params.full  == '" + "x" * 1000 + "'", "expected at most 1,000 characters, not 1,018"),
     ],
@@ -399,7 +402,7 @@ def test_a_condition_that_cannot_work_is_refused_with_its_line_and_place(
         (
             FORK,
             "b",
-            "group 'b' is a fork; its members have results of their own, and none speaks for all",
+            "group 'b' is a fork, and each of its members has its own results",
         ),
         (SQL, "b", "group 'b' has no Python step and no stream, so it has no results"),
         (
@@ -443,8 +446,7 @@ def test_a_fork_is_judged_before_it_has_members() -> None:
     fork = "  - {name: f, for_each: {m: [1]}, when: 'params.m == 1', steps: [{python: 'm:f'}]}\n"
     (line,) = told(HEAD + fork)
     assert line.endswith(
-        "when: at character 1: 'm' is the fork's parameter; a condition is on the group, before it "
-        "has members"
+        "when: at character 1: 'm' is a parameter of the fork; a condition decides about the whole group, before it has members"
     )
 
 

@@ -71,14 +71,14 @@ def test_an_input_is_written_in_short_or_in_full() -> None:
             "u.versio: unknown field 'versio'; did you mean 'version'?",
         ),
         ("{u: {dataset: a, version: -1}}", "u.version: expected 0 or more, not the number -1"),
-        ("{o: flights}", "o: 'o' is the name of an output of 'a' too; give the input another one"),
+        ("{o: flights}", "o: an output of 'a' has the name 'o', too; give the input another name"),
         (
             "{q: flights}",
-            "q: 'q' is the name of an output of this group too; give the input another one",
+            "q: an output of this group has the name 'q', too; give the input another name",
         ),
         (
             "{u: flights, U: flights}",
-            "U: 'U' is the name of another input (case does not count) too",
+            "U: another input (case does not count) has the name 'U', too",
         ),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_wrong_input_is_named_with_what_was_expected(inputs: str, message: str
 
 def test_a_join_reads_nothing() -> None:
     (line,) = told(f"{HEAD}{A}  - {{name: j, needs: [a], inputs: {{u: flights}}}}\n")
-    assert "inputs: on a group without steps: there is nothing that reads them" in line
+    assert "inputs: has no effect in a group without steps" in line
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_join_reads_nothing() -> None:
         (
             "z",
             "SELECT :results.a.n",
-            ":results.a.n: group 'a' is not among the needs of this one; add it to needs:",
+            ":results.a.n: this group does not need group 'a'; add it to needs:",
         ),
         ("z", "SELECT :results.aa.n", ":results.aa.n: unknown group 'aa'"),
         (
@@ -109,12 +109,12 @@ def test_a_join_reads_nothing() -> None:
         (
             "f",
             "SELECT :results.f.n",
-            ":results.f.n: group 'f' is a fork; its members have results of their own",
+            ":results.f.n: group 'f' is a fork, and each of its members has its own results",
         ),
         (
             "a",
             "SELECT :results.a, 1",
-            ":results.a: expected :results.GROUP.KEY, two names of letters, digits and _",
+            ":results.a: expected :results.GROUP.KEY with names of letters, digits and _",
         ),
     ],
 )
@@ -184,11 +184,11 @@ def test_a_submit_gives_the_values_of_a_fork() -> None:
         ("{}", ": for_each wants at least one parameter"),
         (
             "{day: {param: days}}",
-            ".day.param: 'days' holds the same value twice; distinct: true takes each once",
+            ".day.param: 'days' has the same value twice; distinct: true takes each value once",
         ),
         (
             "{day: {param: n}}",
-            ".day.param: the parameter 'n' is no list; give it one, or type: list",
+            ".day.param: the parameter 'n' is not a list; give it a list, or type: list",
         ),
         ("{day: {param: dayz}}", ".day.param: unknown parameter 'dayz'; did you mean 'days'?"),
         (
@@ -209,7 +209,7 @@ def test_a_submit_gives_the_values_of_a_fork() -> None:
         ),
         (
             f"{{a: {{param: days, distinct: true}}, b: {list(range(5000))}}}",
-            ": a fork of 15,000 members; at most 10,000",
+            ": a fork has at most 10,000 members, not 15,000",
         ),
     ],
 )
@@ -221,9 +221,10 @@ def test_a_wrong_fork_is_named_with_what_was_expected(values: str, message: str)
 def test_values_that_a_fork_cannot_have_are_refused_also_in_a_parameter() -> None:
     lines = told(forked("{day: {param: bad}}"))
     assert (
-        "the values of a fork are stored and shown, so no reference is resolved in them" in lines[0]
+        "the values of a fork are stored and shown, so references are not resolved there"
+        in lines[0]
     )
-    assert "are text, numbers, true or false, or mappings of names to these, not a list" in lines[1]
+    assert "(text, a number, true, false, or a mapping of names to these), not a list" in lines[1]
 
 
 def test_a_runner_gets_the_values_of_its_member_alone() -> None:
@@ -289,15 +290,15 @@ def test_a_fork_over_an_input_gets_a_group_before_it_that_reads_the_values() -> 
     [
         (
             {"name": "f" * 57},
-            f"a group named '{'f' * 57}-values' will read these values, and names have at most 63",
+            f"the group that reads these values is named '{'f' * 57}-values', and a name has at most 63",
         ),
         (
             {"needs": "[a]", "join": "any_succeeded"},
-            "waits for the group that reads its values, so join: cannot be any_",
+            "waits for the group that reads its values, so its join: cannot be any_",
         ),
         (
             {"inputs": "{price: p}"},
-            "a fork of 'prices' must need the group that makes it; add needs:, or inputs: with",
+            "a fork of 'prices' needs the group that makes it; add needs:, or inputs: with",
         ),
     ],
 )
@@ -311,7 +312,4 @@ def test_a_fork_over_an_input_that_cannot_be_is_refused(
 
 def test_the_name_of_the_group_that_reads_the_values_is_taken() -> None:
     (line,) = told(over_an_input() + "  - {name: f-values, steps: [{python: 'm:f'}]}\n")
-    assert (
-        "there is a group 'f-values', the name of the one that will read these values; give it "
-        "another name"
-    ) in line
+    assert ("the group that reads these values is named 'f-values'") in line

@@ -142,8 +142,7 @@ def test_a_value_of_another_type_than_the_declared_one_is_refused(
             "2",
             "0.5",
             (
-                "expected a whole number, as in the spec, not the number 0.5; for any number, "
-                "declare it with"
+                "expected a whole number, as in the spec, not the number 0.5; to allow any number, declare it with"
             ),
         ),
         (0.5, "1", "true", "expected a number, as in the spec, not true"),
@@ -207,12 +206,12 @@ groups:
     of_params = [
         "4:3: params.yaer: no such parameter; did you mean 'year'?; the spec has: day, limit, "
         "mode, late, none, odd, frame, source, year",
-        "4:8: params.day: a value is required, and none is given; give one as --param day=VALUE,"
+        "4:8: params.day: a value is required; give it as --param day=VALUE,"
         " expected a date such as 2013-12-31",
         "5:35: params.limit.default: expected a whole number, not the number 3.5",
         "6:51: params.mode.requird: unknown field 'requird'; did you mean 'required'?",
         "7:47: params.late.choices[1]: expected text, not the number 1",
-        "8:31: params.none.choices: expected at least one, not none",
+        "8:31: params.none.choices: expected at least one value",
         "9:30: params.odd.default: expected one of 'a', 'b', not 'c'",
         "10:17: params.frame.type: expected text, integer, number, boolean, date, datetime, list "
         "or map, not 'csv'; a default that is a mapping with the key type is written as {type: "

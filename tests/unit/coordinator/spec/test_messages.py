@@ -13,7 +13,7 @@ from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
 from unstuck.coordinator.spec.messages import NOT_YET, PATTERNS
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.coordinator.spec.problems import Problem, path_text
+from unstuck.coordinator.spec.problems import SpecProblem, path_text
 
 
 def test_every_wrong_value_is_told_at_once_by_place_and_expectation() -> None:
@@ -113,7 +113,7 @@ groups:
     ("written", "message"),
     [
         ("TimeoutError", "retry_on: expected a list, not 'TimeoutError'"),
-        ("[]", "retry_on: expected at least one, not none"),
+        ("[]", "retry_on: expected at least one value"),
         ("[1]", "retry_on[0]: expected text, not the number 1; put it in quotes"),
         (
             "[requests.*]",
@@ -139,9 +139,8 @@ def test_hooks_are_refused_with_what_to_write_instead(at: str) -> None:
         text = f"{HEAD}  - {{name: a, {hooks}, steps: [{{python: 'm:f'}}]}}\n"
     (line,) = told(text)
     assert line.partition(": ")[2] == (
-        f"{at}.hooks: there are no hooks: to be told of a failure, write notify: [{{on: [failed], "
-        "to: NAME}]; to run code after a failure, add a group with join: any_failed; what hooks "
-        "called on success is a last step of the group"
+        f"{at}.hooks: there are no hooks; to be notified of a failure, write notify: [{{on: [failed], "
+        "to: NAME}]; to run code after a failure, add a group with join: any_failed; to run code after a success, add a last step to the group"
     )
 
 
@@ -204,7 +203,7 @@ def test_a_text_that_is_no_mapping_says_what_is_wanted(text: str) -> None:
 
 
 def test_an_empty_job_is_refused() -> None:
-    assert told("name: x\ngroups: []\n") == ["s.yaml:2:9: groups: expected at least one, not none"]
+    assert told("name: x\ngroups: []\n") == ["s.yaml:2:9: groups: expected at least one value"]
     assert told("name: x\n") == ["s.yaml:1:1: 'groups' is missing"]
     assert told("name:\ngroups:\n") == [
         "s.yaml:1:6: name: expected text, not nothing (null)",
@@ -235,7 +234,7 @@ def test_a_thousand_problems_are_told_in_fifty_lines() -> None:
 
 
 def test_a_spec_error_travels_between_processes() -> None:
-    error = SpecError([Problem("wrong", ("a", 1), False, "s.yaml", 2, 3)])
+    error = SpecError([SpecProblem("wrong", ("a", 1), False, "s.yaml", 2, 3)])
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.problems) == ("s.yaml:2:3: a[1]: wrong", error.problems)
 

@@ -102,7 +102,7 @@ def test_all_forms_of_a_join_and_of_a_fork_survive_storing() -> None:
 def test_a_spec_built_in_python_is_checked_like_one_that_was_read() -> None:
     group = GroupSpec.model_validate({"name": "a", "steps": [{"python": "m:f"}]})
     assert JobSpec(name="x", groups=(group,), defaults=Defaults(timeout=60)).groups == (group,)
-    with pytest.raises(SpecError, match=r"groups\[1\]\.name: two groups are named 'a'"):
+    with pytest.raises(SpecError, match=r"groups\[1\]\.name: groups\[0\] has the name 'a', too"):
         JobSpec(name="x", groups=(group, group))
     with pytest.raises(SpecError, match=r"name: expected a name \(letters"):
         JobSpec(name="../x", groups=(group,))

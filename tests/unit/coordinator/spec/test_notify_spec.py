@@ -32,7 +32,7 @@ def refused(rule: str, more: str = "") -> str:
         ("{on: [fail], to: ops}", "not 'fail'; did you mean 'failed'?"),
         ("{on: [7], to: ops}", "notify[0].on[0]: expected a condition, one of failed"),
         ("{on: failed, to: ops}", "notify[0].on: expected a list, not 'failed'"),
-        ("{on: [], to: ops}", "notify[0].on: expected at least one, not none"),
+        ("{on: [], to: ops}", "notify[0].on: expected at least one value"),
         (
             "{on: [retrying_for], to: ops}",
             "notify[0].on[0]: retrying_for needs a value, as retrying_for: 15m",
@@ -67,7 +67,7 @@ def refused(rule: str, more: str = "") -> str:
         ("{on: [failed, failed], to: ops}", "notify[0].on: failed: named twice in one rule"),
         ("{on: [recovered], to: ops}", "notify[0].on: recovered tells the end of a problem"),
         ("{on: [failed]}", "notify[0]: 'to' is missing"),
-        ("{on: [failed], to: []}", "notify[0].to: expected at least one, not none"),
+        ("{on: [failed], to: []}", "notify[0].to: expected at least one value"),
         ("{on: [failed], to: a b}", "notify[0].to: expected a name (letters, digits, _ . and -"),
         ("{on: [failed], to: 7}", "notify[0].to: expected a list, not the number 7"),
         ("{on: [failed], to: ops, for: 5m}", "unknown field 'for'"),

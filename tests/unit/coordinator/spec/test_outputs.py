@@ -31,7 +31,7 @@ def problems(outputs: str, more: str = "") -> list[str]:
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        ("{rules: {}}", "quality.rules: expected at least one, not none"),
+        ("{rules: {}}", "quality.rules: expected at least one value"),
         ("{max_rejected_ratio: 0.1}", "quality: 'rules' is missing"),
         (
             "{rules: {a b: 'x > 0'}}",
@@ -113,22 +113,18 @@ def test_evolve_wants_rows_that_stay() -> None:
 def test_the_name_of_rejected_rows_is_taken() -> None:
     rules = "{quality: {rules: {a: 'x > 0'}}}"
     assert problems(f"{{parts: {rules}, parts__Rejected: {{mode: append}}}}") == [
-        (
-            "outputs.parts__Rejected: 'parts__rejected' is the name of the rejected rows of "
-            "'parts'; take another one"
-        )
+        "outputs.parts__Rejected: the rejected rows of 'parts' have the name 'parts__rejected'; "
+        "use another name"
     ]
     assert problems(f"{{flights: {rules}}}", "publish: [flights, flights__rejected]\n") == [
-        (
-            "publish[1]: 'flights__rejected' is the name of the rejected rows of 'flights'; take "
-            "another one"
-        )
+        "publish[1]: the rejected rows of 'flights' have the name 'flights__rejected'; "
+        "use another name"
     ]
     long = "f" * 54
     assert problems(f"{{{long}: {rules}}}") == [
         (
-            f"outputs.{long}: an output with rules has a name of at most 53 characters: __rejected "
-            "comes after it"
+            f"outputs.{long}: the name of an output with rules has at most 53 characters, since "
+            "__rejected is appended to it"
         )
     ]
 
@@ -136,7 +132,7 @@ def test_the_name_of_rejected_rows_is_taken() -> None:
 def test_keys_of_a_fork_cannot_be_unique() -> None:
     (problem,) = problems("{parts: {expect: {unique: [id]}}}")
     assert problem.startswith(
-        "outputs.parts.expect.unique: 'parts' is made by the members of the fork 'each', each of"
+        "outputs.parts.expect.unique: the members of the fork 'each' make 'parts', and each"
     )
     assert problems("{parts: {expect: {rows: {min: 1}, fresh: {column: day, within: 2d}}}}") == []
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.jobs.specs import minimal, told
 from unstuck.coordinator.schedules.trigger import next_tick
-from unstuck.coordinator.spec.model import JobSpec, Problem, SpecError
+from unstuck.coordinator.spec.model import JobSpec, SpecError, SpecProblem
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 GROUPS = "groups:\n  - {name: a, steps: [{python: 'm:f', output: flights}]}\n"
@@ -53,15 +53,15 @@ def refused(schedule: str) -> str:
             "{after: raw}",
             "schedule.after: expected a list of datasets, or all_of: with such a list, not 'raw'",
         ),
-        ("{after: []}", "schedule.after: expected at least one, not none"),
+        ("{after: []}", "schedule.after: expected at least one value"),
         ("{after: [raw, 7]}", "schedule.after[1]: expected text, not the number 7"),
         ("{after: [raw, raw]}", "schedule.after: raw: named twice"),
         ("{after: {}}", "schedule.after: expected a list of datasets"),
         ("{after: {all: [raw]}}", "unknown field 'all'; did you mean 'all_of'?"),
-        ("{after: [flights]}", "schedule.after[0]: 'flights' is published by the job itself"),
+        ("{after: [flights]}", "schedule.after[0]: the job publishes 'flights' itself"),
         (
             "{after: {all_of: [raw, flights]}}",
-            "schedule.after.all_of[1]: 'flights' is published by the job itself",
+            "schedule.after.all_of[1]: the job publishes 'flights' itself",
         ),
         ("{every: 10s, only_if: arrived}", "schedule.only_if: no group of the job reads a stream"),
         (
@@ -120,7 +120,7 @@ def test_a_dataset_that_the_job_makes_and_does_not_publish_may_be_followed() -> 
         {"name": "b", "needs": ["a"], "steps": [{"python": "m:f", "output": "report"}]},
     ]
     JobSpec.model_validate({"name": "x", "schedule": {"after": ["flights"]}, "groups": groups})
-    with pytest.raises(SpecError, match="'flights' is published by the job itself"):
+    with pytest.raises(SpecError, match="the job publishes 'flights' itself"):
         JobSpec.model_validate(
             {
                 "name": "x",
@@ -131,7 +131,7 @@ def test_a_dataset_that_the_job_makes_and_does_not_publish_may_be_followed() -> 
         )
 
 
-def problems(data: dict[str, Any]) -> tuple[Problem, ...]:
+def problems(data: dict[str, Any]) -> tuple[SpecProblem, ...]:
     try:
         JobSpec.model_validate(data)
     except SpecError as error:

@@ -211,6 +211,11 @@ def test_an_inherited_classmethod_is_called_with_the_class_that_the_job_named(
             "generator",
         ),
         ("@job.group(spark=False)\ndef g(spark, ctx): return map(print, [1])\n", "map"),
+        (
+            "async def inner(): ...\n@job.group(spark=False)\n"
+            "def g(spark, ctx): return [1, inner()]\n",
+            "coroutine",
+        ),
     ],
 )
 def test_work_that_a_step_returns_and_did_not_run_is_refused(

@@ -140,7 +140,7 @@ def test_the_name_of_the_files_that_are_put_aside_is_taken() -> None:
     both = {"loads": {"mode": "append"}, "loads__rejected": {"mode": "append"}}
     lines = told(text_of({**EVENTS, "on_bad_file": "skip"}, both))
     assert (
-        "'loads__rejected' is the name of the rejected rows of 'loads'; take another one"
+        "the rejected rows of 'loads' have the name 'loads__rejected'; use another name"
         in " ".join(lines)
     )
     assert plan_of(text_of(EVENTS, {"loads": {"mode": "append"}}))
@@ -174,19 +174,19 @@ def test_columns_are_written_as_in_sql(schema: str) -> None:
                 "steps": [{"python": "m:f"}],
                 "inputs": {"events": {**EVENTS, "state": True}},
             },
-            "'events' is a stream with state: true, which Spark reads; leave out spark: false",
+            "'events' is a stream: Spark reads state: true; remove spark: false",
         ),
         (
             {"for_each": {"n": [1, 2]}, "inputs": {"events": {**EVENTS, "identity": "content"}}},
-            "'events' is a stream with identity: content, which the members of a fork cannot share",
+            "'events' is a stream: the members of a fork cannot share identity: content",
         ),
         (
             {"for_each": {"n": [1, 2]}, "inputs": {"events": {**EVENTS, "state": True}}},
-            "'events' is a stream with state: true, which the members of a fork cannot share",
+            "'events' is a stream: the members of a fork cannot share state: true",
         ),
         (
             {"steps": [{"sql": "SELECT 1 AS n", "output": "other"}]},
-            "say outputs: {other: {mode: append}}",
+            "write outputs: {other: {mode: append}}",
         ),
     ],
 )
@@ -212,11 +212,9 @@ def test_an_output_of_a_stream_is_appended_to_a_dataset_and_nothing_else(
 ) -> None:
     (line,) = told(text_of(outputs={"loads": output}))
     assert (
-        "groups[0].inputs.events: 'events' is a stream, and no output of the group is published "
-        "by "
-        "appending"
+        "groups[0].inputs.events: 'events' is a stream: no output of the group is published by appending"
     ) in line
-    assert "say outputs: {loads: {mode: append}}" in line
+    assert "write outputs: {loads: {mode: append}}" in line
 
 
 def test_a_group_without_spark_reads_a_stream() -> None:
@@ -228,7 +226,7 @@ def test_a_group_reads_one_stream() -> None:
     spec["groups"][0]["inputs"]["more"] = EVENTS
     lines = told(json.dumps(spec))
     assert [line.partition("inputs.")[2].partition(":")[0] for line in lines] == ["events", "more"]
-    assert all("a group cannot read more than one yet" in line for line in lines)
+    assert all("a group cannot read more than one stream yet" in line for line in lines)
 
 
 def test_a_runner_knows_which_outputs_it_may_write_from_the_stream() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.specs import told
-from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.problems import SpecError, SpecProblem
 from unstuck.coordinator.spec.text import MAX_BYTES, plain_scalar, read_bytes, read_text
 
 
@@ -175,7 +175,7 @@ def test_text_can_be_tagged_as_text() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n\t\n", "# only a comment\n", "---\n", "~", "\ufeff"])
 def test_an_empty_text_says_what_is_wanted(text: str) -> None:
-    assert refusal(text) == "s.yaml: the spec is empty; it wants at least name: and groups:"
+    assert refusal(text) == "s.yaml: the spec is empty; it needs at least name: and groups:"
 
 
 def test_a_second_document_is_refused_where_it_begins() -> None:
@@ -197,7 +197,7 @@ def test_a_second_document_is_refused_where_it_begins() -> None:
 def test_broken_yaml_says_where(text: str, place: str) -> None:
     told = refusal(text + ("\n" if text == "a: [1" else ""))
     assert told.startswith(f"{place}not readable as YAML: ")
-    assert ("never with tabs" in told) == ("\t" in text)
+    assert ("not with tabs" in told) == ("\t" in text)
 
 
 def test_broken_json_says_where_and_is_not_read_as_yaml() -> None:
@@ -263,7 +263,7 @@ def test_places_are_found_again(source: str) -> None:
     reading = read_text(text, source)
 
     def place(*loc: str | int, on_key: bool = False) -> tuple[int | None, int | None]:
-        problem = reading.located(Problem("wrong", loc, on_key))
+        problem = reading.located(SpecProblem("wrong", loc, on_key))
         return problem.line, problem.column
 
     assert place() == (1, 1)

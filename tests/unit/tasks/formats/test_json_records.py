@@ -4,14 +4,12 @@ told.
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from unstuck.tasks.formats import json_records
 from unstuck.tasks.formats.json_records import json_columns
 from unstuck.tasks.spec.types import field, parse_type
 
@@ -163,59 +161,6 @@ def test_bad_values_of_several_columns_are_each_told_with_column_and_value() -> 
         1: "the column a (bigint) cannot hold 'x': a whole number is expected, and this is text",
         2: "the column b (string) cannot hold 1: text is expected, and this is a number",
     }
-
-
-WELL = [
-    '{"a": 1, "b": "x"}',
-    '{"b":"","a":null}',
-    '{"a":2,"b":null}',
-    '{"b": "{", "a": 3}',
-    '{"a": 4, "b": "\\""}',
-]
-ODD = [
-    *(
-        '{"a":1},{"a":2}',
-        '{"a":1,"b":null},{"a":2,"b":null}',
-        '{"a":1,"b":"x',
-        'y"}',
-        '{"a":1,"b":"x}',
-        '{"a":1',
-        '"b":"x"}',
-    ),
-    *(
-        '{"a": 1, "a": 2, "b": null}',
-        '{"a":1,"b":null,"b":null}',
-        '{"a":1,"a":null}',
-        '{"a":1,"x":5}',
-        '{"a":1,"x":"b"}',
-    ),
-    *(
-        '{"a":1,"b":"x","c":3}',
-        '{"a":1,"b":[]}',
-        '{"a":NaN,"b":"x"}',
-        '{"a":1,\n"b":"x"}',
-        '{"a":1,"b":"x"},',
-        "{",
-        "}",
-    ),
-]
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_what_is_read_at_once_is_what_is_read_one_by_one(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chance = random.Random(seed)
-    texts = [chance.choice(WELL + ODD * (seed % 2)) for _ in range(chance.randrange(1, 6))]
-    values, fields = [text.encode() for text in texts], [field("a", "long"), field("b", "string")]
-    with monkeypatch.context() as patch:
-        if {*texts} <= {*WELL[:3]}:
-            patch.delattr(json_records, "json_decoder")  # which reads them one by one
-        table, bad = json_columns(fields, values)
-    # One that is no object: so each is read by itself.
-    expected, told = json_columns(fields, [*values, b"no object"])
-    del told[len(values)]
-    assert (table.equals(expected), bad) == (True, told), texts
 
 
 def test_no_values_have_the_columns() -> None:

@@ -16,12 +16,16 @@ from starlette.testclient import TestClient
 from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import RedisServer
 from unstuck.client import now
-from unstuck.client.now import MOST, Seen, ended_lately, troubles
+from unstuck.client.now import MAX_JOBS_PER_SCAN, MAX_ROWS_SHOWN, Snapshot
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.model.fleet import FleetView, QueueView
 from unstuck.coordinator.model.notice import Alert
 from unstuck.coordinator.model.schedule_record import RunSuccess
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.expected import Expected
+from unstuck.coordinator.problems.detect import detect, detect_in_fleet
+from unstuck.coordinator.problems.problem import Limits, ProblemCode
+from unstuck.coordinator.problems.state import InstallationState
 from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.answers import CommitAnswer
@@ -30,8 +34,8 @@ from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.read_model.job import JobInfo
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
-from unstuck.views.fleet_view import QueueView
+from unstuck.tasks.protocol.process_status import CoordinatorStatus, RunnerStatus
+from unstuck.tasks.protocol.processes import ProcessRegistry
 
 ALONE = {"name": "load", "retry": {"max": 0}}
 
@@ -44,7 +48,7 @@ def coordinator_lives(client: redis.Redis) -> None:
 def lines(browser: TestClient) -> str:
     """The section of what is not well, without markup."""
     text = browser.get("/").text
-    section = text[text.index('id="not-well"') : text.index("</section>")]
+    section = text[text.index('id="problems"') : text.index("</section>")]
     return " ".join(re.sub(r"<[^>]+>", " ", section).split())
 
 
@@ -64,7 +68,7 @@ def test_a_fleet_without_a_coordinator_comes_first(
     job = hand.submit(ALONE)
     hand.decide(job)
     hand.fail(job, "load", "no")
-    assert "SILENT No coordinator is heard of" in lines(browser).split("FAILED")[0]
+    assert "NO_COORDINATOR No coordinator is heard of" in lines(browser).split("FAILED")[0]
     coordinator_lives(client)
     assert "No coordinator" not in lines(browser)
 
@@ -103,7 +107,7 @@ def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
         "behind", Backlog(now, {"/in": StreamBacklog(new=3, bytes=10, looked=3, since=now - 7200)})
     )
     found = lines(browser)
-    assert "schedule late LATE" in found
+    assert "schedule late OVERDUE" in found
     assert re.search(r"schedule behind BEHIND /in: 3 unread files", found)
     assert "schedule well" not in found
     record = store.load("behind")
@@ -194,7 +198,7 @@ def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
         at - 60,
     )
     assert "not known: its record cannot be read" in damaged.text
-    assert "job damaged LATE whether it is late is not known" in lines(browser)
+    assert "job damaged UNREADABLE whether it is late is not known" in lines(browser)
     assert "damaged" in cli("list", "--late").stdout
     assert [one["since"] is None for one in cli.json("list", "--late")] == [True, False]
     ExpectedJobs(
@@ -213,15 +217,11 @@ def failed(hand: ByHand, name: str) -> str:
 
 def test_a_failed_job_is_listed_until_another_job_of_its_name_is_submitted(hand: ByHand) -> None:
     def problems() -> list[str]:
-        return [
-            one.job.id
-            for one in troubles(Seen.of(hand.client))
-            if one.kind == "job" and one.job is not None
-        ]
+        return [problem.job for problem in hand.client.problems() if problem.kind == "job"]
 
     first = failed(hand, "first")
-    jobs = [hand.submit(ALONE, name=f"later{number}") for number in range(now.LATELY + 5)]
-    assert first not in [job.id for job in hand.client.jobs(limit=now.LATELY)]
+    jobs = [hand.submit(ALONE, name=f"later{number}") for number in range(MAX_JOBS_PER_SCAN + 5)]
+    assert first not in [job.id for job in hand.client.jobs(limit=MAX_JOBS_PER_SCAN)]
     assert problems() == [first]
     again = hand.submit(ALONE, name="first")
     assert problems() == []
@@ -230,7 +230,7 @@ def test_a_failed_job_is_listed_until_another_job_of_its_name_is_submitted(hand:
     assert problems() == [second]
     hand.succeed(again, "load")
     assert problems() == [second], "an older job of the name that finishes later says nothing of it"
-    assert len(jobs) == now.LATELY + 5
+    assert len(jobs) == MAX_JOBS_PER_SCAN + 5
 
 
 def test_a_failed_job_that_leaves_the_store_leaves_the_index_of_failed_jobs(
@@ -257,7 +257,7 @@ def test_a_schedule_that_cannot_be_read_hides_nothing(
         schedule(hand, name)
         client.hset(Keys().schedules, name, line)
         client.hset(Keys().backlogs, name, "{")
-    assert "schedule late LATE" in lines(browser)
+    assert "schedule late OVERDUE" in lines(browser)
     assert "the record of schedule damaged cannot be read" in lines(browser)
 
 
@@ -267,16 +267,16 @@ def test_a_pool_without_slots_is_told_while_work_waits_for_one(
     hand.client.pools.set("jdbc", 0)
     assert "jdbc" not in lines(browser)
     hand.decide(hand.submit({**ALONE, "pool": "jdbc"}))
-    assert "pool jdbc WAITING It has 0 slots" in lines(browser)
+    assert "pool jdbc NO_SLOTS It has 0 slots" in lines(browser)
 
 
 def test_dead_letters_are_counted(browser: TestClient, hand: ByHand) -> None:
     hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
-    assert "1 dead letter waits for a person" in lines(browser)
+    assert "Dead letters wait for a person: 1" in lines(browser)
 
 
-def seen(hand: ByHand, **more: Any) -> Seen:
-    return replace(Seen.of(hand.client), **more)
+def fleet_of_runners(hand: ByHand, *runners: RunnerStatus, **more: Any) -> FleetView:
+    return replace(hand.client.fleet(), runners=runners, **more)
 
 
 def listed(number: int, status: Status, name: str = "night", **more: Any) -> JobInfo:
@@ -295,15 +295,12 @@ def listed(number: int, status: Status, name: str = "night", **more: Any) -> Job
 def test_a_job_that_waits_long_for_its_first_worker_is_not_well_and_one_that_just_came_is(
     hand: ByHand,
 ) -> None:
-    def waits(submitted: float) -> list[str]:
-        one = replace(listed(0, Status.PENDING), submitted_at=submitted, started_at=0.0)
-        return [
-            found.status
-            for found in troubles(seen(hand, at=1000.0, going_on=[one]))
-            if found.kind == "job"
-        ]
+    def codes(submitted: float) -> list[str]:
+        job = replace(listed(0, Status.PENDING), submitted_at=submitted, started_at=0.0)
+        state = InstallationState(fleet_of_runners(hand, at=1000.0), [job])
+        return [each.code for each in detect(state, Limits()) if each.kind == "job"]
 
-    assert (waits(900.0), waits(990.0)) == (["PENDING"], [])
+    assert (codes(900.0), codes(990.0)) == (["WAITING"], [])
 
 
 def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
@@ -323,8 +320,8 @@ def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
 
     def told(waited: float) -> list[str]:
         queue = QueueView("light", 3, 1, fleet.at - waited)
-        known = replace(fleet, runners=(busy,), queues=(queue,))
-        return [one.name for one in troubles(seen(hand, fleet=known)) if one.kind == "queue"]
+        problems = detect_in_fleet(replace(fleet, runners=(busy,), queues=(queue,)), Limits())
+        return [problem.name for problem in problems if problem.code is ProblemCode.BUSY]
 
     assert (told(300.0), told(5.0)) == (["light"], [])
 
@@ -335,7 +332,8 @@ def test_the_jobs_of_the_last_day_are_folded_by_name(hand: ByHand) -> None:
         listed(7, Status.RUNNING),
     ]
     jobs += [listed(8, Status.CANCELED, "other"), listed(-100_000, Status.FINISHED, "old")]
-    night, other = ended_lately(seen(hand, at=1_000_010.0, newest=jobs))
+    state = InstallationState(fleet_of_runners(hand, at=1_000_010.0))
+    night, other = Snapshot(state, (), (), jobs).ended
     assert (night.job.id, dict(night.counts)) == ("job9", {Status.FINISHED: 5, Status.FAILED: 1})
     assert (other.job.name, dict(other.counts)) == ("other", {Status.CANCELED: 1})
 
@@ -344,7 +342,7 @@ def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are
     browser: TestClient, hand: ByHand, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And explains no more than it shows."""
-    monkeypatch.setattr(now, "EXPLAIN_WITHIN", 600.0)  # else a busy machine asks fewer
+    monkeypatch.setattr(now, "EXPLAIN_WITHIN_S", 600.0)  # else a busy machine asks fewer
 
     def questions() -> int:
         before = client.info("stats")["total_commands_processed"]
@@ -356,7 +354,7 @@ def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are
             hand.submit(ALONE, name=f"job-{number}")
             schedule(hand, f"schedule-{number}")
 
-    fill(2 * MOST)
+    fill(2 * MAX_ROWS_SHOWN)
     few = questions()
-    fill(4 * MOST)
+    fill(4 * MAX_ROWS_SHOWN)
     assert questions() == pytest.approx(few, abs=5)

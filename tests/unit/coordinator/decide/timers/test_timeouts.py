@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.jobs.job_in_memory import NO_JITTER, Job, failure, group
 from tests.support.jobs.specs import minimal
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
@@ -138,11 +137,11 @@ def test_a_pause_takes_it_back_and_the_resume_begins_its_time_again() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.now += 50
-    job.tell(Command.PAUSE)
+    job.tell("pause")
     job.decide()
     assert job.states() == {"a": "WAITING"}
     job.now += 1000
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     job.now += 59
     job.decide()
@@ -155,7 +154,7 @@ def test_the_time_in_which_a_halted_job_could_not_be_claimed_is_not_held_against
     job.state.job = replace(job.state.job, halted=Reason("UNDECIDABLE", "no"), status=Status.HALTED)
     job.now += 1000
     assert "queue_timeout" not in job.why()["a"].ends.what
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.states() == {"a": "QUEUED"}
     job.now += 60

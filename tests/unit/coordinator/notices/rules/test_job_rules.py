@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck import Status
-from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
@@ -18,7 +17,9 @@ from unstuck.coordinator.model.notice import Alert as OpenProblem
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.notices.message import message_of
-from unstuck.coordinator.notices.rules.job_rules import Telling, subscriptions, tell
+from unstuck.coordinator.notices.rules.alerts import Alerting
+from unstuck.coordinator.notices.rules.job_rules import notices_of_job
+from unstuck.coordinator.notices.rules.subscriptions import subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule
 
 
@@ -31,7 +32,7 @@ class Told(Job):
         super().__init__(*groups, notify=[{"on": on, "to": "ops"}] if on else [], **spec)
         self.state.job = replace(self.state.job, commit="c1")
         self.notices: list[Notice] = []
-        self.last = Telling({}, (), None)
+        self.last = Alerting({}, (), None)
         self.usual = 0.0
         self.fleet = fleet
 
@@ -43,7 +44,7 @@ class Told(Job):
     def told_with(self, decision: Decision, state: JobState | None = None) -> None:
         state = state or self.state
         asked = subscriptions("job", self.plan.notify, self.fleet)
-        self.last = tell(
+        self.last = notices_of_job(
             asked,
             decision.old,
             state,
@@ -122,7 +123,7 @@ def lost_workers(job: Told) -> None:
 
 def stopped(job: Told) -> None:
     job.decide()
-    job.tell(Command.STOP)
+    job.tell("stop")
     job.decide()
 
 
@@ -130,7 +131,7 @@ def canceled(job: Told) -> None:
     job.decide()
     job.claim("a")
     job.decide()
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     job.decide()
     job.now += 61
     job.decide()
@@ -279,11 +280,11 @@ def test_the_time_in_which_a_job_is_paused_is_no_time_in_which_it_runs() -> None
     job = Told(group("a"), group("b", "a"), on=[{"running_for": "1h"}])
     job.decide()
     job.run("a")
-    job.tell(Command.PAUSE)
+    job.tell("pause")
     job.decide()
     job.now += 10_000
     job.decide()
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.notices == []
     assert job.last.look_at == job.now + 3600
@@ -318,12 +319,12 @@ def test_every_halt_is_told_and_the_resume_as_its_end() -> None:
     assert job.notices[0].text == "the coordinator could not decide this job"
     assert "unstuck resume j" in job.notices[0].commands
     job.now += 5
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.events() == ["halted", "recovered"]
     halt(job)
     job.now += 5
-    job.tell(Command.RESUME)
+    job.tell("resume")
     halt(job)
     assert job.events() == ["halted", "recovered", "halted", "halted"], (
         "somebody had resumed it before each"
@@ -350,7 +351,7 @@ def test_who_asked_only_for_the_wait_is_told_of_its_end_however_the_job_ends() -
     job.decide()
     job.now += 300
     job.decide()
-    job.tell(Command.CANCEL)
+    job.tell("cancel")
     job.decide()
     assert job.events() == ["waiting_for_worker", "recovered"]
     assert job.notices[1].status == "CANCELED"
@@ -423,7 +424,7 @@ def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_whic
     halt(halts)
     halts.fleet = rules_for(*left)
     halts.now += 5
-    halts.tell(Command.RESUME)
+    halts.tell("resume")
     halts.decide()
     assert events(halts, "ops") == events(halts, "boss") == ["halted", "recovered"]
 
@@ -465,7 +466,7 @@ def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_
     job.decide()
     halt(job)
     job.now += 5
-    job.tell(Command.RESUME)
+    job.tell("resume")
     job.decide()
     assert job.events() == ["halted", "recovered"]
 

@@ -22,21 +22,15 @@ from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.rules.late_deadlines import deadlines
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import (
-    ScheduleDecision,
-    decide,
-    policy_of,
-    settled,
-)
+from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import (
-    BackfillCommand,
-    ScheduleCommand,
     backfill_command,
     begin_backfill,
     command,
     set_again,
 )
+from unstuck.coordinator.schedules.steps import policy_of
 from unstuck.coordinator.schedules.submission import not_submitted
 from unstuck.coordinator.spec.notify_spec import FleetRule, late_of
 
@@ -182,8 +176,9 @@ def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_
     assert len(play.notices) == 2, "it is not well yet"
     play.at(141)
     play.ends(Status.FINISHED, 142)
-    assert [(one.event, set(one.to)) for one in play.notices[2:]] == [
-        ("recovered", {"ops", "boss"})
+    assert [(notice.event, notice.to) for notice in play.notices[2:]] == [
+        ("recovered", ("ops",)),
+        ("recovered", ("boss",)),
     ]
 
 
@@ -245,8 +240,8 @@ def test_a_backfill_that_fails_continues_and_ends_is_notified_once_each() -> Non
     assert play.notices[0].text.startswith(
         "its backfill is FAILED, 0 of 2 ticks are done, 1 failed (2027-01-01T00:00"
     )
-    assert "unstuck schedule backfill s --resume" in play.notices[0].commands
-    play.record = backfill_command(play.record, BackfillCommand.RESUME, T0 + 10).record
+    assert "unstuck schedule resume-backfill s" in play.notices[0].commands
+    play.record = backfill_command(play.record, "resume", T0 + 10).record
     play.at(11)
     assert play.told == ["failed"], "a resume alone mends nothing"
     ends(12, Status.FINISHED)
@@ -266,7 +261,7 @@ def test_the_end_of_a_failed_backfill_that_is_canceled_is_not_called_a_recovery(
     (run,) = play.record.backfill.runs
     play.runs[run.job] = RunSeen(Status.FAILED, T0 + 7, FAILED, backfill=run.backfill)
     play.at(8)
-    play.record = backfill_command(play.record, BackfillCommand.CANCEL, T0 + 10).record
+    play.record = backfill_command(play.record, "cancel", T0 + 10).record
     play.at(11)
     assert play.told == ["failed", "recovered"]
     title = message_of(play.notices[1], "", T0 + 12).title
@@ -347,7 +342,7 @@ def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -
     play = Telling(["failed", "recovered"])
     play.at(60)
     play.fails(61)
-    play.record = command(play.record, ScheduleCommand.STOP, T0 + 70, "ann").record
+    play.record = command(play.record, "stop", T0 + 70, "ann").record
     play.at(71)
     play.at(72)
     assert play.told == ["failed", "recovered"]

@@ -22,7 +22,10 @@ from unstuck.tasks.spec.sql_tokens import several_statements
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        (A + A, "s.yaml:4:12: groups[1].name: two groups are named 'a', this one and groups[0]"),
+        (
+            A + A,
+            "s.yaml:4:12: groups[1].name: groups[0] has the name 'a', too; give each group its own name",
+        ),
         (
             A + "  - {name: b, needs: [aa]}\n",
             "s.yaml:4:23: groups[1].needs[0]: unknown group 'aa'; did you mean 'a'?",
@@ -37,22 +40,19 @@ from unstuck.tasks.spec.sql_tokens import several_statements
         ),
         (
             A + "  - {name: b, needs: [a, a]}\n",
-            "s.yaml:4:26: groups[1].needs[1]: 'a' is needed twice; keep one",
+            "s.yaml:4:26: groups[1].needs[1]: 'a' is listed twice; remove one of them",
         ),
         (
             A + "  - name: b\n",
-            (
-                "s.yaml:4:5: groups[1]: group 'b' has neither steps: nor needs:, so there is "
-                "nothing to do"
-            ),
+            ("s.yaml:4:5: groups[1]: group 'b' has nothing to do; give it steps: or needs:"),
         ),
         (
             "  - {name: a, needs: [c]}\n  - {name: b, needs: [a]}\n  - {name: c, needs: [b]}\n",
-            "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → c → b → a",
+            "s.yaml:3:23: groups[0].needs[0]: a cycle, in which each group needs the next: a → c → b → a",
         ),
         (
             "  - {name: a, needs: [b]}\n  - {name: b, needs: [a]}\n",
-            "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → b → a",
+            "s.yaml:3:23: groups[0].needs[0]: a cycle, in which each group needs the next: a → b → a",
         ),
         (
             A + "  - {name: b, needs: [a], join: {at_least: 2}}\n",
@@ -60,45 +60,35 @@ from unstuck.tasks.spec.sql_tokens import several_statements
         ),
         (
             A + "  - {name: b, needs: [a], join: at_least}\n",
-            "s.yaml:4:33: groups[1].join: at_least wants a number, as in join: {at_least: 2}",
+            "s.yaml:4:33: groups[1].join: at_least needs a number, as in join: {at_least: 2}",
         ),
         (
             A + "  - {name: b, needs: [a], join: {rule: all_done, count: 2}}\n",
-            (
-                "s.yaml:4:33: groups[1].join: count: has no meaning for all_done; it belongs to "
-                "at_least"
-            ),
+            ("s.yaml:4:33: groups[1].join: count: belongs to at_least, not to all_done; remove it"),
         ),
         (
             "  - {name: a, join: any_succeeded, steps: [{python: 'm:f'}]}\n",
-            (
-                "s.yaml:3:21: groups[0].join: join: any_succeeded on a group without needs: there "
-                "is nothing to join"
-            ),
+            ("s.yaml:3:21: groups[0].join: join: any_succeeded needs groups to join; add needs:"),
         ),
         (
             (
                 "  - {name: a, steps: [{sql: x, output: o}]}\n  - {name: b, steps: [{sql: x, "
                 "output: o}]}\n"
             ),
-            "s.yaml:4:40: groups[1].steps[0].output: output 'o' is made by groups[0].steps[0] too; "
-            "an output has one maker, give one another name",
+            "s.yaml:4:40: groups[1].steps[0].output: groups[0].steps[0] makes the output 'o', too; give one of them another name",
         ),
         (
             "  - {name: a, steps: [{sql: x, output: o}, {sql: x, output: O}]}\n",
-            "s.yaml:3:61: groups[0].steps[1].output: output 'O' (or 'o': case does not count) is "
-            "made by groups[0].steps[0] too; an output has one maker, give one another name",
+            "s.yaml:3:61: groups[0].steps[1].output: groups[0].steps[0] makes the output 'O' (or 'o': case does not count), too; give one of them another name",
         ),
         (
             "  - {name: a, for_each: {m: [1]}, params: {m: 2}, steps: [{python: 'm:f'}]}\n",
-            "s.yaml:3:44: groups[0].params.m: 'm' is the fork's parameter already; remove it here",
+            "s.yaml:3:44: groups[0].params.m: 'm' is a parameter of the fork; remove it here",
         ),
         (
             "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', params: {m: 2}}]}\n",
             (
-                "s.yaml:3:68: groups[0].steps[0].params.m: 'm' is the fork's parameter already; "
-                "remove "
-                "it here"
+                "s.yaml:3:68: groups[0].steps[0].params.m: 'm' is a parameter of the fork; remove it here"
             ),
         ),
     ],
@@ -115,14 +105,14 @@ def test_a_slip_in_one_field_hides_neither_cycles_nor_unknown_needs_nor_double_n
         + "  - {name: c, needs: [b], steps: [{python: 'm'}]}\n"
         + "  - {name: b, steps: [{python: 'm:f'}]}\n"
     ) == [
-        "s.yaml:3:23: groups[0].needs[0]: a cycle, each needs the next: a → c → b → a",
+        "s.yaml:3:23: groups[0].needs[0]: a cycle, in which each group needs the next: a → c → b → a",
         "s.yaml:3:27: groups[0].tiemout: unknown field 'tiemout'; did you mean 'timeout'?",
         "s.yaml:4:26: groups[1].needs[1]: unknown group 'zebra'; groups: a, b, c",
         (
             "s.yaml:5:44: groups[2].steps[0].python: expected module:function, such as "
             "examples.flights:clean, not 'm'"
         ),
-        "s.yaml:6:12: groups[3].name: two groups are named 'b', this one and groups[1]",
+        "s.yaml:6:12: groups[3].name: groups[1] has the name 'b', too; give each group its own name",
     ]
 
 
@@ -197,21 +187,21 @@ def forked(source: str, needs: str = "a") -> str:
         (MAKER + forked("zebra.c"), "no needed group makes 'zebra'; known: a, o"),
         (
             MAKER + forked("o.c", ""),
-            "a fork of 'o' must need the group that makes it; add needs:, or inputs:",
+            "a fork of 'o' needs the group that makes it; add needs:, or inputs:",
         ),
         (
             A + MAKER.replace("a,", "c,") + forked("o.c"),
-            "'o' is made by group 'c', which is not among the needs; add it",
+            "'o' is an output of group 'c'; add that group to needs:",
         ),
         (
             A + MAKER.replace("a,", "c,") + forked("c.c"),
-            "'c' is made by group 'c', which is not among the needs; add it",
+            "'c' is an output of group 'c'; add that group to needs:",
         ),
-        (A + forked("b.c"), "'b' is made by this group itself"),
+        (A + forked("b.c"), "'b' is an output of this group"),
         (
             "  - {name: a, for_each: {m: [1]}, steps: [{python: 'm:f', output: o}]}\n"
             + forked("o.c"),
-            "group 'a' is a fork itself",
+            "group 'a' is a fork, and each of its members has its own values",
         ),
         (
             A + "  - {name: j, needs: [a]}\n" + forked("j.c", "j"),
@@ -250,7 +240,7 @@ def test_a_dynamic_fork_that_may_work_is_left_to_the_run(groups: str) -> None:
 def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
     assert told(HEAD + MAKER + "publish: [o, qq, o]\n") == [
         "s.yaml:4:14: publish[1]: no group makes an output 'qq'; outputs: o",
-        "s.yaml:4:18: publish[2]: 'o' is listed twice; keep one",
+        "s.yaml:4:18: publish[2]: 'o' is listed twice; remove one of them",
     ]
     assert JobSpec.from_text(HEAD + A + "publish: [anything]\n").publish == ("anything",)
 
@@ -266,7 +256,7 @@ def test_publish_is_checked_where_no_python_step_can_make_the_output() -> None:
             ),
         ),
         ({"a": [1, {2}]}, "params.p.a[1]: expected text"),
-        (float("nan"), "params.p: nan is no number that JSON can hold"),
+        (float("nan"), "params.p: JSON has no number nan"),
         (2**63, "params.p: a whole number of more than 64 bits; give it as text"),
         ({1: 2}, "params.p: a key must be text, not the number 1"),
         ("\ud800", "params.p: not valid Unicode text"),
@@ -304,12 +294,12 @@ def test_a_job_has_bounds() -> None:
     )
     forks = tuple(group.model_copy(update={"name": f"f{i}"}) for i in range(11))
     with pytest.raises(
-        SpecError, match="all forks together have 110,000 values; at most 100,000 are allowed"
+        SpecError, match="all forks together have at most 100,000 values, not 110,000"
     ):
         JobSpec(name="x", groups=forks)
     plain = GroupSpec.model_validate({"name": "a", "steps": [{"python": "m:f"}]})
     many = tuple(plain.model_copy(update={"name": f"g{i}"}) for i in range(10_001))
-    with pytest.raises(SpecError, match="10,001 groups; at most 10,000 are allowed"):
+    with pytest.raises(SpecError, match="at most 10,000 groups are allowed, not 10,001"):
         JobSpec(name="x", groups=many)
 
 
@@ -319,60 +309,57 @@ def test_a_job_has_bounds() -> None:
         (
             "name: j\nparams: {home: '${env:HOME'}\ngroups:\n" + A,
             "s.yaml:2:16: params.home: expected a reference such as ${env:NAME} or ${secret:NAME},"
-            " not '${env:HOME'; where the text itself is meant, write $${ for ${",
+            " not '${env:HOME'; to write the text itself, use $${ for ${",
         ),
         (
             "name: j\nparams: {deep: [1, {key: 'x ${env:} y'}]}\ngroups:\n" + A,
             "s.yaml:2:26: params.deep[1].key: expected a reference such as ${env:NAME} or "
-            "${secret:NAME}, not '${env:}'; where the text itself is meant, write $${ for ${",
+            "${secret:NAME}, not '${env:}'; to write the text itself, use $${ for ${",
         ),
         (
             HEAD + "  - {name: a, steps: [{python: 'm:f', params: {key: '${vault:x}'}}]}\n",
             "s.yaml:3:53: groups[0].steps[0].params.key: expected a reference such as ${env:NAME} "
-            "or ${secret:NAME}, not '${vault:x}'; where the text itself is meant, write $${ for ${",
+            "or ${secret:NAME}, not '${vault:x}'; to write the text itself, use $${ for ${",
         ),
         (
             HEAD + "  - {name: a, conf: {spark.x: '${env:}'}, steps: [{python: 'm:f'}]}\n",
             's.yaml:3:31: groups[0].conf["spark.x"]: expected a reference such as ${env:NAME} or '
             "${secret:NAME}, not"
-            " '${env:}'; where the text itself is meant, write $${ for ${",
+            " '${env:}'; to write the text itself, use $${ for ${",
         ),
         (
             "name: j\nparams: {maps: {'${env:A}': 1}}\ngroups:\n" + A,
             (
-                "s.yaml:2:17: params.maps[\"${env:A}\"]: '${env:A}': a reference is resolved in a "
-                "value, and not in a key"
+                "s.yaml:2:17: params.maps[\"${env:A}\"]: '${env:A}': references are resolved in values, not in keys"
             ),
         ),
         (
             HEAD + "  - {name: a, for_each: {m: [x, '${env:A}']}, steps: [{python: 'm:f'}]}\n",
             "s.yaml:3:33: groups[0].for_each.m[1]: '${env:A}': the values of a fork are stored and "
-            "shown, so no reference is resolved in them; put it under params:",
+            "shown, so references are not resolved there; put it under params:",
         ),
         (
             HEAD + "  - {name: a, steps: [{sql: 'SELECT 1 AS x$${env:A}', output: o}]}\n",
-            "s.yaml:3:29: groups[0].steps[0].sql: '${env:A}': no reference is resolved here; put "
+            "s.yaml:3:29: groups[0].steps[0].sql: '${env:A}': references are not resolved here; put "
             "it under params:, and write :name for the parameter",
         ),
         (
             HEAD + "  - {name: a, steps: [{sql: 'SELECT 1 -- ${secret:A}', output: o}]}\n",
-            "s.yaml:3:29: groups[0].steps[0].sql: '${secret:A}': no reference is resolved here; "
+            "s.yaml:3:29: groups[0].steps[0].sql: '${secret:A}': references are not resolved here; "
             "put it under params:, and write :name for the parameter",
         ),
         (
             "name: j\noutputs: {o: {format: delta, path: 's3://${env:B}/t'}}\ngroups:\n" + A,
-            "s.yaml:2:36: outputs.o.path: '${env:B}': no reference is resolved here",
+            "s.yaml:2:36: outputs.o.path: '${env:B}': references are not resolved here",
         ),
         (
             "name: j\noutputs: {o: {quality: {rules: {r: \"a <> '${env:B}'\"}}}}\ngroups:\n" + A,
-            "s.yaml:2:36: outputs.o.quality.rules.r: '${env:B}': no reference is resolved here",
+            "s.yaml:2:36: outputs.o.quality.rules.r: '${env:B}': references are not resolved here",
         ),
         (
             "name: j\nparams: {stage: '${env:B}'}\ngroups:\n"
             "  - {name: a, when: 'params.stage == \"prod\"', steps: [{python: 'm:f'}]}\n",
-            "s.yaml:4:21: groups[0].when: at character 1: 'stage' holds '${env:B}', which only a "
-            "worker can resolve, and a condition is judged elsewhere; record the value by "
-            "ctx.result in a group before, and ask for that",
+            "s.yaml:4:21: groups[0].when: at character 1: 'stage' has '${env:B}', which only a worker can resolve; record the value with ctx.result in an earlier group, and use that result",
         ),
     ],
 )
@@ -479,7 +466,7 @@ def test_the_values_of_a_fork_may_be_mappings_of_names_to_scalars() -> None:
             [{"a": [1]}],
             r"for_each\.model\[0\]\.a: expected text, a number or true or false, not a list",
         ),
-        ([{}], r"for_each\.model\[0\]: expected at least one, not none"),
+        ([{}], r"for_each\.model\[0\]: expected at least one value"),
         ([{"a b": 1}], r"for_each\.model\[0\].*: expected a name"),
         (
             [{"a": "${env:HOME}"}],
@@ -495,7 +482,8 @@ def test_a_mapping_that_a_fork_cannot_have_is_refused_in_its_place(
     assert len(caught.value.problems) == 1
     if values != [{"a": 1, "b": 2}, {"b": 2, "a": 1}] and "env" not in str(values):
         with pytest.raises(
-            SpecError, match=r"for_each\.model\.param: the values of a fork are text, numbers, true"
+            SpecError,
+            match=r"for_each\.model\.param: expected a value of a fork \(text, a number, true",
         ):
             forked({"model": {"param": "models"}}, params={"models": values})
 
@@ -554,7 +542,7 @@ def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(
     sql: str, tmp_path: Path
 ) -> None:
     says = (
-        r": CREATE answers with no rows, so output: o would get none; write its query alone "
+        r": CREATE returns no rows, so output: o would be empty; write only the query "
         r"\(SELECT …\)"
     )
     with pytest.raises(SpecError, match=r"steps\[0\]\.sql" + says):
@@ -620,7 +608,9 @@ def test_one_statement_or_what_only_spark_can_tell_is_taken(sql: str) -> None:
 def test_what_is_not_closed_in_a_statement_is_refused_with_its_place(
     sql: str, place: str, begin: str, tmp_path: Path
 ) -> None:
-    words = re.escape(f"what begins in {place} of the statement is not closed: {begin}") + "$"
+    words = (
+        re.escape(f"the text that begins at {place} of the statement is not closed: {begin}") + "$"
+    )
     with pytest.raises(SpecError, match=r"^groups\[0\]\.steps\[0\]\.sql: " + words):
         JobSpec.model_validate(
             minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}])

@@ -85,23 +85,23 @@ def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
     [
         (
             "SELECT * FROM t WHERE day = ':day'",
-            ["':day' is text in quotes, and no parameter; write :day without quotes"],
+            ["':day' in quotes is text, not a parameter; write :day without quotes"],
         ),
         (
             "SELECT \":day\", ':day'",
-            ["':day' is text in quotes, and no parameter; write :day without quotes"] * 2,
+            ["':day' in quotes is text, not a parameter; write :day without quotes"] * 2,
         ),
         (
             "SELECT * FROM t WHERE day = '{{ day }}' AND path LIKE '/in/${day}/%' AND n = '{day}'",
             [
-                "{{ day }} in '{{ day }}' is text, and no parameter; write :day, outside of quotes",
-                "${day} in '/in/${day}/%' is text, and no parameter; write :day, outside of quotes",
-                "{day} in '{day}' is text, and no parameter; write :day, outside of quotes",
+                "{{ day }} in '{{ day }}' is text, not a parameter; write :day outside of quotes",
+                "${day} in '/in/${day}/%' is text, not a parameter; write :day outside of quotes",
+                "{day} in '{day}' is text, not a parameter; write :day outside of quotes",
             ],
         ),
         (
             "SELECT '{{ ds }}'",
-            ["{{ ds }} in '{{ ds }}' is text, and no parameter; write :NAME, outside of quotes"],
+            ["{{ ds }} in '{{ ds }}' is text, not a parameter; write :NAME outside of quotes"],
         ),
         pytest.param(
             f"SELECT '{'{{' * 400_000}'", [], id="in time that grows with the length alone"

@@ -4,8 +4,9 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -60,17 +61,18 @@ class Datasets:
         return self.checkpoints.get(dataset)
 
 
-def noted(stream: GroupStream, name: str, output: StagedOutput, datasets: Datasets) -> StagedOutput:
-    return stream.noted(name, {name: output}, (), datasets)[name]
+def noted(stream: GroupStream, name: str, output: StagedOutput) -> StagedOutput:
+    return stream.noted(name, {name: output}, ())[name]
 
 
 class Attempts:
     def __init__(self, files: Files) -> None:
         self.files, self.count = files, 0
 
-    def stream(self, source: Numbers, *appended: str) -> GroupStream:
+    def stream(self, source: Numbers, *appended: str) -> Callable[[Datasets], GroupStream]:
         self.count += 1
-        return GroupStream(
+        return partial(
+            GroupStream,
             "events",
             source,
             self.files,
@@ -80,9 +82,9 @@ class Attempts:
 
     def load(self, arrived: int, **published: Checkpoint | None) -> Checkpoint:
         """Read what has arrived into ``loads``. Returns the checkpoint."""
-        stream, datasets = self.stream(Numbers(arrived)), Datasets(published)
-        stream.open(datasets)
-        made = noted(stream, "loads", ROWS, datasets).checkpoint
+        begin, datasets = self.stream(Numbers(arrived)), Datasets(published)
+        stream = begin(datasets)
+        made = noted(stream, "loads", ROWS).checkpoint
         assert made is not None
         return made
 
@@ -112,16 +114,15 @@ def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_sa
     attempts: Attempts,
 ) -> None:
     first = attempts.load(2)
-    stream, datasets = attempts.stream(Numbers(2)), Datasets({"loads": first})
-    assert stream.open(datasets).frame == []
-    assert noted(stream, "loads", NO_ROWS, datasets) == replace(NO_ROWS, nothing_new="0 files")
+    begin, datasets = attempts.stream(Numbers(2)), Datasets({"loads": first})
+    stream = begin(datasets)
+    assert stream.batch.frame == []
+    assert noted(stream, "loads", NO_ROWS) == replace(NO_ROWS, nothing_new="0 files")
     rejected = replace(NO_ROWS, rejected_of="loads")
-    both = stream.noted("loads", {"loads": NO_ROWS, "loads__rejected": rejected}, (), datasets)
+    both = stream.noted("loads", {"loads": NO_ROWS, "loads__rejected": rejected}, ())
     assert [one.nothing_new for one in both.values()] == ["0 files", "0 files"]
-    assert noted(stream, "loads", ROWS, datasets) == ROWS, (
-        "rows from elsewhere are published as always"
-    )
-    assert noted(stream, "other", NO_ROWS, datasets) == NO_ROWS, "it is not appended"
+    assert noted(stream, "loads", ROWS) == ROWS, "rows from elsewhere are published as always"
+    assert noted(stream, "other", NO_ROWS) == NO_ROWS, "it is not appended"
     stream.check(["other"])
 
 
@@ -129,19 +130,19 @@ def test_the_output_that_holds_the_position_must_be_written_and_others_only_note
     attempts: Attempts,
 ) -> None:
     first = attempts.load(1)
-    stream, datasets = (
+    begin, datasets = (
         attempts.stream(Numbers(2), "log", "loads"),
         Datasets({"log": None, "loads": first}),
     )
-    stream.open(datasets)
-    note = noted(stream, "log", ROWS, datasets).checkpoint
+    stream = begin(datasets)
+    note = noted(stream, "log", ROWS).checkpoint
     assert note is not None
     assert note.held_by == "loads"
     with pytest.raises(
         OutputInvalid, match="wrote log, but not loads, whose dataset holds the position"
     ):
         stream.check(["log"])
-    made = noted(stream, "loads", NO_ROWS, datasets).checkpoint
+    made = noted(stream, "loads", NO_ROWS).checkpoint
     assert made is not None
     assert made.after == first.path
     assert made == replace(note, held_by="")
@@ -152,19 +153,17 @@ def test_the_output_that_holds_the_position_must_be_written_and_others_only_note
 def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rejected_rows_do_not(
     attempts: Attempts,
 ) -> None:
-    stream, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
-    stream.open(datasets)
-    assert noted(stream, "elsewhere", ROWS, datasets).checkpoint is None
+    begin, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
+    stream = begin(datasets)
+    assert noted(stream, "elsewhere", ROWS).checkpoint is None
     with pytest.raises(
         OutputInvalid,
         match=r"none can hold the position .* outputs: \{elsewhere: \{mode: append\}\}",
     ):
         stream.check(["elsewhere"])
-    both = stream.noted(
-        "b", {"b": ROWS, "b__rejected": replace(ROWS, rejected_of="b")}, (), datasets
-    )
+    both = stream.noted("b", {"b": ROWS, "b__rejected": replace(ROWS, rejected_of="b")}, ())
     assert [one.checkpoint is None for one in both.values()] == [False, True]
-    note = noted(stream, "a", ROWS, datasets).checkpoint
+    note = noted(stream, "a", ROWS).checkpoint
     assert note is not None
     assert note.held_by == "b"
     stream.check(["b", "a"])
@@ -173,33 +172,30 @@ def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rej
 def test_an_output_that_is_loaded_alone_one_day_goes_on_from_where_it_was(
     attempts: Attempts,
 ) -> None:
-    stream, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
-    stream.open(datasets)
-    held, note = (noted(stream, name, ROWS, datasets).checkpoint for name in ("a", "b"))
+    begin, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
+    stream = begin(datasets)
+    held, note = (noted(stream, name, ROWS).checkpoint for name in ("a", "b"))
     assert note is not None
-    alone = attempts.stream(Numbers(3), "b")
-    assert alone.open(Datasets({"b": note})).frame == ["/in/2"]
-    made = noted(alone, "b", ROWS, Datasets({"b": note})).checkpoint
+    alone = attempts.stream(Numbers(3), "b")(Datasets({"b": note}))
+    assert alone.batch.frame == ["/in/2"]
+    made = noted(alone, "b", ROWS).checkpoint
     assert made is not None
     assert (made.after, made.held_by) == (note.path, "")
-    both = attempts.stream(Numbers(3), "b", "a").open(Datasets({"a": held, "b": note}))
-    assert both.frame == ["/in/2"]
+    both = attempts.stream(Numbers(3), "b", "a")(Datasets({"a": held, "b": note}))
+    assert both.batch.frame == ["/in/2"]
 
 
 def test_a_note_of_another_stream_is_in_nobodys_way(attempts: Attempts) -> None:
     note = replace(attempts.load(1), stream="/else", held_by="loads2")
-    stream, datasets = attempts.stream(Numbers(1), "log"), Datasets({"log": note})
-    stream.open(datasets)
-    made = noted(stream, "log", ROWS, datasets).checkpoint
+    begin, datasets = attempts.stream(Numbers(1), "log"), Datasets({"log": note})
+    stream = begin(datasets)
+    made = noted(stream, "log", ROWS).checkpoint
     assert made is not None
     assert (made.held_by, made.after) == ("", note.path)
 
 
 def test_a_group_that_wrote_nothing_has_read_nothing(attempts: Attempts) -> None:
-    stream = attempts.stream(Numbers(2))
-    stream.check(["loads"])
-    stream.open(Datasets({}))
-    stream.check([])
+    attempts.stream(Numbers(2))(Datasets({})).check([])
 
 
 def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_reading_is_refused(
@@ -208,7 +204,7 @@ def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_rea
     first = attempts.load(1)
 
     def opened(published: Checkpoint, source: Numbers) -> StreamBatch:
-        return attempts.stream(source).open(Datasets({"loads": published}))
+        return attempts.stream(source)(Datasets({"loads": published})).batch
 
     with pytest.raises(
         Unrecoverable, match=r"loaded from /in before, and this job reads /else.* generation: 2"
@@ -232,10 +228,10 @@ def test_a_dataset_that_other_streams_load_too_holds_the_position_of_one(
     attempts: Attempts,
 ) -> None:
     other = replace(attempts.load(1), stream="/else")
-    stream, datasets = attempts.stream(Numbers(1), "log", "loads"), Datasets({"log": other})
-    stream.open(datasets)
-    assert noted(stream, "log", ROWS, datasets).checkpoint is None
-    assert noted(stream, "loads", ROWS, datasets).checkpoint is not None
+    begin, datasets = attempts.stream(Numbers(1), "log", "loads"), Datasets({"log": other})
+    stream = begin(datasets)
+    assert noted(stream, "log", ROWS).checkpoint is None
+    assert noted(stream, "loads", ROWS).checkpoint is not None
 
 
 def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(
@@ -244,8 +240,8 @@ def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(
     one, two = attempts.load(1), attempts.load(2)
     datasets = Datasets({"a": one, "b": two})
     with pytest.raises(OutputInvalid, match=r"both a and b hold a position of /in.* generation: 2"):
-        attempts.stream(Numbers(3), "a", "b").open(datasets)
-    assert attempts.stream(Numbers(3, generation=2), "a", "b").open(datasets).frame == [
+        attempts.stream(Numbers(3), "a", "b")(datasets)
+    assert attempts.stream(Numbers(3, generation=2), "a", "b")(datasets).batch.frame == [
         "/in/0",
         "/in/1",
         "/in/2",
@@ -258,9 +254,10 @@ def test_of_two_positions_of_one_stream_that_of_the_newest_generation_counts(
 ) -> None:
     old, new = attempts.load(1), replace(attempts.load(2), generation=2)
     published = {"a": old, "b": new}
-    stream, datasets = attempts.stream(Numbers(3, generation=2), *names), Datasets(published)
-    assert stream.open(datasets).frame == ["/in/2"]
-    made = noted(stream, "b", ROWS, datasets).checkpoint
+    begin, datasets = attempts.stream(Numbers(3, generation=2), *names), Datasets(published)
+    stream = begin(datasets)
+    assert stream.batch.frame == ["/in/2"]
+    made = noted(stream, "b", ROWS).checkpoint
     assert made is not None
     assert (made.after, made.held_by) == (new.path, "")
 

@@ -5,12 +5,14 @@ all at work.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from unstuck.coordinator.store.pool_store import PoolView
+from unstuck.coordinator.model.fleet import FleetView, PoolView, QueueView
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
-from unstuck.tasks.protocol.processes import RunnerStatus
-from unstuck.views.fleet_view import FleetView
+
+if TYPE_CHECKING:
+    from unstuck.tasks.protocol.process_status import RunnerStatus
 
 # Seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none.
 STALLED_AFTER = 60.0
@@ -99,6 +101,16 @@ def nobody_takes(view: FleetView) -> dict[str, str]:
         **all_at_work(view),
         **{queue: "; ".join(sentences[:SHOWN]) for queue, sentences in unfit.items()},
     }
+
+
+def unserved_queues(view: FleetView) -> list[QueueView]:
+    """Return queues with messages to which nobody listens."""
+    return [queue for queue in view.queues if queue.length and not queue.listeners]
+
+
+def oldest_waiting(view: FleetView, name: str) -> float:
+    """Return since when the oldest message of a queue waits; 0 if unknown."""
+    return next((queue.oldest_since or 0.0 for queue in view.queues if queue.name == name), 0.0)
 
 
 def unfit_runners(view: FleetView) -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""Detects every problem of an installation (pure).
+
+The command line, the page, the API, metrics and the doctor present this result and judge nothing by
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unstuck.coordinator.model.fleet import FleetView
+from unstuck.coordinator.problems.fleet_problems import FLEET_RULES
+from unstuck.coordinator.problems.job_problems import problems_of_job
+from unstuck.coordinator.problems.problem import Limits, Problem, ProblemCode
+from unstuck.coordinator.problems.schedule_problems import worst_problems
+from unstuck.coordinator.problems.state import InstallationState
+
+C = ProblemCode
+
+
+def detect(state: InstallationState, limits: Limits) -> list[Problem]:
+    """Return all problems, the worst first."""
+    jobs = [
+        problem for job in state.jobs for problem in problems_of_job(job, limits, state.fleet.at)
+    ]
+    ended = [problem for problem in jobs if problem.code in (C.HALTED, C.FAILED)]
+    return [
+        *(problem for rule in FLEET_RULES for problem in rule(state, limits)),
+        *ended,
+        *_unreadable(state),
+        *worst_problems(state.schedules, limits),
+        *state.late,
+        *(problem for problem in jobs if problem not in ended),
+    ]
+
+
+def detect_in_fleet(fleet: FleetView, limits: Limits) -> list[Problem]:
+    """Return the problems of the processes, queues and hosts of a fleet that has work."""
+    state = InstallationState(fleet, open_jobs=1)
+    return [problem for rule in FLEET_RULES for problem in rule(state, limits)]
+
+
+def _unreadable(state: InstallationState) -> Iterator[Problem]:
+    for name, text in state.unreadable.items():
+        yield Problem(C.UNREADABLE, "schedule", name, text, remedy="unstuck schedule set SPEC")

@@ -1,0 +1,76 @@
+"""A problem: what is wrong with a job, a schedule or the fleet, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from unstuck.tasks.json_fields import Time, Word
+
+
+class ProblemCode(StrEnum):
+    """What is wrong. The kind of the subject says with what."""
+
+    NO_COORDINATOR = "NO_COORDINATOR"  # fleet
+    NO_WORKER = "NO_WORKER"
+    DEAD_LETTERS = "DEAD_LETTERS"
+    UNSERVED = "UNSERVED"  # queue: nobody listens
+    UNREAD = "UNREAD"  # an idle listener does not read
+    BUSY = "BUSY"  # work waits, and no listener can take it
+    UNFIT = "UNFIT"  # host
+    NO_SLOTS = "NO_SLOTS"  # pool
+    FAILED = "FAILED"  # job, schedule or backfill
+    HALTED = "HALTED"
+    RETRYING = "RETRYING"
+    WAITING = "WAITING"  # job: for its first worker
+    LATE = "LATE"  # job or schedule: no run ended well by its deadline
+    OVERDUE = "OVERDUE"  # schedule: no coordinator has decided it
+    BEHIND = "BEHIND"  # schedule: its streams have old unread input
+    UNREADABLE = "UNREADABLE"  # the stored record is damaged
+
+
+class Severity(StrEnum):
+    """How bad a problem is."""
+
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem. Its code, kind and name identify it.
+
+    Attributes:
+        kind: job, schedule, queue, pool, host or fleet.
+        name: of the subject; of a job, its name.
+        text: the sentence; empty for a job that `why` explains.
+        since: Unix seconds; 0 if unknown.
+        remedy: what to do.
+        job: id of the job; empty if the problem concerns no single job.
+    """
+
+    code: ProblemCode
+    kind: str
+    name: str
+    text: str = ""
+    since: Time = 0.0
+    remedy: Word = ""
+    severity: Severity = Severity.PROBLEM
+    job: Word = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds for which a condition may last before it is a problem.
+
+    Attributes:
+        stalled: a message beside an idle listener.
+        overdue: a schedule that nobody has decided.
+        behind: a file or a record that is unread.
+        waiting: a job or an offer without a worker.
+    """
+
+    stalled: float = 60.0
+    overdue: float = 60.0
+    behind: float = 600.0
+    waiting: float = 60.0

@@ -1,0 +1,54 @@
+"""The state of an installation in which problems are detected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from unstuck.coordinator.model.fleet import FleetView, PoolView
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.problems.problem import Problem
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
+
+
+class JobSummary(Protocol):
+    """The fields of a job that tell whether it has a problem."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def submitted_at(self) -> float: ...
+    @property
+    def started_at(self) -> float: ...
+    @property
+    def ended_at(self) -> float: ...
+    @property
+    def reason(self) -> Reason | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationState:
+    """What was read of an installation at the time ``fleet.at``. Each list is bounded.
+
+    Attributes:
+        jobs: those that are HALTED or RETRYING, that wait for their first worker, and the last of
+            each name if it FAILED lately.
+        late: lateness that coordinators have recorded.
+        schedules: those that may have a problem.
+        unreadable: schedules with a damaged record, each with a sentence.
+    """
+
+    fleet: FleetView
+    jobs: Sequence[JobSummary] = ()
+    open_jobs: int = 0
+    late: Sequence[Problem] = ()
+    schedules: Sequence[ScheduleView] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    pools: Sequence[PoolView] = ()
+    dead_letters: int = 0

@@ -1,0 +1,160 @@
+"""The steps that a decision about a schedule can take, and the ticks that a step covers. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from types import MappingProxyType
+
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.schedule_record import Run, RunSuccess
+from unstuck.coordinator.model.tick import tick_text, utc
+from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, ticks
+from unstuck.coordinator.spec.problems import counted
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.tasks.spec.fields import STORED
+
+MAX_COUNTED = 10_000  # ticks of one skip: more are not counted
+CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
+
+Published = Mapping[str, tuple[int, float]]
+"""Dataset → the newest version that a job has published, and its time."""
+NOTHING: Published = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class LogSeen:
+    """Packages of a schedule in the warehouse log, which a rollback may remove from its record.
+
+    Attributes:
+        since: the log was not searched for earlier ticks.
+        runs: tick → its run that was published.
+        noted: the ticks among them whose run is recorded as done.
+    """
+
+    since: float
+    runs: Mapping[float, RunSuccess]
+    noted: Collection[float] = ()
+
+
+NOT_READ = LogSeen(inf, {})
+EMPTY_LOG = LogSeen(-inf, {})
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The end of a run; ``job_state`` is None if its job is not stored any more."""
+
+    run: Run
+    job_state: RunSeen | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """The submit of a run.
+
+    Attributes:
+        versions: the versions of the datasets that its schedule follows, by name.
+        more: the run reads what the run before left.
+    """
+
+    run: Run
+    versions: Mapping[str, int] | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Ticks without a run, with the reason."""
+
+    code: str
+    text: str
+    first: float
+    last: float
+    count: int
+
+    @property
+    def told(self) -> str:
+        """The ticks in words.
+
+        ``12 ticks skipped, 2026-11-27T03:10:00Z to 2026-11-27T05:00:00Z: why``
+        """
+        many = counted(self.count, "tick")
+        if self.count > MAX_COUNTED:
+            many = f"more than {MAX_COUNTED:,} ticks"
+        span = tick_text(self.first)
+        if self.count > 1:
+            span += f" to {tick_text(self.last)}"
+        return f"{many} skipped, {span}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """A tick that is done, not skipped, since its package is in the warehouse log.
+
+    Attributes:
+        noted: the tick is recorded as done.
+    """
+
+    run: RunSuccess
+    noted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """A new version of a dataset, which starts the delay of the next run.
+
+    Later versions do not extend the delay.
+
+    Attributes:
+        at: when that version was published.
+    """
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait until the time ``until``, or for an event if ``until`` is None."""
+
+    code: str
+    text: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """A halt: the schedule cannot go on by itself."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a schedule without a tick left."""
+
+
+Step = RunEnded | Submit | Skip | Stands | Noticed | Wait | Halt | Finish
+
+
+@lru_cache(1024)
+def policy_of(text: str) -> ScheduleSpec:
+    """Return the policy of a record."""
+    return ScheduleSpec.model_validate_json(text, context=STORED)
+
+
+def passed(policy: ScheduleSpec, after: float, to: float) -> tuple[float, float, int] | None:
+    """Return the first and last tick in ``after`` to ``to``, and their number; None if none."""
+    first = next_tick(policy, utc(after))
+    if first is None or first.timestamp() > to:
+        return None
+    last = previous_tick(policy, utc(to) + datetime.timedelta(microseconds=1)) or first
+    count = 0
+    for count, _ in enumerate(ticks(policy, utc(after), utc(to)), 1):
+        if count > MAX_COUNTED:
+            break
+    return first.timestamp(), last.timestamp(), count

@@ -1,0 +1,437 @@
+"""The commands that change something, made from their table.
+
+A filter chooses only targets in whose state the command is legal, and a person confirms the list
+before any of them is changed. A target that refuses the command, or does not exist, does not keep
+it from the others.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Protocol, get_origin
+
+import typer
+from rich.progress import track
+
+from unstuck.cli.connection import connected, settings_here
+from unstuck.cli.options import (
+    SHOWN,
+    AsJson,
+    JobArgument,
+    Named,
+    OtherWarehouse,
+    Since,
+    Statuses,
+    Yes,
+    confirm,
+    params_of,
+    written_spec,
+)
+from unstuck.cli.render.dead_letter_table import dead_letter_table
+from unstuck.cli.render.terminal import (
+    TextTable,
+    coloured,
+    emit,
+    for_people,
+    stderr,
+    stdout,
+    table,
+)
+from unstuck.client.client import Client
+from unstuck.client.find_job import find_job
+from unstuck.coordinator.command_table import Argument, Command, TargetKind
+from unstuck.coordinator.errors import (
+    BadRequest,
+    NoSuchGroup,
+    NoSuchJob,
+    NoSuchReport,
+    NoSuchSchedule,
+    Refused,
+)
+from unstuck.coordinator.spec.model import JobSpec, Spec
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.documents.command_answers import DOCUMENTS, give
+from unstuck.documents.document import AnswerDocument
+from unstuck.exits import ExitCode
+from unstuck.read_model.job import JobInfo
+from unstuck.tasks.settings import Settings
+from unstuck.views.dataset_views import warehouse_at
+
+Jobs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, or names of jobs."),
+]
+
+# The summary counts the answers in these words. On record: a coordinator carries it out.
+COUNTED = {
+    "DONE": "on record",
+    "REPLAYED": "replayed",
+    "DROPPED": "dropped",
+    "ALREADY": "already",
+    "REFUSED": "refused",
+    NoSuchJob.code: "not there",
+    NoSuchSchedule.code: "not there",
+    NoSuchGroup.code: "wrong",
+    SpecError.code: "wrong",
+    NoSuchReport.code: "gone",
+}
+BAD = {
+    "REFUSED": ExitCode.REFUSED,
+    NoSuchJob.code: ExitCode.NO_SUCH_JOB,
+    NoSuchSchedule.code: ExitCode.NO_SUCH_JOB,
+    NoSuchReport.code: ExitCode.NO_SUCH_JOB,
+    NoSuchGroup.code: ExitCode.USAGE,
+    SpecError.code: ExitCode.USAGE,
+}
+
+# Errors of one target, which do not keep a command from the others.
+_ABOUT_ONE = (NoSuchJob, NoSuchGroup, NoSuchSchedule, NoSuchReport, Refused, SpecError)
+
+
+# -- the words of a command ------------------------------------------------------------------------
+
+
+def function_of(command: Command) -> Callable[..., None]:
+    """Return the function of which typer makes the command."""
+
+    def run(**values: Any) -> None:
+        as_json = values.pop("as_json")
+        arguments = _arguments_of(command, values)
+        chosen = _SELECTIONS[command.target, command.single](**values)
+        _give_each(command, chosen, arguments, as_json)
+
+    selection = inspect.signature(_SELECTIONS[command.target, command.single], eval_str=True)
+    parameters = [
+        *(each.replace(kind=each.KEYWORD_ONLY) for each in selection.parameters.values()),
+        *map(_parameter, command.arguments),
+        inspect.Parameter(
+            "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
+        ),
+    ]
+    run.__doc__ = command.help
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    return run
+
+
+def _parameter(argument: Argument) -> inspect.Parameter:
+    """The words of an argument: positional if it is required and has no option of its own."""
+    about, default = argument.about, argument.default
+    kind = argument.kind
+    if _is_mapping(kind) or get_origin(kind) is Sequence:
+        kind, default = list[str] | None, None
+    if kind == Spec | None:
+        kind = Path | None
+    if argument.required and not about.option:
+        words: Any = typer.Argument(metavar=argument.alias.upper(), help=about.help)
+    else:
+        names = about.option.split() or [f"--{argument.alias.replace('_', '-')}"]
+        words = typer.Option(*names, metavar=about.metavar or None, help=about.help)
+    return inspect.Parameter(
+        argument.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if argument.required else default,
+        annotation=Annotated[kind, words],
+    )
+
+
+def _is_mapping(kind: Any) -> bool:
+    return kind in (Mapping[str, Any], Mapping[str, Any] | None)
+
+
+def _arguments_of(command: Command, values: dict[str, Any]) -> dict[str, Any]:
+    """Take the arguments of ``command`` out of ``values``, as its handler wants them. Raises:
+    BadParameter, SpecError.
+    """
+    arguments = {argument.name: values.pop(argument.name) for argument in command.arguments}
+    for argument in command.arguments:
+        value, about = arguments[argument.name], argument.about
+        if value in (None, []):
+            arguments[argument.name] = argument.default
+        elif _is_mapping(argument.kind):
+            arguments[argument.name] = params_of(value, about.option.split()[0], about.metavar)
+    if arguments.get("spec") is not None:
+        written = written_spec(arguments["spec"])
+        arguments["spec"] = JobSpec.from_written(written, arguments["params"] or {})
+    return arguments
+
+
+# -- the targets of a command ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The targets of a command.
+
+    Attributes:
+        missing: the answers for words that name no target.
+        passed_over: how many fit the filter, and are in no state for the command.
+    """
+
+    subjects: Sequence[str]
+    missing: Sequence[AnswerDocument] = ()
+    passed_over: int = 0
+
+
+class Selection(Protocol):
+    """The targets that a person names, or chooses with a filter."""
+
+    @property
+    def filtered(self) -> bool: ...
+
+    def choose(self, client: Client, command: Command) -> Chosen: ...
+
+
+@dataclass(frozen=True)
+class JobSelection:
+    """The jobs that are named, or those that fit a filter. ``yes``: nobody is asked to confirm.
+
+    Raises: BadRequest: neither names nor a filter, or both.
+    """
+
+    jobs: Jobs = None
+    status: Statuses = None
+    name: Named = None
+    since: Since = None
+    yes: Yes = False
+
+    def __post_init__(self) -> None:
+        if bool(self.jobs) == self.filtered:
+            both = "not both" if self.filtered else "one of the two"
+            raise BadRequest(f"Name jobs, or choose them with --status, --name or --since; {both}.")
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.status or self.name is not None or self.since is not None)
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        """Raises: BadRequest: nobody is there to confirm; Ambiguous: a short id fits several
+        jobs.
+        """
+        if self.filtered:
+            fitting = client.jobs(
+                status=self.status or (), name=self.name, since=self.since, limit=None
+            )
+            jobs = [job for job in reversed(fitting) if job.status in command.legal]
+            confirm(command.name, jobs, "job", _listing, self.yes)
+            return Chosen([job.id for job in jobs], passed_over=len(fitting) - len(jobs))
+        ids: dict[str, None] = {}  # each once, in this order
+        missing = []
+        for word in self.jobs or ():
+            try:
+                ids[find_job(client, word)] = None
+            except NoSuchJob as error:
+                missing.append(DOCUMENTS[command.target].of_error(word, error))
+        return Chosen(list(ids), missing)
+
+
+@dataclass(frozen=True)
+class SingleJob:
+    """The job that is named."""
+
+    job: JobArgument
+    filtered = False
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        """Raises: NoSuchJob, Ambiguous."""
+        return Chosen([find_job(client, self.job)])
+
+
+@dataclass(frozen=True)
+class Names:
+    """The targets that are named."""
+
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Its name.")]
+    filtered = False
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        return Chosen(list(dict.fromkeys(self.names)))
+
+
+@dataclass(frozen=True)
+class SingleName:
+    """The target that is named."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+    filtered = False
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        return Chosen([self.name])
+
+
+@dataclass(frozen=True)
+class DeadLetterSelection:
+    """The dead letters that are named, or all. ``yes``: nobody is asked to confirm.
+
+    Raises: BadRequest: neither ids nor ``--all``, or both.
+    """
+
+    reports: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them."),
+    ] = None
+    everything: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False
+    yes: Yes = False
+
+    def __post_init__(self) -> None:
+        if bool(self.reports) == self.everything:
+            raise BadRequest("Give ids, as `unstuck dead list` shows them, or --all.")
+
+    @property
+    def filtered(self) -> bool:
+        return self.everything
+
+    def choose(self, client: Client, command: Command) -> Chosen:
+        """Raises: BadRequest: nobody is there to confirm."""
+        ids = list(dict.fromkeys(self.reports or ()))
+        letters = client.dead_letters.all() if self.everything else []
+        for letter_id in ids:
+            with suppress(NoSuchReport):  # its answer says so
+                letters.append(client.dead_letters.get(letter_id))
+        if self.everything or command.ends:
+            confirm(command.name, letters, "dead letter", dead_letter_table, self.yes)
+        return Chosen(ids or [letter.id for letter in letters])
+
+
+@dataclass(frozen=True)
+class SingleDataset(SingleName):
+    """The dataset that is named, of a warehouse."""
+
+    warehouse: OtherWarehouse = None
+
+
+# By target, and whether the command takes one target at a time.
+_SELECTIONS: Mapping[tuple[TargetKind, bool], Callable[..., Selection]] = {
+    (TargetKind.JOB, False): JobSelection,
+    (TargetKind.JOB, True): SingleJob,
+    (TargetKind.GROUP, True): SingleJob,
+    (TargetKind.SCHEDULE, False): Names,
+    (TargetKind.SCHEDULE, True): SingleName,
+    (TargetKind.BACKFILL, False): Names,
+    (TargetKind.DATASET, True): SingleDataset,
+    (TargetKind.STREAM, True): SingleDataset,
+    (TargetKind.POOL, False): Names,
+    (TargetKind.POOL, True): SingleName,
+    (TargetKind.DEAD_LETTER, False): DeadLetterSelection,
+}
+
+
+def _listing(jobs: Sequence[JobInfo]) -> TextTable:
+    shown = table("ID", "NAME", "STATUS")
+    for job in jobs:
+        shown.add_row(job.id, job.name, coloured(job.status))
+    return shown
+
+
+# -- the answers -----------------------------------------------------------------------------------
+
+
+def _give_each(
+    command: Command, selection: Selection, arguments: Mapping[str, Any], as_json: bool
+) -> None:
+    """Give the command to each target, and show the answers.
+
+    Raises:
+        UnstuckError: of the single target of a command.
+        typer.Exit: not all did as they were asked, or the person said no.
+    """
+    with _client(command, selection) as client:
+        chosen = selection.choose(client, command)
+        ask = partial(give, client, command, arguments=arguments)
+        if command.single:
+            answers = [ask(subject) for subject in chosen.subjects]
+        else:
+            answers = list(_answers(command, chosen.subjects, ask))
+    more = f"{chosen.passed_over:,} skipped, since {command.name} is not legal in their state"
+    show_answers(
+        command.name,
+        [*chosen.missing, *answers],
+        as_json,
+        filtered=selection.filtered,
+        more=more if chosen.passed_over else "",
+        none=f"no {command.target} fits",
+    )
+
+
+@contextmanager
+def _client(command: Command, selection: Selection) -> Iterator[Client]:
+    """The client of a command. A stream is a matter of the warehouse alone, and needs no Redis."""
+    settings = settings_here()
+    if isinstance(selection, SingleDataset):
+        if selection.warehouse is not None:
+            place = Settings(warehouse=selection.warehouse).warehouse
+            settings = settings.model_copy(update={"warehouse": place})
+        warehouse_at(settings.warehouse)
+    if command.target is TargetKind.STREAM:
+        with Client(settings) as client:
+            yield client
+    else:
+        with connected(settings) as connection:
+            yield connection.client
+
+
+def _answers(
+    command: Command, subjects: Sequence[str], ask: Callable[[str], AnswerDocument]
+) -> Iterator[AnswerDocument]:
+    """Yield the answer of each target; one that does not exist has an answer too."""
+    bar, answered = len(subjects) > SHOWN and stderr.is_terminal, 0
+    try:
+        for subject in track(
+            subjects, command.name, console=stderr, transient=True, disable=not bar
+        ):
+            try:
+                answer = ask(subject)
+            except _ABOUT_ONE as error:
+                answer = DOCUMENTS[command.target].of_error(subject, error)
+            answered += 1
+            yield answer
+    finally:
+        if 0 < answered < len(subjects):
+            stderr.print(
+                f"{answered:,} of {len(subjects):,} {command.target}s were asked before this. Give "
+                "the command again for the rest: asking twice changes nothing."
+            )
+
+
+def show_answers(
+    word: str,
+    answers: Sequence[AnswerDocument],
+    as_json: bool,
+    *,
+    filtered: bool = False,
+    more: str = "",
+    none: str = "no job fits",
+) -> None:
+    """Print a line for each target that was named; of those that a filter chose, only for what went
+    wrong; of several, the counts.
+
+    Args:
+        more: at the end of the counts.
+        none: said instead of the counts if there is nothing to count.
+
+    Raises: typer.Exit: not all did as they were asked.
+    """
+    if as_json:
+        emit(answers)
+    for document in answers if not as_json else ():
+        bad = document.answer in BAD
+        if bad or not filtered:
+            (stderr if bad else stdout).print(document.text, soft_wrap=True)
+    counts = Counter(document.answer for document in answers)
+    if filtered or len(answers) > 1:
+        counted = [
+            *(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]),
+            more,
+        ]
+        for_people(as_json).print(
+            f"{word}: {', '.join(filter(None, counted)) or none}", soft_wrap=True
+        )
+    for answer, code in BAD.items():
+        if counts[answer]:
+            raise typer.Exit(code)
